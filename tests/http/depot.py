@@ -30,7 +30,9 @@ class SignedQuery(msgspec.Struct):
     """What can be signed."""
 
     name: str = ""
+    """A text."""
     number: int = 0
+    """A number."""
 
 
 JSON = dict[str, Any]

@@ -14,11 +14,17 @@ class AuditQuery(RequestStruct, frozen=True, kw_only=True):
     """Which acts to list: those that fit all that is given."""
 
     action: str | None = None
+    """Only entries with this action, such as `token.created`."""
     who: str | None = None
+    """Only changes made by this caller, such as `token:` and an ID."""
     target: str | None = None
+    """Only changes to this target, such as `tenant/acme`."""
     all: bool = False
+    """Whether to list the entries of all tenants and of the whole server. Operators only."""
     cursor: str | None = None
+    """The `next_cursor` of the previous response, to continue the list."""
     limit: PageLimit = PAGE_ROWS_DEFAULT
+    """Maximum number of entries."""
 
 
 class AuditApi:

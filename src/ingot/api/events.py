@@ -24,7 +24,9 @@ class EventsQuery(RequestStruct, frozen=True, kw_only=True):
     """Where to go on, and how far."""
 
     after: str | None = None
+    """ID of the last event that was read. Without it, the list starts with the oldest event."""
     limit: PageLimit = PAGE_ROWS_DEFAULT
+    """Maximum number of events."""
 
 
 class StreamQuery(RequestStruct, frozen=True, kw_only=True):
@@ -34,7 +36,9 @@ class StreamQuery(RequestStruct, frozen=True, kw_only=True):
     """
 
     after: str | None = None
+    """ID of the last event that was read. Without it, the stream starts with the next new event."""
     name: str | None = None
+    """Prefixes of event names in whole segments, separated by commas, such as `job.failed,worker`."""
 
 
 class EventFilter:

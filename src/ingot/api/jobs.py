@@ -73,6 +73,7 @@ class CreateJobsResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The jobs of a batch, in the order in which they were sent."""
 
     jobs: list[Enqueued]
+    """One entry per job, in the order of the request."""
 
 
 class JobsApi:

@@ -33,14 +33,18 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """The server answers."""
 
     status: str = "ok"
+    """Always `ok`."""
     version: str = VERSION
+    """Version of Ingot."""
 
 
 class Lags(msgspec.Struct, frozen=True, kw_only=True):
     """How much this process and its store are behind. `event_loop_seconds` is the worst of the last ten seconds."""
 
     event_loop_seconds: float
+    """Longest delay of the event loop in the last 10 seconds."""
     store: Load
+    """Load of the store."""
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,14 +54,23 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     version: str
+    """Version of Ingot."""
     engine: str
+    """Engine of the store: `sqlite` or `postgres`."""
     uptime_seconds: float
+    """Seconds since the server started."""
     counts: dict[JobStatus, int]
+    """Number of jobs by status."""
     queue_depth: int
+    """Number of queued jobs, due or not."""
     running: int
+    """Number of running jobs."""
     oldest_queued_seconds: float | None
+    """Seconds for which the oldest ready job has been waiting; `null` if no job is ready."""
     workers: dict[WorkerStatus, int]
+    """Number of the tenant's workers by status. Shared workers are not included."""
     lags: Lags
+    """Delays of this process and load of its store."""
 
 
 class ApiDocs(msgspec.Struct, frozen=True):

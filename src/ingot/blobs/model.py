@@ -34,13 +34,21 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     """A tenant's name for a blob. `owner` is who set it."""
 
     key: str
+    """Name of the blob: a path of up to 1,024 bytes, such as `reports/march.pdf`."""
     blob_id: str
+    """ID of the blob."""
     sha256: str
+    """SHA-256 of the blob, as 64 hexadecimal digits."""
     size: int
+    """Size in bytes."""
     content_type: str
+    """Content type, such as `application/pdf`."""
     original_name: str | None
+    """Original name of the file, if known."""
     uploaded_at: datetime
+    """When the key was set."""
     owner: str
+    """Caller that set the key: `token:`, `worker:` or `user:` and an ID."""
 
 
 class UploadState(StrEnum):
@@ -63,21 +71,37 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: str
+    """ID of the upload."""
     state: UploadState
+    """State of the upload."""
     size: int | None
+    """Size in bytes: as announced, and as stored once the upload is done. `null` if not known yet."""
     received: int
+    """Number of bytes that are stored so far, if they are sent to the server and not to a bucket."""
     blob_id: str | None
+    """ID of the blob: as announced, and as computed once the upload is done."""
     sha256: str | None
+    """SHA-256 of the blob: as announced, and as computed once the upload is done."""
     content_type: str
+    """Content type, such as `application/pdf`."""
     original_name: str | None
+    """Original name of the file, if known."""
     key: str | None
+    """Key that is set when the upload is done."""
     job_id: str | None
+    """ID of the job that the upload is for."""
     file: FileKind | None
+    """Kind of job file that the upload is for."""
     name: str | None
+    """Name of the job file that the upload is for."""
     error: str | None  # The code of what went wrong, of one that failed.
+    """Error code, if the upload failed."""
     owner: str
+    """Caller that began the upload: `token:`, `worker:` or `user:` and an ID."""
     created_at: datetime
+    """When the upload began."""
     expires_at: datetime
+    """When the upload is removed if nothing happens to it."""
 
 
 class StoredUpload(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,10 +133,15 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """Why a blob is kept: what refers to it, and since when."""
 
     kind: Literal["key", "upload", "input", "output", "log", "payload", "checkpoint"]
+    """Kind of the reference."""
     name: str  # The key, the id of the upload, or the name of the file.
+    """The key, the ID of the upload, or the name of the job file."""
     job_id: str | None = None
+    """ID of the job that the file belongs to."""
     job_type: str | None = None
+    """Type of that job."""
     since: datetime | None = None
+    """When the reference was created."""
 
 
 class BlobScope(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,9 +165,13 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     bytes: int = 0
+    """Total size in bytes of everything that keys, job files and finished uploads refer to."""
     reserved_bytes: int = 0
+    """Bytes that unfinished uploads may still need."""
     keys: int = 0
+    """Number of keys."""
     quota_bytes: int | None = None
+    """Maximum of `bytes` and `reserved_bytes` together; `null` if there is no limit."""
 
 
 class QuotaEventData(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,19 +212,28 @@ class BlobCollectionResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a round of the collector did, or with a dry run would do."""
 
     blobs: int = 0
+    """Number of deleted blobs."""
     bytes: int = 0
+    """Size of the deleted blobs in bytes."""
     uploads: int = 0
+    """Number of expired uploads that were removed."""
     objects: int = 0
+    """Number of objects deleted from the trash."""
     dry_run: bool = False
+    """Whether this is a preview that changed nothing."""
 
 
 class PurgeResult(msgspec.Struct, frozen=True, kw_only=True):
     """The keys that were deleted, or would be, and their bytes."""
 
     keys: int = 0
+    """Number of deleted keys; with `dry_run`, number of keys that would be deleted."""
     bytes: int = 0
+    """Total size of the blobs of these keys, in bytes."""
     more: bool = False
+    """Whether there are more keys than were counted."""
     dry_run: bool = False
+    """Whether this is a preview that changed nothing."""
 
 
 class BlobMetrics(msgspec.Struct, frozen=True, kw_only=True):

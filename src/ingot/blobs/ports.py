@@ -473,8 +473,11 @@ class SignedPart(msgspec.Struct, frozen=True, kw_only=True):
     """Where to PUT a part, with these headers."""
 
     number: int
+    """Number of the part, starting at 1."""
     url: str
+    """Signed URL to PUT the part to."""
     headers: dict[str, str]
+    """Headers to send with the part."""
 
 
 class TransferPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,16 +46,27 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One act. Without a tenant it is about the whole place. `before` and `after` are the thing, and `null` is none."""
 
     id: str
+    """ID of the entry."""
     at: datetime
+    """When the change was made."""
     tenant: str | None
+    """ID of the tenant in which the change was made; `null` if it concerns the whole server."""
     who: str
+    """Caller: `user:`, `token:` or `worker:` and an ID, or `process` for the server itself and for Python code."""
     name: str | None
+    """Name of the caller: the email of a person, the description of a token, or the ID of a worker credential."""
     action: str
+    """Action, such as `token.created`."""
     target: str
+    """Changed object, such as `token/` and its ID."""
     address: str | None
+    """IP address of the client; `null` if the change was not requested over HTTP."""
     request_id: str | None
+    """ID of the request, as in the response header `X-Request-ID` and in the server log."""
     before: msgspec.Raw
+    """State before the change; `null` if the object was created."""
     after: msgspec.Raw
+    """State after the change; `null` if the object was removed."""
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):

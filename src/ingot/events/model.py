@@ -15,10 +15,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: str
+    """ID of the event: its position in the event log."""
     tenant: str
+    """ID of the tenant."""
     name: str
+    """Name of the event: lower-case segments separated by dots, such as `order.paid`."""
     at: datetime
+    """When the event happened."""
     data: msgspec.Raw
+    """Data of the event: JSON of up to 64 KiB."""
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, gc=False):

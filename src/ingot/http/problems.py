@@ -18,11 +18,17 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong, for programs (`code`) and for people (`detail`, `hint`)."""
 
     type: str
+    """URL of the description of this error."""
     title: str
+    """Kind of the error, for people."""
     status: int
+    """HTTP status."""
     code: str
+    """Stable code of the error, for programs."""
     detail: str
+    """Description of this occurrence, for people."""
     hint: str
+    """What to do about the error."""
 
 
 class InternalError(IngotError):

@@ -64,8 +64,11 @@ class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """
 
     rate: float | None = None
+    """Maximum number of requests per second."""
     burst: int | None = None
+    """Maximum number of requests at once after a pause."""
     quota_bytes: int | None = None
+    """Maximum number of bytes of blobs that the token may keep in its tenant."""
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,17 +79,29 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: str
+    """ID of the token."""
     tenant: str | None
+    """ID of the tenant; `null` for an operator token."""
     description: str
+    """What the token is for."""
     grants: tuple[Grant, ...]
+    """What the token allows."""
     ending: str
+    """Last characters of the token, to recognize it by."""
     created_at: datetime
+    """When the token was created."""
     limits: TokenLimits = TokenLimits()
+    """Limits of the token."""
     user: str | None = None
+    """ID of the person who created the token. It never allows more than this person may do."""
     created_by: str | None = None
+    """Caller that created the token, such as `token:` or `user:` and an ID."""
     expires_at: datetime | None = None
+    """When the token expires; `null` if it does not."""
     last_used_at: datetime | None = None
+    """When the token was last used."""
     revoked_at: datetime | None = None
+    """When the token was revoked."""
 
 
 class WorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,14 +111,23 @@ class WorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: str
+    """ID of the credential. The IDs of its workers begin with it."""
     tenant: str | None
+    """ID of the tenant; `null` if the workers serve all tenants."""
     ending: str
+    """Last characters of the secret, to recognize it by."""
     created_at: datetime
+    """When the credential was created."""
     types: tuple[str, ...] = ()
+    """Job types that its workers may run; all types if empty."""
     enabled: bool = True
+    """Whether its workers can authenticate."""
     created_by: str | None = None
+    """Caller that created the credential, such as `token:` or `user:` and an ID."""
     regenerated_at: datetime | None = None
+    """When the secret was last replaced."""
     last_used_at: datetime | None = None
+    """When the credential was last used."""
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):

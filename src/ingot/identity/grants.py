@@ -53,7 +53,9 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """
 
     action: str
+    """Permitted action, such as `jobs.read`; `jobs.*` for a family of actions, or `*` for all."""
     resource: str = ANY
+    """Beginning of the names that the grant covers, in whole segments, such as `jobs/greet`; `*` for everything."""
 
     def covers(self, action: str, resource: str) -> bool:
         """Whether this allows all of that. Both may be patterns themselves."""

@@ -21,14 +21,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     """
 
     rate: float | None = None
+    """Maximum number of jobs that the tenant can enqueue per second."""
     burst: int | None = None
+    """Maximum number of jobs that the tenant can enqueue at once after a pause. The default is one second of `rate`."""
     quota_bytes: int | None = None
+    """Maximum number of bytes of blobs that the tenant can keep."""
     max_unfinished_jobs: int | None = None
+    """Maximum number of unfinished jobs."""
     max_running_jobs: int | None = None
+    """Maximum number of jobs that run at once."""
     query_seconds: float | None = None
+    """Maximum duration of a document query in seconds."""
     query_rows: int | None = None
+    """Maximum number of rows that a document query returns."""
     query_bytes: int | None = None
+    """Maximum number of bytes that a document query returns."""
     retention_seconds: float | None = None
+    """How long finished jobs are kept, in seconds, unless the definition of their type sets it."""
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,11 +47,17 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: str
+    """ID of the tenant."""
     slug: str
+    """Readable name of the tenant, as used in the header `Ingot-Tenant`."""
     weight: int = WEIGHT_DEFAULT
+    """Share of worker capacity relative to other tenants: weight 2 gets twice as many turns as weight 1."""
     time_zone: str = "UTC"
+    """Time zone of the tenant, such as `Europe/Vienna`."""
     limits: Limits = Limits()
+    """Limits of the tenant."""
     groups: dict[str, Role] = {}
+    """Groups of the identity provider, each with the role that its people have in the tenant."""
 
 
 class TenantNotFound(NotFound):

@@ -76,12 +76,19 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
     """Who a provider says somebody is. Issuer and subject tell people apart; an email does not."""
 
     issuer: str
+    """URL of the identity provider; `ingot` for the local operator, who signs in with a link."""
     subject: str
+    """ID of the person at the identity provider."""
     email: str | None = None
+    """Email address, as reported by the identity provider."""
     email_verified: bool = False
+    """Whether the identity provider has verified the email address."""
     name: str | None = None
+    """Name, as reported by the identity provider."""
     picture: str | None = None
+    """URL of a picture, as reported by the identity provider."""
     groups: tuple[str, ...] = ()
+    """Groups of the person, as reported by the identity provider."""
 
     @property
     def label(self) -> str:
@@ -93,9 +100,13 @@ class User(Person, frozen=True, kw_only=True):
     """A person who has signed in here. One who is not `enabled` is let in no more."""
 
     id: str
+    """ID of the person."""
     enabled: bool = True
+    """Whether the person can sign in."""
     created_at: datetime
+    """When the person first signed in."""
     signed_in_at: datetime
+    """When the person last signed in."""
 
     @property
     def is_local(self) -> bool:
@@ -136,27 +147,39 @@ class TenantRole(msgspec.Struct, frozen=True, kw_only=True):
     """The role of somebody in a tenant: the highest of those they have there."""
 
     tenant: str
+    """ID of the tenant."""
     slug: str
+    """Readable name of the tenant."""
     role: Role
+    """Highest role of the person in the tenant."""
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """A browser in which somebody is signed in. What the provider said of them is as old as the session."""
 
     id: str
+    """ID of the session."""
     user: str
+    """ID of the person."""
     created_at: datetime
+    """When the person signed in."""
     expires_at: datetime
+    """When the session ends at the latest."""
     last_used_at: datetime
+    """When the session was last used."""
     address: str | None = None
+    """IP address from which the person signed in."""
     agent: str | None = None
+    """User agent of the browser."""
 
 
 class RoleSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where a role comes from: from a group, or, without one, given to the person."""
 
     role: Role
+    """The role."""
     group: str | None = None
+    """Group that the role comes from. Left out if the role was given to the person."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,13 +189,21 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: str
+    """ID of the person or of the invitation."""
     role: Role
+    """Highest role of the member in the tenant."""
     sources: tuple[RoleSource, ...]
+    """Where the role comes from."""
     user: str | None = None
+    """ID of the person; `null` for an invitation."""
     email: str | None = None
+    """Email address, as reported by the identity provider; for an invitation, the invited address."""
     name: str | None = None
+    """Name, as reported by the identity provider."""
     picture: str | None = None
+    """URL of a picture, as reported by the identity provider."""
     invited: bool = False
+    """Whether this is an invitation that nobody has accepted yet."""
 
 
 def normalize_email(email: str) -> str:

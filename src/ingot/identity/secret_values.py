@@ -33,27 +33,26 @@ _KEY_ID_CONTEXT: Final = b"ingot: id of the key of secrets, 1"
 class Secret(msgspec.Struct, frozen=True, kw_only=True):
     """What is shown of a secret: the id of the key that encrypts it."""
 
-    key_id: Annotated[str, Meta(description="Which key encrypts the value.")]
+    key_id: str
+    """ID of the secret key that encrypts the value."""
 
 
 class NewSecret(NoRepr, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The value of a secret, which no answer shows."""
 
-    value: Annotated[
-        str,
-        Meta(
-            description="The value, at most 65,536 bytes of UTF-8. No answer shows it.",
-            extra_json_schema={"minLength": 1, "maxLength": VALUE_BYTES_MAX},
-        ),
-    ]
+    value: Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": VALUE_BYTES_MAX})]
+    """The value, at most 65,536 bytes of UTF-8. No response contains it."""
 
 
 class Rotated(msgspec.Struct, frozen=True, kw_only=True):
     """What a rotation did: how many secrets have the current key now, and how many have a key that is not known."""
 
-    key_id: Annotated[str, Meta(description="The current key.")]
-    rotated: Annotated[int, Meta(description="How many secrets were encrypted anew.")]
-    unreadable: Annotated[int, Meta(description="How many secrets have a key that the server does not know.")]
+    key_id: str
+    """ID of the current secret key."""
+    rotated: int
+    """Number of secrets that were encrypted again with the current key."""
+    unreadable: int
+    """Number of secrets that the server has no key for."""
 
 
 class SecretUnreadable(StoreMisconfigured):

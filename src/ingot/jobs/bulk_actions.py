@@ -38,7 +38,9 @@ class BulkActionFailure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job that could not be changed, and the code of the error."""
 
     id: str
+    """ID of the job."""
     code: str
+    """Error code."""
 
 
 class BulkActionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -48,9 +50,13 @@ class BulkActionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     matched: int
+    """Number of jobs that matched the filter."""
     changed: int
+    """Number of jobs that were changed; with `dry_run`, number of jobs that would be changed."""
     failed: list[BulkActionFailure]
+    """Jobs that could not be changed."""
     next_cursor: str | None = None
+    """Send it as `cursor` to continue; `null` if all jobs are done."""
 
 
 class BulkAction(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -77,12 +77,19 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     kind: JobFileKind
+    """Kind of the file."""
     name: str
+    """Name of the file. The name of a log is the number of its attempt."""
     blob_id: str
+    """ID of the blob."""
     sha256: str
+    """SHA-256 of the blob, as 64 hexadecimal digits."""
     size: int
+    """Size in bytes."""
     content_type: str
+    """Content type, such as `application/pdf`."""
     since: datetime
+    """When the blob became a file of the job."""
 
 
 class RunningJob(msgspec.Struct, frozen=True, kw_only=True):

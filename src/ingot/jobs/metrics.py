@@ -33,11 +33,17 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     waiting_commands: int
+    """Number of commands that wait to be executed."""
     commit_seconds: float | None = None
+    """Duration of the current commit so far, in seconds. SQLite only."""
     horizon_seconds: float | None = None
+    """Seconds for which an open transaction has kept newer events from being read. PostgreSQL only."""
     connections: int | None = None
+    """Number of database connections of this process. PostgreSQL only."""
     connections_used: int | None = None
+    """Number of these connections that are in use. PostgreSQL only."""
     connections_max: int | None = None
+    """Maximum number of these connections. PostgreSQL only."""
 
 
 class Listener(Protocol):

@@ -64,8 +64,11 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknow
     """How long a failed job waits: `first_seconds`, then `factor` times more each time, never over `max_seconds`."""
 
     first_seconds: float = 1.0
+    """Pause after the first failure, in seconds."""
     factor: float = 2.0
+    """Factor by which the pause grows with every further failure."""
     max_seconds: float = 3600.0
+    """Longest pause, in seconds."""
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -83,34 +86,53 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     type: str
+    """Job type."""
     tenant: str | None = None
+    """ID of the tenant; `null` if the definition applies to all tenants."""
     timeout_seconds: float = TIMEOUT_SECONDS_DEFAULT
+    """Maximum duration of an attempt in seconds. The worker enforces it."""
     max_attempts: int = MAX_ATTEMPTS_DEFAULT
+    """Number of failures after which a job is dead."""
     crash_cap: int = CRASH_CAP_DEFAULT
+    """Number of crashes after which a job is dead."""
     priority: int = PRIORITY_DEFAULT
+    """Default priority, from 1 (critical) to 5 (background)."""
     backoff: Backoff = Backoff()
+    """Pause before the next attempt after a failure."""
     max_running: int | None = None
+    """Maximum number of jobs of this type that run at once in a tenant."""
     limit_key: str | None = None
+    """Template of payload fields, such as `{account.id}`. Jobs with the same values share a limit."""
     max_running_per_key: int | None = None
+    """Maximum number of jobs with the same `limit_key` that run at once."""
     reuse: bool = False
+    """Whether a request for the same work returns the existing job."""
     version: int = 1
+    """Version of the work. Jobs are only reused under the same version."""
     retention_seconds: float | None = None
+    """How long finished jobs are kept, in seconds; `null` to use the limit of the tenant."""
     keep_history: bool = False
+    """Whether to keep a short entry about each removed job."""
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A tenant's jobs of this type are not handed out. Those that run go on."""
 
     type: str
+    """Job type."""
     since: datetime
+    """When the type was paused."""
     by: str | None = None
+    """Caller that paused the type."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How far an attempt has come."""
 
     percent: float
+    """Percentage of the work that is done, from 0 to 100."""
     stage: str = ""
+    """Current stage in a few words."""
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -160,41 +182,77 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     id: str
+    """ID of the job."""
     tenant: str
+    """ID of the tenant."""
     type: str
+    """Job type. Workers claim jobs by type."""
     status: JobStatus
+    """Status of the job."""
     priority: int
+    """Priority, from 1 (critical) to 5 (background)."""
     payload: msgspec.Raw
+    """Input for the handler: JSON of up to 64 KiB, unchanged."""
     run_at: datetime
+    """Time before which the job does not start."""
     attempts: int
+    """Number of times the job was claimed."""
     failures: int
+    """Number of failed attempts. The job is dead when it reaches `max_attempts`."""
     crashes: int
+    """Number of attempts whose lease expired. The job is dead when it reaches the crash cap of its definition."""
     max_attempts: int
+    """Number of failures after which the job is dead."""
     fence: int
+    """Number of the latest claim."""
     source: Source
+    """Kind of cause that created the job."""
     depth: int
+    """Number of causes behind the job."""
     created_at: datetime
+    """When the job was created."""
     source_ref: str | None = None
+    """Reference to the cause, such as an ID."""
     created_by: str | None = None
+    """Caller that created the job, such as `token:` and an ID."""
     idempotency_key: str | None = None
+    """Key that makes the request repeatable: the same key returns the same job."""
     dedupe_key: str | None = None
+    """Key that only one unfinished job of a tenant can have."""
     correlation_id: str | None = None
+    """ID that connects the job with something outside of Ingot."""
     trace_id: str | None = None
+    """ID of the trace that the job belongs to."""
     after: tuple[str, ...] = ()
+    """IDs of the jobs that this job waits for."""
     on_dead: OnDead = OnDead.CANCEL
+    """Whether the job is canceled or runs when a job that it waits for is dead or canceled."""
     batch: str | None = None
+    """Name of the batch that the job belongs to."""
     inputs: dict[str, str] = {}
+    """IDs of the input blobs by name. Inputs that are still being uploaded are missing."""
     payload_blob: str | None = None
+    """ID of the blob with the payload, if the payload is larger than 64 KiB. `payload` is then `null`."""
     metadata: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
+    """JSON that was stored with the job, unchanged."""
     tags: tuple[str, ...] = ()
+    """Words by which the job can be found."""
     worker_id: str | None = None
+    """ID of the worker that has or last had the job."""
     started_at: datetime | None = None
+    """When the latest attempt began."""
     lease_expires_at: datetime | None = None
+    """When the lease of the running attempt expires unless it is renewed."""
     cancel_requested: bool = False
+    """Whether the running attempt was asked to stop."""
     progress: Progress | None = None
+    """Last reported progress."""
     result: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
+    """Result of the handler: JSON of up to 64 KiB, unchanged."""
     last_error: str | None = None
+    """Latest error message."""
     finished_at: datetime | None = None
+    """When the job finished."""
 
     def read(self, part: Literal["payload", "metadata", "result"] = "payload") -> Any:
         """The value that a JSON part stands for."""
@@ -205,8 +263,11 @@ class Enqueued(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The job, and whether this call made it: its idempotency key may have made it before, or it is `reused`."""
 
     job: Job
+    """The job."""
     created: bool
+    """Whether this request created the job."""
     reused: bool = False
+    """Whether an existing job that does the same work was returned."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -222,8 +283,11 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The lease renewed, and whether somebody wants the job to stop."""
 
     job_id: str
+    """ID of the job."""
     lease_expires_at: datetime
+    """When the lease expires unless it is renewed."""
     cancel_requested: bool
+    """Whether the handler should stop. The worker then settles the attempt."""
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="done"):
@@ -275,29 +339,48 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where the job stands after its attempt was settled."""
 
     job_id: str
+    """ID of the job."""
     tenant: str
+    """ID of the tenant."""
     status: JobStatus
+    """Status of the job after the attempt."""
     attempts: int
+    """Number of times the job was claimed."""
     will_retry: bool
+    """Whether the job will run again."""
     run_at: datetime | None
+    """When the job will run again."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One run of a job. `outcome` is `None` while it runs."""
 
     job_id: str
+    """ID of the job."""
     number: int
+    """Number of the attempt, starting at 1."""
     fence: int
+    """Number of the claim that began the attempt."""
     worker_id: str
+    """ID of the worker."""
     started_at: datetime
+    """When the worker claimed the job."""
     host: str | None = None
+    """Name of the machine on which the attempt runs."""
     pid: int | None = None
+    """ID of the process in which the attempt runs."""
     finished_at: datetime | None = None
+    """When the attempt ended."""
     outcome: AttemptOutcome | None = None
+    """How the attempt ended; `null` while it runs."""
     status_after: JobStatus | None = None
+    """Status of the job after the attempt."""
     exit_code: int | None = None
+    """Exit code of the process in which the attempt ran, if it was reported."""
     error: str | None = None
+    """Error message from the worker."""
     progress: Progress | None = None
+    """Last reported progress."""
 
 
 class JobLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -309,14 +392,23 @@ class JobLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     job_id: str
+    """ID of the job."""
     attempt: int
+    """Number of the attempt, starting at 1; 0 if the job was never claimed."""
     fence: int
+    """Fence of the attempt."""
     start: int = msgspec.field(name="from")
+    """Position of the first character of `text`. Greater than the requested position if older text was removed."""
     to: int
+    """Position after the last character of `text`. Continue reading there."""
     text: str
+    """Text of the log."""
     live: bool
+    """Whether the attempt can still write to the log."""
     attempts: int
+    """Number of attempts of the job."""
     status: JobStatus
+    """Status of the job."""
 
 
 class JobEventData(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -341,20 +433,30 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The jobs of a tenant that were enqueued under one name, in numbers, exact."""
 
     batch: str
+    """Name of the batch."""
     total: int
+    """Number of jobs in the batch."""
     unfinished: int
+    """Number of blocked, queued and running jobs."""
     succeeded: int = 0
+    """Number of succeeded jobs."""
     dead: int = 0
+    """Number of dead jobs."""
     canceled: int = 0
+    """Number of canceled jobs."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A tenant's jobs in numbers, exact. With `more` there are more than were counted: not all were looked at."""
 
     counts: dict[JobStatus, int]
+    """Number of jobs by status."""
     running: int
+    """Number of running jobs."""
     oldest_queued_seconds: float | None
+    """Seconds for which the oldest ready job has been waiting; `null` if no job is ready."""
     more: bool = False
+    """Whether there are more jobs than were counted."""
 
 
 class LimitUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -388,16 +490,22 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One thing that keeps a job from running, in words and as data."""
 
     code: str
+    """Kind of the reason, for programs."""
     message: str
+    """The reason in a sentence."""
     data: dict[str, Any] = {}
+    """Facts behind the reason."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why a job is where it is. The first reason is the one to look at first."""
 
     job_id: str
+    """ID of the job."""
     status: JobStatus
+    """Status of the job."""
     reasons: list[Reason]
+    """Reasons why the job is not running, the most important first."""
 
 
 class MaintenanceResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -29,15 +29,25 @@ class RegisteredWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     id: str
+    """ID of the worker."""
     tenant: str | None
+    """ID of the tenant; `null` for a shared worker, which serves all tenants."""
     status: WorkerStatus
+    """Status of the worker."""
     types: tuple[str, ...]
+    """Job types that the worker runs."""
     registered_at: datetime
+    """When the worker last registered."""
     seen_at: datetime
+    """When the server last heard from the worker, accurate to about 5 seconds."""
     hostname: str | None = None
+    """Name of the machine on which the worker runs."""
     version: str | None = None
+    """Version of the worker, as it reported."""
     metadata: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
+    """JSON that the worker registered with, unchanged."""
     registered_by: str | None = None
+    """Caller that last registered the worker."""
 
 
 class WorkerEventData(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):

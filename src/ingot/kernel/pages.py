@@ -25,7 +25,9 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """Some items in order, and where the next ones begin (`None`: these were the last)."""
 
     items: list[T]
+    """Items of this page."""
     next_cursor: str | None = None
+    """Cursor of the next page; `null` if this is the last one."""
 
 
 class HasId(Protocol):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
-from msgspec import Meta
 
 from ingot.kernel.errors import Conflict, NotFound, TooMany
 
@@ -16,13 +15,20 @@ B = TypeVar("B")
 class Record(msgspec.Struct, Generic[B], frozen=True, kw_only=True):
     """A small object with a name. Its version begins at 1 and grows by one with every change."""
 
-    name: Annotated[str, Meta(description="The name of the record.")]
-    version: Annotated[int, Meta(description="Grows by one with every change.")]
-    body: Annotated[B, Meta(description="What is shown of the record.")]
+    name: str
+    """Name of the record."""
+    version: int
+    """Version of the record. It starts at 1 and grows by 1 with every change."""
+    body: B
+    """Visible content of the record."""
     created_at: datetime
-    created_by: Annotated[str | None, Meta(description="Who created it, as `token:` or `user:` and an id.")]
-    updated_at: Annotated[datetime, Meta(description="When it changed last.")]
-    updated_by: Annotated[str | None, Meta(description="Who changed it last, as `token:` or `user:` and an id.")]
+    """When the record was created."""
+    created_by: str | None
+    """Caller that created the record, such as `token:` or `user:` and an ID."""
+    updated_at: datetime
+    """When the record was last changed."""
+    updated_by: str | None
+    """Caller that last changed the record, such as `token:` or `user:` and an ID."""
 
 
 class RecordNotFound(NotFound):

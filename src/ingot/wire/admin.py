@@ -45,84 +45,121 @@ class PageQuery(RequestStruct, frozen=True, kw_only=True):
     """Where to go on, and how far."""
 
     cursor: str | None = None
+    """The `next_cursor` of the previous response, to continue the list."""
     limit: PageLimit = PAGE_ROWS_DEFAULT
+    """Maximum number of items."""
 
 
 class TokensQuery(PageQuery, frozen=True, kw_only=True):
     """Which tokens to list."""
 
     operator: bool = False
+    """Whether to list the operator tokens instead. Operators only."""
 
 
 class WorkerCredentialsQuery(PageQuery, frozen=True, kw_only=True):
     """Which worker credentials to list."""
 
     shared: bool = False
+    """Whether to list the credentials of shared workers instead. Operators only."""
 
 
 class CreateTenantRequest(RequestStruct, frozen=True, kw_only=True):
     """A tenant to be made."""
 
     slug: Slug
+    """Readable name of the tenant, as used in the header `Ingot-Tenant`."""
     weight: Weight = 1
+    """Share of worker capacity relative to other tenants: weight 2 gets twice as many turns as weight 1."""
     time_zone: str = "UTC"
+    """Time zone of the tenant, such as `Europe/Vienna`."""
     limits: Limits = Limits()
+    """Limits of the tenant."""
     groups: dict[str, Role] | None = None
+    """Groups of the identity provider, each with the role that its people get in the tenant."""
 
 
 class ChangeTenantRequest(RequestStruct, frozen=True, kw_only=True):
     """What to change of a tenant; what is left out stays."""
 
     slug: Slug | None = None
+    """Readable name of the tenant, as used in the header `Ingot-Tenant`."""
     weight: Weight | None = None
+    """Share of worker capacity relative to other tenants: weight 2 gets twice as many turns as weight 1."""
     time_zone: str | None = None
+    """Time zone of the tenant, such as `Europe/Vienna`."""
     limits: Limits | None = None
+    """Limits of the tenant. They replace all previous limits."""
     groups: dict[str, Role] | None = None
+    """Groups of the identity provider, each with the role that its people get in the tenant."""
 
 
 class PutDefinitionRequest(RequestStruct, frozen=True, kw_only=True):
     """What jobs of a type get. With `shared`, which needs an operator, it holds for all tenants."""
 
     shared: bool = False
+    """Whether the definition applies to all tenants. Operators only."""
     timeout_seconds: TimeoutSeconds = TIMEOUT_SECONDS_DEFAULT
+    """Maximum duration of an attempt in seconds. The worker enforces it."""
     max_attempts: AttemptCount = MAX_ATTEMPTS_DEFAULT
+    """Number of failures after which a job is dead."""
     crash_cap: AttemptCount = CRASH_CAP_DEFAULT
+    """Number of crashes after which a job is dead."""
     priority: Priority = PRIORITY_DEFAULT
+    """Default priority, from 1 (critical) to 5 (background)."""
     backoff: Backoff = Backoff()
+    """Pause before the next attempt after a failure."""
     max_running: RunningLimit | None = None
+    """Maximum number of jobs of this type that run at once in a tenant."""
     limit_key: str | None = None
+    """Template of payload fields, such as `{account.id}`. Jobs with the same values share a limit."""
     max_running_per_key: RunningLimit | None = None
+    """Maximum number of jobs with the same `limit_key` that run at once."""
     reuse: bool = False
+    """Whether a request for the same work returns the existing job."""
     version: DefinitionVersion = 1
+    """Version of the work. Jobs are only reused under the same version."""
     retention_seconds: RetentionSeconds | None = None
+    """How long finished jobs are kept, in seconds; `null` to use the limit of the tenant."""
     keep_history: bool = False
+    """Whether to keep a short entry about each removed job."""
 
 
 class CreateTokenRequest(RequestStruct, frozen=True, kw_only=True):
     """A token to be made. With `operator`, which needs one, it acts in every tenant."""
 
     description: Description
+    """What the token is for."""
     grants: GrantList
+    """What the token allows."""
     limits: TokenLimits = TokenLimits()
+    """Limits of the token."""
     expires_at: Timestamp | None = None
+    """When the token expires; `null` for never."""
     operator: bool = False
+    """Whether the token acts in all tenants. Operators only."""
 
 
 class CreatedToken(Token, frozen=True, kw_only=True):
     """A token with its text, which is shown this once."""
 
     token: str
+    """The token, to be sent as `Authorization: Bearer`. It is shown only once."""
 
 
 class CreateWorkerCredentialRequest(RequestStruct, frozen=True, kw_only=True):
     """A worker credential to be made. With `shared`, which needs an operator, it serves every tenant."""
 
     id: CredentialId
+    """ID of the credential. The IDs of its workers begin with it."""
     types: CredentialTypes = ()
+    """Job types that its workers may run; all types if empty."""
     shared: bool = False
+    """Whether its workers serve all tenants. Operators only."""
 
 
 class WorkerCredentialWithSecret(WorkerCredential, frozen=True, kw_only=True):
     """A worker credential with its secret, which is shown this once."""
 
     secret: str
+    """The secret, to be sent as `X-Worker-Secret`. It is shown only once."""

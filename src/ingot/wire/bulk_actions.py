@@ -11,10 +11,15 @@ class BulkActionRequest(RequestStruct, frozen=True, kw_only=True, tag_field="act
     """What to do with the jobs that fit a filter; an empty one needs `all`."""
 
     filter: JobsFilter = JobsFilter()
+    """Filter that selects the jobs."""
     all: bool = False
+    """Must be true if the filter is empty, to confirm that all jobs are meant."""
     dry_run: bool = False
+    """Whether to return a preview and change nothing."""
     limit: PageLimit = STEP_JOBS_DEFAULT
+    """Maximum number of jobs to process with this request."""
     cursor: str | None = None
+    """The `next_cursor` of the previous response, to continue."""
 
 
 class CancelJobsRequest(BulkActionRequest, frozen=True, kw_only=True, tag="cancel"):
@@ -25,12 +30,17 @@ class RetryJobsRequest(BulkActionRequest, frozen=True, kw_only=True, tag="retry"
     """Run finished jobs again: the dead ones, unless the filter names a status."""
 
     reset_attempts: bool = False
+    """Whether to set failures and crashes back to 0."""
     priority: Priority | None = None
+    """New priority, from 1 (critical) to 5 (background)."""
     max_attempts: AttemptCount | None = None
+    """New number of failures after which a job is dead."""
     run_at: Timestamp | None = None
+    """Time before which the jobs do not start."""
 
 
 class ChangeJobsRequest(BulkActionRequest, frozen=True, kw_only=True, tag="change"):
     """Give those that wait another priority."""
 
     priority: Priority
+    """New priority, from 1 (critical) to 5 (background)."""

@@ -20,34 +20,43 @@ class PutMemberRequest(RequestStruct, frozen=True, kw_only=True):
     """Who gets a role: a person by id, or whoever signs in with an email that the provider has verified."""
 
     role: Role
+    """Role of the member."""
     user: str | None = None
+    """ID of a person who has signed in before."""
     email: Email | None = None
+    """Email address to invite. The person who signs in with it, verified, becomes the member."""
 
 
 class ChangeMemberRequest(RequestStruct, frozen=True, kw_only=True):
     """The role that somebody gets instead of the one they have."""
 
     role: Role
+    """New role of the member."""
 
 
 class UsersQuery(PageQuery, frozen=True, kw_only=True):
     """Which people to list."""
 
     email: Email | None = None
+    """Only people with this email address."""
 
 
 class UserDetails(User, frozen=True, kw_only=True):
     """A person, and the roles they have."""
 
     operator: bool
+    """Whether the person acts in all tenants."""
     tenants: tuple[TenantRole, ...]
+    """Tenants in which the person has a role."""
 
 
 class SignInLinkResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A link that signs the operator in, once."""
 
     url: str
+    """Link that signs the operator in. It works once."""
     expires_at: datetime
+    """When the link expires."""
 
 
 class Me(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,17 +67,27 @@ class Me(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     kind: Literal["token", "worker", "user"]
+    """Kind of the caller."""
     id: str
+    """ID of the token, worker credential or person."""
     operator: bool
+    """Whether the caller acts in all tenants."""
     tenant: str | None
+    """ID of the tenant of the request; `null` for a person who has not chosen one of several, or has none."""
     slug: str | None
+    """Readable name of that tenant."""
     grants: tuple[Grant, ...]
+    """What the caller may do in that tenant."""
     tenants: tuple[TenantRole, ...] = ()
+    """Tenants in which the person has a role."""
     user: User | None = None
+    """The person, also for a token that a person created."""
     session: Session | None = None
+    """Session in which the person is signed in; `null` for programs."""
 
 
 class MySession(Session, frozen=True, kw_only=True):
     """A session; `current` is the one that asks."""
 
     current: bool
+    """Whether this request uses the session."""

@@ -1,4 +1,4 @@
-"""Queries of the routes that all kinds of records have."""
+"""Query parameters of the routes that all kinds of records have."""
 
 from __future__ import annotations
 
@@ -12,26 +12,19 @@ from ingot.wire.jobs import RequestStruct
 
 
 class RecordsQuery(PageQuery, frozen=True, kw_only=True):
-    """Which records to list."""
+    """The records to list."""
 
-    prefix: Annotated[str, Meta(description="Only names that begin with this.")] = ""
+    prefix: str = ""
+    """Only records whose names begin with this text."""
 
 
 class RecordQuery(RequestStruct, frozen=True, kw_only=True):
-    """Which version a record must have to be changed; 0 means that it must not exist."""
+    """The version that a record must have to be changed."""
 
-    if_version: (
-        Annotated[
-            int,
-            Meta(
-                description="The version that the record must have; 0: it must not exist. Otherwise 409.",
-                extra_json_schema={"minimum": 0, "maximum": NUMBER_MAX},
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
+    if_version: Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": NUMBER_MAX})] | UnsetType = UNSET
+    """Version that the record must have; 0 if it must not exist. Otherwise the request fails with 409."""
 
     @property
     def expected_version(self) -> int | None:
-        """The version that the record must have, or `None` for any."""
+        """The version that the record must have, or `None` for any version."""
         return None if self.if_version is UNSET else self.if_version

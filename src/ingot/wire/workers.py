@@ -17,43 +17,61 @@ class RegisterWorkerRequest(RequestStruct, frozen=True, kw_only=True):
     """A worker is there. Without an `id` it is the one of the credential. `metadata` is kept as it was sent."""
 
     types: list[str]
+    """Job types that the worker runs."""
     id: str | None = None
+    """ID of the worker. For a worker credential: its ID, optionally with `/` and an instance name."""
     hostname: str | None = None
+    """Name of the machine on which the worker runs."""
     version: str | None = None
+    """Version of the worker."""
     metadata: Raw = msgspec.field(default_factory=lambda: ABSENT)
+    """Any JSON. It is stored unchanged."""
 
 
 class RegisterWorkerResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Under which name a worker is known, and how often it is to be heard of at least."""
 
     id: str
+    """ID of the worker."""
     heartbeat_seconds: float
+    """Longest time between two heartbeats, in seconds."""
 
 
 class JobHeartbeat(RequestStruct, frozen=True, kw_only=True):
     """A job that the worker is at work on, and what it has written since the last time."""
 
     id: str
+    """ID of the job."""
     fence: Fence
+    """Fence of the attempt."""
     progress: Progress | None = None
+    """Progress of the attempt."""
     log: LogText | None = None
+    """Text that the attempt logged since the previous heartbeat."""
     log_offset: LogOffset | None = None
+    """Number of characters logged before `log`. With it, repeating a heartbeat does not repeat the text."""
 
 
 class WorkerHeartbeatRequest(RequestStruct, frozen=True, kw_only=True):
     """A worker is at work on these jobs, and on no others."""
 
     jobs: tuple[JobHeartbeat, ...] = ()
+    """All jobs that the worker is running."""
     wait_seconds: float = 0
+    """Maximum number of seconds to wait for news, such as a cancel request, up to 60."""
 
 
 class JobLeaseStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be said of one of them. One that is `lost` is the worker's no more."""
 
     id: str
+    """ID of the job."""
     lease_expires_at: datetime | None
+    """When the lease expires unless it is renewed."""
     cancel_requested: bool
+    """Whether the handler should stop. The worker then settles the attempt."""
     lost: bool
+    """Whether the worker has lost the job. Its outcome would be rejected."""
 
     @classmethod
     def of(cls, held: LeaseStatus) -> JobLeaseStatus:
@@ -70,17 +88,22 @@ class WorkerHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
     """An answer for each, in the order in which they were sent, and whether to take no more work."""
 
     jobs: list[JobLeaseStatus]
+    """One entry per job, in the order of the request."""
     drain: bool
+    """Whether the worker must stop claiming jobs."""
 
 
 class WorkerQuery(RequestStruct, frozen=True, kw_only=True):
     """Which worker: one of the tenant, or with `shared`, which needs an operator, one that serves all tenants."""
 
     shared: bool = False
+    """Whether to use the shared workers, which serve all tenants. Operators only."""
 
 
 class WorkerListQuery(WorkerQuery, frozen=True, kw_only=True):
     """Which workers to list."""
 
     cursor: str | None = None
+    """The `next_cursor` of the previous response, to continue the list."""
     limit: PageLimit = PAGE_ROWS_DEFAULT
+    """Maximum number of workers."""
