@@ -1,1 +1,1 @@
-"""Shapes on the wire: what requests say, and what answers say where that is no model of a room."""
+"""Structs of HTTP requests and responses, except the responses that are models of a room."""

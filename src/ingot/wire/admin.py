@@ -1,4 +1,4 @@
-"""Requests and answers of those who run the place."""
+"""Requests and responses of administration: tenants, definitions, tokens and worker credentials."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CredentialTypes = Annotated[tuple[Annotated[str, text_up_to(TYPE_CHARS_MAX)], ..
 
 
 class PageQuery(RequestStruct, frozen=True, kw_only=True):
-    """Where to go on, and how far."""
+    """A page of a list."""
 
     cursor: str | None = None
     """The `next_cursor` of the previous response, to continue the list."""
@@ -51,21 +51,21 @@ class PageQuery(RequestStruct, frozen=True, kw_only=True):
 
 
 class TokensQuery(PageQuery, frozen=True, kw_only=True):
-    """Which tokens to list."""
+    """The tokens to list."""
 
     operator: bool = False
     """Whether to list the operator tokens instead. Operators only."""
 
 
 class WorkerCredentialsQuery(PageQuery, frozen=True, kw_only=True):
-    """Which worker credentials to list."""
+    """The worker credentials to list."""
 
     shared: bool = False
     """Whether to list the credentials of shared workers instead. Operators only."""
 
 
 class CreateTenantRequest(RequestStruct, frozen=True, kw_only=True):
-    """A tenant to be made."""
+    """A new tenant."""
 
     slug: Slug
     """Readable name of the tenant, as used in the header `Ingot-Tenant`."""
@@ -80,7 +80,7 @@ class CreateTenantRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class ChangeTenantRequest(RequestStruct, frozen=True, kw_only=True):
-    """What to change of a tenant; what is left out stays."""
+    """Changes of a tenant. Fields that are left out stay as they are."""
 
     slug: Slug | None = None
     """Readable name of the tenant, as used in the header `Ingot-Tenant`."""
@@ -95,7 +95,7 @@ class ChangeTenantRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class PutDefinitionRequest(RequestStruct, frozen=True, kw_only=True):
-    """What jobs of a type get. With `shared`, which needs an operator, it holds for all tenants."""
+    """The definition of a job type: defaults and limits of its jobs."""
 
     shared: bool = False
     """Whether the definition applies to all tenants. Operators only."""
@@ -126,7 +126,7 @@ class PutDefinitionRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class CreateTokenRequest(RequestStruct, frozen=True, kw_only=True):
-    """A token to be made. With `operator`, which needs one, it acts in every tenant."""
+    """A new token."""
 
     description: Description
     """What the token is for."""
@@ -141,14 +141,14 @@ class CreateTokenRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class CreatedToken(Token, frozen=True, kw_only=True):
-    """A token with its text, which is shown this once."""
+    """A created token with its text, which is shown only once."""
 
     token: str
     """The token, to be sent as `Authorization: Bearer`. It is shown only once."""
 
 
 class CreateWorkerCredentialRequest(RequestStruct, frozen=True, kw_only=True):
-    """A worker credential to be made. With `shared`, which needs an operator, it serves every tenant."""
+    """A new worker credential."""
 
     id: CredentialId
     """ID of the credential. The IDs of its workers begin with it."""
@@ -159,7 +159,7 @@ class CreateWorkerCredentialRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class WorkerCredentialWithSecret(WorkerCredential, frozen=True, kw_only=True):
-    """A worker credential with its secret, which is shown this once."""
+    """A worker credential with its secret, which is shown only once."""
 
     secret: str
     """The secret, to be sent as `X-Worker-Secret`. It is shown only once."""

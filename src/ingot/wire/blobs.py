@@ -1,4 +1,4 @@
-"""What is sent of blobs, and answered."""
+"""Requests and responses of blobs, keys and uploads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ URL_SECONDS_MAX = 3600
 
 
 class KeyListQuery(RequestStruct, frozen=True, kw_only=True):
-    """Which keys, and how many."""
+    """The keys to list."""
 
     prefix: str = ""
     """Only keys that begin with this text."""
@@ -29,7 +29,7 @@ class KeyListQuery(RequestStruct, frozen=True, kw_only=True):
 
 
 class PutKeyQuery(RequestStruct, frozen=True, kw_only=True):
-    """What is known of the bytes that come: the name of their file, and their digests."""
+    """Optional name and digests of the uploaded file."""
 
     name: str | None = None
     """Original name of the file."""
@@ -40,14 +40,14 @@ class PutKeyQuery(RequestStruct, frozen=True, kw_only=True):
 
 
 class UsageQuery(RequestStruct, frozen=True, kw_only=True):
-    """Whose usage."""
+    """The usage to return."""
 
     of: Literal["tenant", "caller"] = "tenant"
     """Whose usage to return: that of the tenant, or that of the caller in it."""
 
 
 class BlobUrlQuery(RequestStruct, frozen=True, kw_only=True):
-    """How long an address holds, and what a browser makes of what is there."""
+    """The validity of a signed URL, and how browsers treat the download."""
 
     seconds: Annotated[int, msgspec.Meta(ge=1, le=URL_SECONDS_MAX)] = URL_SECONDS_MAX
     """Seconds for which the URL is valid."""
@@ -58,7 +58,7 @@ class BlobUrlQuery(RequestStruct, frozen=True, kw_only=True):
 
 
 class SignedDownloadQuery(RequestStruct, frozen=True, kw_only=True):
-    """What was signed with an address to read at."""
+    """Signed parameters of a download URL."""
 
     tenant: str
     """ID of the tenant."""
@@ -69,17 +69,17 @@ class SignedDownloadQuery(RequestStruct, frozen=True, kw_only=True):
 
 
 class SignedUploadQuery(RequestStruct, frozen=True, kw_only=True):
-    """What was signed with an address to write at."""
+    """Signed parameters of an upload URL."""
 
     tenant: str
     """ID of the tenant."""
 
 
 class BeginUploadRequest(RequestStruct, frozen=True, kw_only=True):
-    """A blob that will come. With digests it is checked against them; with a `key` that is set when it is here.
+    """A new upload.
 
-    With `payload_of` it is the payload of a job of this type, which names it by its `payload_blob`: who may make such
-    jobs may send it.
+    With `payload_of` the blob is meant as the payload of a job, which refers to it by `payload_blob`. A grant to create
+    such jobs is then sufficient.
     """
 
     size: SizeBytes
@@ -101,11 +101,10 @@ class BeginUploadRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class UploadPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """An upload, and how its bytes are sent.
+    """An upload, and how to send its bytes.
 
-    With a `url` they go there, with these `headers`: by PUT all of them, and where it is `resumable` by PATCH from
-    `Upload-Offset` on. With `part_bytes` they go in parts of this size, whose addresses are asked for. With neither
-    the upload is done already.
+    With a `url`, send the bytes there: all of them with PUT, or, if it is `resumable`, in several PATCH requests.
+    With `part_bytes`, request a URL for each part. With neither, the upload is already done.
     """
 
     upload: Upload
@@ -125,7 +124,7 @@ class UploadPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartToSign(RequestStruct, frozen=True, kw_only=True):
-    """A part that will be sent, counted from 1."""
+    """A part of an upload that needs a signed URL."""
 
     number: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
     """Number of the part, starting at 1."""
@@ -136,28 +135,28 @@ class PartToSign(RequestStruct, frozen=True, kw_only=True):
 
 
 class SignPartsRequest(RequestStruct, frozen=True, kw_only=True):
-    """Parts whose addresses are asked for."""
+    """Parts of an upload that need signed URLs."""
 
     parts: Annotated[list[PartToSign], msgspec.Meta(min_length=1, max_length=PARTS_MAX)]
     """Parts to send."""
 
 
 class SignUploadPartsRequest(SignPartsRequest, frozen=True, kw_only=True):
-    """The same. Who did not begin the upload of an input names its `blob_id`."""
+    """Parts of an upload that need signed URLs, and the blob that was announced."""
 
     blob_id: str | None = None
     """Announced BLAKE3. Required if another caller began the upload of an input."""
 
 
 class UploadQuery(RequestStruct, frozen=True, kw_only=True):
-    """Who did not begin the upload of an input names the blob that it announces."""
+    """The blob that an upload announced."""
 
     blob_id: str | None = None
     """Announced BLAKE3. Required if another caller began the upload of an input."""
 
 
 class SignPartsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Where these parts are sent to, and how long these addresses hold."""
+    """Signed URLs for parts of an upload."""
 
     parts: list[SignedPart]
     """Signed URLs of the parts."""
@@ -166,10 +165,7 @@ class SignPartsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UploadResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """An upload; the numbers of its parts that are there, where it has any; the key that was set when it was done.
-
-    The rest is as in `UploadPlan`: how one that is open goes on, at an address that is new.
-    """
+    """The state of an upload. If it is open, how to continue it with a new URL, as in `UploadPlan`."""
 
     upload: Upload
     """The upload."""
@@ -190,7 +186,10 @@ class UploadResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompleteUploadRequest(RequestStruct, frozen=True, kw_only=True):
-    """All bytes are sent; these are their digests, for one who knows them only now, or did not begin the upload."""
+    """The end of an upload, with digests that were not announced when it began.
+
+    To complete the upload of an input that another caller began, `blob_id` is required.
+    """
 
     blob_id: str | None = None
     """BLAKE3 of the bytes, as 64 hexadecimal digits. The upload fails if it differs."""
@@ -199,7 +198,7 @@ class CompleteUploadRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class SignedUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """An address that needs no credential, and holds for so many seconds."""
+    """A URL that needs no credential and expires."""
 
     url: str
     """Signed URL. It needs no credential."""
@@ -208,7 +207,7 @@ class SignedUrl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlobReferences(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a blob is kept: what refers to it, at most a hundred of it."""
+    """A blob with its references."""
 
     blob_id: str
     """ID of the blob."""
@@ -223,7 +222,7 @@ class BlobReferences(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PurgeKeysRequest(RequestStruct, frozen=True, kw_only=True):
-    """Whose keys to delete: those that a token set, as `token:ID`, or all. A dry run tells how many they are."""
+    """The keys to delete: those of one owner, or those of all."""
 
     owner: str | None = None
     """Caller whose keys are deleted, such as `token:` and the ID of a token. The token may have been revoked."""
@@ -234,14 +233,14 @@ class PurgeKeysRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class CollectBlobsRequest(RequestStruct, frozen=True, kw_only=True):
-    """A round of the collector, or with a dry run what it would do."""
+    """One round of the garbage collector, or a preview of it."""
 
     dry_run: bool = True
     """Whether to return a preview and change nothing."""
 
 
 class VerifyBlobResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the bytes of a blob are what they were."""
+    """The result of verifying a blob."""
 
     blob_id: str
     """ID of the blob."""

@@ -1,4 +1,4 @@
-"""Requests for actions on many jobs."""
+"""Requests for bulk actions on jobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ingot.wire.jobs import JobsFilter, PageLimit, RequestStruct
 
 
 class BulkActionRequest(RequestStruct, frozen=True, kw_only=True, tag_field="action"):
-    """What to do with the jobs that fit a filter; an empty one needs `all`."""
+    """An action on all jobs that fit a filter. An empty filter needs `all`."""
 
     filter: JobsFilter = JobsFilter()
     """Filter that selects the jobs."""
@@ -23,11 +23,11 @@ class BulkActionRequest(RequestStruct, frozen=True, kw_only=True, tag_field="act
 
 
 class CancelJobsRequest(BulkActionRequest, frozen=True, kw_only=True, tag="cancel"):
-    """Cancel those that wait, ask those that run to stop."""
+    """Cancel waiting jobs, and ask running jobs to stop."""
 
 
 class RetryJobsRequest(BulkActionRequest, frozen=True, kw_only=True, tag="retry"):
-    """Run finished jobs again: the dead ones, unless the filter names a status."""
+    """Run finished jobs again. Without a status in the filter, only dead jobs are retried."""
 
     reset_attempts: bool = False
     """Whether to set failures and crashes back to 0."""
@@ -40,7 +40,7 @@ class RetryJobsRequest(BulkActionRequest, frozen=True, kw_only=True, tag="retry"
 
 
 class ChangeJobsRequest(BulkActionRequest, frozen=True, kw_only=True, tag="change"):
-    """Give those that wait another priority."""
+    """Change the priority of waiting jobs."""
 
     priority: Priority
     """New priority, from 1 (critical) to 5 (background)."""

@@ -1,4 +1,4 @@
-"""Requests and answers about events."""
+"""Requests and responses of events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ingot.wire.jobs import RequestStruct
 
 
 class PublishEventRequest(RequestStruct, frozen=True, kw_only=True):
-    """An event to be published. `data` is kept as it was sent."""
+    """An event to publish."""
 
     name: str
     """Name of the event: lower-case segments separated by dots, such as `order.paid`."""
@@ -21,7 +21,7 @@ class PublishEventRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class PublishEventResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The id of an event, and the cursor to read on from, behind it."""
+    """The published event."""
 
     id: str
     """ID of the event."""

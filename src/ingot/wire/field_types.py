@@ -1,4 +1,4 @@
-"""Values in requests, with the bounds that the decoder enforces and the OpenAPI document states."""
+"""Types of request fields, with bounds that the decoder enforces and the OpenAPI document shows."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ PREFIX: Final = "/api/v1"
 
 
 def schema_only(**bounds: Any) -> Meta:
-    """Bounds that only the OpenAPI document states; a service checks them."""
+    """Return bounds that only the OpenAPI document shows. A service checks them."""
     return Meta(extra_json_schema=bounds)
 
 
 def text_up_to(chars_max: int) -> Meta:
-    """A text of 1 to `chars_max` characters."""
+    """Return the bounds of a text with 1 to `chars_max` characters."""
     return Meta(min_length=1, max_length=chars_max)
 
 
 def between(least: float, most: float) -> Meta:
-    """A number within these bounds."""
+    """Return the bounds of a number."""
     return Meta(ge=least, le=most)
 
 
 def entries_up_to(entries_max: int, *, least: int = 0) -> Meta:
-    """A list or mapping of so many entries."""
+    """Return the bounds of a list or mapping with `least` to `entries_max` entries."""
     return Meta(min_length=least or None, max_length=entries_max)
 
 

@@ -1,4 +1,4 @@
-"""Requests and answers about files of jobs."""
+"""Requests and responses of job files, and the request that creates a job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SmallFile = Annotated[bytes, msgspec.Meta(max_length=INLINE_BYTES_MAX)]
 
 
 class InputUpload(RequestStruct, frozen=True, kw_only=True):
-    """An input that will come. A small one may come with it, and is done then. What is said of it is checked."""
+    """An input to upload. A small file can be sent in `data`. The bytes must match the announced size and digests."""
 
     name: FileName
     """Name of the input without folders, up to 255 characters."""
@@ -37,17 +37,14 @@ InputUploads = Annotated[list[InputUpload], entries_up_to(INPUTS_MAX)]
 
 
 class CreateJobRequest(JobSpec, frozen=True, kw_only=True):
-    """A job to be made, and inputs of it that are uploaded first: it is ready when the last of them is here."""
+    """A new job, with inputs to upload before it can run."""
 
     uploads: InputUploads = msgspec.field(default_factory=list)
     """Inputs to upload. The job is ready when the last upload is complete."""
 
 
 class CreateJobResponse(Job, frozen=True, kw_only=True):
-    """The job that answers an order: whether it was made for it, or does the same and is `reused`.
-
-    `uploads` is how the inputs that it waits for are sent, in the order in which they were named first.
-    """
+    """The job that was created or already existed."""
 
     created: bool = True
     """Whether this request created the job."""
@@ -58,7 +55,7 @@ class CreateJobResponse(Job, frozen=True, kw_only=True):
 
 
 class DownloadFileRequest(RequestStruct, frozen=True, kw_only=True):
-    """What an attempt wants to read: an input, its payload, or what it or an earlier one saved."""
+    """A file that an attempt wants to read: an input, the payload, or a checkpoint."""
 
     fence: Fence
     """Fence of the attempt."""
@@ -69,7 +66,7 @@ class DownloadFileRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class FileUrl(SignedUrl, frozen=True, kw_only=True):
-    """Where a file of a job is read, and which bytes are there; of a small one these are told at once."""
+    """A URL from which a job file can be read. A small file is also included."""
 
     blob_id: str
     """ID of the blob."""
@@ -80,10 +77,7 @@ class FileUrl(SignedUrl, frozen=True, kw_only=True):
 
 
 class BeginFileUploadRequest(RequestStruct, frozen=True, kw_only=True):
-    """A file that an attempt will send: an output or a checkpoint, by its name, or what it wrote.
-
-    What it wrote is named after the attempt. A small one may come with it: then it is done.
-    """
+    """A file that an attempt wants to upload: an output, a checkpoint, or its log."""
 
     fence: Fence
     """Fence of the attempt."""
@@ -104,21 +98,21 @@ class BeginFileUploadRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class SignFilePartsRequest(SignPartsRequest, frozen=True, kw_only=True):
-    """Parts of a file of an attempt whose addresses are asked for."""
+    """Parts of an attempt's upload that need signed URLs."""
 
     fence: Fence
     """Fence of the attempt."""
 
 
 class RenewFileUploadRequest(RequestStruct, frozen=True, kw_only=True):
-    """A file of an attempt that goes on, and needs a new address for it."""
+    """An attempt's upload that needs a new URL."""
 
     fence: Fence
     """Fence of the attempt."""
 
 
 class CompleteFileUploadRequest(RequestStruct, frozen=True, kw_only=True):
-    """All bytes of a file of an attempt are sent; these are their digests, for one who knows them only now."""
+    """The end of an attempt's upload, with digests that were not announced when it began."""
 
     fence: Fence
     """Fence of the attempt."""

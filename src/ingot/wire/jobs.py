@@ -1,4 +1,4 @@
-"""Requests and answers about jobs."""
+"""Requests and responses of jobs and claims."""
 
 from __future__ import annotations
 
@@ -33,23 +33,20 @@ from ingot.wire.field_types import (
     schema_only,
 )
 
-ABSENT = Raw(b"")  # What was not sent.
+ABSENT = Raw(b"")  # The value of a field that was not sent.
 PageLimit = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX)]
-CharacterOffset = Annotated[int, Meta(ge=0, le=2**53)]  # In a text, counted in characters.
+CharacterOffset = Annotated[int, Meta(ge=0, le=2**53)]
 Fence = Annotated[int, Meta(ge=1, le=2**53)]
 LogText = Annotated[str, Meta(max_length=LOG_CHARS_MAX)]
 LogOffset = Annotated[int, Meta(ge=0, le=LOG_OFFSET_MAX)]
 
 
 class RequestStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A request: what it says that nobody knows is an error."""
+    """A request body or query. An unknown field is an error."""
 
 
 class JobSpec(RequestStruct, frozen=True, kw_only=True):
-    """A job to be made. `payload` and `metadata` are kept as they were sent.
-
-    `inputs` are blobs that are here already, by the names that the job knows them by.
-    """
+    """A new job."""
 
     type: JobType
     """Job type. Workers claim jobs by type."""
@@ -90,14 +87,14 @@ class JobSpec(RequestStruct, frozen=True, kw_only=True):
 
 
 class CreateJobsRequest(RequestStruct, frozen=True, kw_only=True):
-    """Jobs to be made together: all or none."""
+    """New jobs. Either all of them are created or none."""
 
     jobs: list[JobSpec]
     """Jobs to create."""
 
 
 class JobsFilter(RequestStruct, frozen=True, kw_only=True):
-    """Which jobs are meant: those that fit all that is given."""
+    """A filter for jobs. A job must fit all fields that are set."""
 
     status: JobStatus | None = None
     """Only jobs with this status."""
@@ -114,11 +111,11 @@ class JobsFilter(RequestStruct, frozen=True, kw_only=True):
 
 
 class SummaryQuery(JobsFilter, frozen=True, kw_only=True):
-    """Which jobs to count."""
+    """The jobs to count."""
 
 
 class JobsQuery(JobsFilter, frozen=True, kw_only=True):
-    """Which jobs to list."""
+    """The jobs to list."""
 
     cursor: str | None = None
     """The `next_cursor` of the previous response, to continue the list."""
@@ -127,14 +124,14 @@ class JobsQuery(JobsFilter, frozen=True, kw_only=True):
 
 
 class WaitQuery(RequestStruct, frozen=True, kw_only=True):
-    """How long to wait for a job to be finished."""
+    """The time to wait for a job to finish."""
 
     wait_seconds: WaitSeconds = 30
     """Maximum number of seconds to wait, up to 60."""
 
 
 class ChangeJobRequest(RequestStruct, frozen=True, kw_only=True):
-    """What to change of a job; what is left out stays."""
+    """Changes of a job. Fields that are left out stay as they are."""
 
     priority: Priority | None = None
     """New priority, from 1 (critical) to 5 (background)."""
@@ -147,7 +144,7 @@ class ChangeJobRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class RetryJobRequest(RequestStruct, frozen=True, kw_only=True):
-    """How to run a finished job again."""
+    """Changes of a finished job that is run again."""
 
     reset_attempts: bool = False
     """Whether to set failures and crashes back to 0."""
@@ -160,7 +157,7 @@ class RetryJobRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class ClaimRequest(RequestStruct, frozen=True, kw_only=True):
-    """A worker asks for jobs. Without a `worker_id` it is the one of the credential."""
+    """A claim of jobs by a worker."""
 
     types: JobTypes
     """Job types to claim."""
@@ -177,18 +174,14 @@ class ClaimRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class ClaimResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs that are the worker's now. Each is a job, with the seconds it may take."""
+    """The claimed jobs."""
 
     jobs: list[Raw]
     """Claimed jobs, each with an additional field `timeout_seconds`: the maximum duration of the attempt."""
 
 
 class HeartbeatRequest(RequestStruct, frozen=True, kw_only=True):
-    """A worker is at work on a job.
-
-    `log` is what the attempt wrote since the last time, and `log_offset` how many characters it had sent before: with
-    it, a heartbeat that is sent again adds nothing to the log.
-    """
+    """A heartbeat for one job, with new progress and log text."""
 
     fence: Fence
     """Fence of the attempt."""
@@ -201,7 +194,7 @@ class HeartbeatRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class LogQuery(RequestStruct, frozen=True, kw_only=True):
-    """Whose log to read, the newest attempt's unless told, and from which character on."""
+    """The attempt whose log is read, and where to start."""
 
     attempt: Annotated[int, Meta(ge=1, le=2**31)] | None = None
     """Number of the attempt. The default is the latest attempt."""
@@ -210,7 +203,7 @@ class LogQuery(RequestStruct, frozen=True, kw_only=True):
 
 
 class CompleteRequest(RequestStruct, frozen=True, kw_only=True):
-    """The work is done. `outputs` names files that must have been uploaded for it."""
+    """The success of an attempt."""
 
     fence: Fence
     """Fence of the attempt."""
@@ -221,7 +214,7 @@ class CompleteRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class FailRequest(RequestStruct, frozen=True, kw_only=True):
-    """The work failed."""
+    """The failure of an attempt."""
 
     fence: Fence
     """Fence of the attempt."""
@@ -234,14 +227,14 @@ class FailRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class ReleaseRequest(RequestStruct, frozen=True, kw_only=True):
-    """What proves the right to a job."""
+    """The return of an unfinished job."""
 
     fence: Fence
     """Fence of the attempt."""
 
 
 class SnoozeRequest(RequestStruct, frozen=True, kw_only=True):
-    """Not now."""
+    """The end of an attempt whose job runs again after a delay."""
 
     fence: Fence
     """Fence of the attempt."""
@@ -250,7 +243,10 @@ class SnoozeRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class SettleEntry(RequestStruct, frozen=True, kw_only=True, tag_field="outcome"):
-    """How one of several attempts ended. Each entry has its own answer, so no bound here refuses the others."""
+    """How one of several attempts ended.
+
+    Bounds are not enforced by the decoder, so that an invalid entry does not reject the others.
+    """
 
     id: str
     """ID of the job."""
@@ -259,7 +255,7 @@ class SettleEntry(RequestStruct, frozen=True, kw_only=True, tag_field="outcome")
 
 
 class AttemptSucceeded(SettleEntry, frozen=True, kw_only=True, tag="succeeded"):
-    """It is done."""
+    """The attempt succeeded."""
 
     result: Raw = msgspec.field(default_factory=lambda: ABSENT)
     """Result: JSON of up to 64 KiB. It is stored unchanged."""
@@ -268,7 +264,7 @@ class AttemptSucceeded(SettleEntry, frozen=True, kw_only=True, tag="succeeded"):
 
 
 class AttemptFailed(SettleEntry, frozen=True, kw_only=True, tag="failed"):
-    """It failed."""
+    """The attempt failed."""
 
     error: str
     """Error message."""
@@ -279,25 +275,25 @@ class AttemptFailed(SettleEntry, frozen=True, kw_only=True, tag="failed"):
 
 
 class AttemptSnoozed(SettleEntry, frozen=True, kw_only=True, tag="snoozed"):
-    """Not now."""
+    """The job runs again after a delay."""
 
     seconds: Annotated[float, schema_only(minimum=0, maximum=DELAY_SECONDS_MAX)]
     """Seconds until the job runs again."""
 
 
 class AttemptReleased(SettleEntry, frozen=True, kw_only=True, tag="released"):
-    """Given back unfinished."""
+    """The job is given back unfinished."""
 
 
 class SettleRequest(RequestStruct, frozen=True, kw_only=True):
-    """How each of several attempts ended."""
+    """How several attempts ended."""
 
     jobs: list[AttemptSucceeded | AttemptFailed | AttemptSnoozed | AttemptReleased]
     """One entry per attempt."""
 
 
 class SettleResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one of them: where the job stands, or the code of the error."""
+    """The state of the job after its attempt was settled, or an error."""
 
     id: str
     """ID of the job."""
@@ -316,7 +312,7 @@ class SettleResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class SettleResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer for each, in the order in which they were sent."""
+    """The result for each attempt."""
 
     jobs: list[SettleResult]
     """One entry per attempt, in the order of the request."""

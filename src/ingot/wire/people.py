@@ -1,4 +1,4 @@
-"""Requests and answers about people."""
+"""Requests and responses of people, members and sessions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Email = Annotated[str, msgspec.Meta(min_length=3, max_length=EMAIL_CHARS_MAX)]
 
 
 class PutMemberRequest(RequestStruct, frozen=True, kw_only=True):
-    """Who gets a role: a person by id, or whoever signs in with an email that the provider has verified."""
+    """A new member: a person with an ID, or an invitation by email. Set exactly one of `user` and `email`."""
 
     role: Role
     """Role of the member."""
@@ -28,21 +28,21 @@ class PutMemberRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class ChangeMemberRequest(RequestStruct, frozen=True, kw_only=True):
-    """The role that somebody gets instead of the one they have."""
+    """A new role for a member."""
 
     role: Role
     """New role of the member."""
 
 
 class UsersQuery(PageQuery, frozen=True, kw_only=True):
-    """Which people to list."""
+    """The people to list."""
 
     email: Email | None = None
     """Only people with this email address."""
 
 
 class UserDetails(User, frozen=True, kw_only=True):
-    """A person, and the roles they have."""
+    """A person with their roles."""
 
     operator: bool
     """Whether the person acts in all tenants."""
@@ -51,7 +51,7 @@ class UserDetails(User, frozen=True, kw_only=True):
 
 
 class SignInLinkResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A link that signs the operator in, once."""
+    """A link that signs the operator in once."""
 
     url: str
     """Link that signs the operator in. It works once."""
@@ -60,11 +60,7 @@ class SignInLinkResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Me(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks, in which tenant, and what they may do there.
-
-    `tenant` is the id of that tenant and `slug` its name; a person in none has roles in several, or in none. `tenants`
-    are those that a person has a role in.
-    """
+    """The caller, the tenant of the request, and what the caller may do there."""
 
     kind: Literal["token", "worker", "user"]
     """Kind of the caller."""
@@ -87,7 +83,7 @@ class Me(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MySession(Session, frozen=True, kw_only=True):
-    """A session; `current` is the one that asks."""
+    """A session of the caller."""
 
     current: bool
     """Whether this request uses the session."""

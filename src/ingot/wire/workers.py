@@ -1,4 +1,4 @@
-"""Requests and answers about workers."""
+"""Requests and responses of workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ingot.wire.jobs import ABSENT, Fence, LogOffset, LogText, PageLimit, Reques
 
 
 class RegisterWorkerRequest(RequestStruct, frozen=True, kw_only=True):
-    """A worker is there. Without an `id` it is the one of the credential. `metadata` is kept as it was sent."""
+    """A worker that registers."""
 
     types: list[str]
     """Job types that the worker runs."""
@@ -29,7 +29,7 @@ class RegisterWorkerRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class RegisterWorkerResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Under which name a worker is known, and how often it is to be heard of at least."""
+    """The registered worker."""
 
     id: str
     """ID of the worker."""
@@ -38,7 +38,7 @@ class RegisterWorkerResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobHeartbeat(RequestStruct, frozen=True, kw_only=True):
-    """A job that the worker is at work on, and what it has written since the last time."""
+    """A running job of the worker, with new progress and log text."""
 
     id: str
     """ID of the job."""
@@ -53,7 +53,7 @@ class JobHeartbeat(RequestStruct, frozen=True, kw_only=True):
 
 
 class WorkerHeartbeatRequest(RequestStruct, frozen=True, kw_only=True):
-    """A worker is at work on these jobs, and on no others."""
+    """A heartbeat of a worker. Jobs that it was given more than 15 seconds ago and does not list are released."""
 
     jobs: tuple[JobHeartbeat, ...] = ()
     """All jobs that the worker is running."""
@@ -62,7 +62,7 @@ class WorkerHeartbeatRequest(RequestStruct, frozen=True, kw_only=True):
 
 
 class JobLeaseStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be said of one of them. One that is `lost` is the worker's no more."""
+    """The lease of a job of the worker."""
 
     id: str
     """ID of the job."""
@@ -74,18 +74,18 @@ class JobLeaseStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the worker has lost the job. Its outcome would be rejected."""
 
     @classmethod
-    def of(cls, held: LeaseStatus) -> JobLeaseStatus:
-        """The answer for a job that stands like this."""
+    def of(cls, status: LeaseStatus) -> JobLeaseStatus:
+        """Convert the status of a lease to the form in which it is sent."""
         return cls(
-            id=held.job_id,
-            lease_expires_at=held.lease_expires_at,
-            cancel_requested=held.cancel_requested,
-            lost=held.lost,
+            id=status.job_id,
+            lease_expires_at=status.lease_expires_at,
+            cancel_requested=status.cancel_requested,
+            lost=status.lost,
         )
 
 
 class WorkerHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer for each, in the order in which they were sent, and whether to take no more work."""
+    """The leases of the worker's jobs."""
 
     jobs: list[JobLeaseStatus]
     """One entry per job, in the order of the request."""
@@ -94,14 +94,14 @@ class WorkerHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerQuery(RequestStruct, frozen=True, kw_only=True):
-    """Which worker: one of the tenant, or with `shared`, which needs an operator, one that serves all tenants."""
+    """The kind of worker: one of the tenant, or a shared one."""
 
     shared: bool = False
     """Whether to use the shared workers, which serve all tenants. Operators only."""
 
 
 class WorkerListQuery(WorkerQuery, frozen=True, kw_only=True):
-    """Which workers to list."""
+    """The workers to list."""
 
     cursor: str | None = None
     """The `next_cursor` of the previous response, to continue the list."""
