@@ -93,8 +93,11 @@ MUTANTS = [
         name="a credential that speaks for another's workers",
         breaks="a worker credential has no effect on another",
         file="api/claims.py",
-        old='if named is not None and named != own and named.partition("/")[0] != call.caller.id:',
-        new="if named is None:",
+        old=(
+            "if requested_id is not None and requested_id != own_id "
+            'and requested_id.partition("/")[0] != call.caller.id:'
+        ),
+        new="if requested_id is None:",
         caught_by="tests/http/test_workers.py::test_a_credential_speaks_for_its_own_workers_only",
     ),
     Mutant(
@@ -237,8 +240,8 @@ MUTANTS = [
         name="a token that speaks as a worker credential",
         breaks="a worker credential has no effect on another",
         file="api/claims.py",
-        old="if named is not None and await access.is_worker_name_taken(named):",
-        new="if named is None:",
+        old="if requested_id is not None and await authenticator.is_worker_name_taken(requested_id):",
+        new="if requested_id is None:",
         caught_by="tests/http/test_bounds.py::test_a_token_does_not_speak_as_a_worker_credential",
     ),
     Mutant(
@@ -270,7 +273,7 @@ MUTANTS = [
         name="a tenant that sees what is done in all",
         breaks="a tenant's admin sees the acts of the tenant only",
         file="api/audit.py",
-        old='            call.require_operator("sees what was done in all tenants")\n',
+        old='            call.require_operator("can read the audit log of all tenants")\n',
         new="            pass\n",
         caught_by=f"{AUDIT_HTTP}::test_a_tenant_sees_its_own_and_nothing_of_others",
     ),
@@ -310,7 +313,7 @@ MUTANTS = [
         name="an admin who gives their tenant more",
         breaks="only an operator changes more of a tenant than its groups",
         file="api/admin.py",
-        old='            call.require_operator("changes more of a tenant than its groups")\n',
+        old='            call.require_operator("can change more of a tenant than its groups")\n',
         new="            pass\n",
         caught_by="tests/http/test_people.py::test_an_admin_maps_groups_of_their_own_tenant_and_changes_nothing_else",
     ),

@@ -1,1 +1,1 @@
-"""The routes, one file per room: from what a request says to what a room does, and back."""
+"""The routes of `/api/v1`, one module per subject. They convert between HTTP and the services of the rooms."""

@@ -1,4 +1,4 @@
-"""Routes of those who run the place: tenants, definitions, tokens, worker credentials."""
+"""Routes of administration: tenants, definitions, tokens and worker credentials."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ingot.wire.admin import (
 
 
 class AdminApi:
-    """Administration over HTTP."""
+    """Routes below `/admin`."""
 
     def __init__(self, tenants: Tenants, credentials: Credentials, jobs: Jobs) -> None:
         self._tenants = tenants
@@ -36,7 +36,7 @@ class AdminApi:
         self._jobs = jobs
 
     def routes(self) -> list[Route]:
-        """The routes of this room."""
+        """Return the routes of this module."""
         route = routes_of("admin", f"{PREFIX}/admin")
         tenants, definitions = Granted("admin.tenants"), Granted("admin.definitions")
         tokens, workers = Granted("admin.tokens"), Granted("admin.workers")
@@ -64,18 +64,18 @@ class AdminApi:
     # -- tenants --------------------------------------------------------------------------------------------
 
     async def list_tenants(self, call: Request, query: PageQuery) -> Page[Tenant]:
-        """A page of all tenants, by slug; who is no operator sees their own."""
+        """List tenants, ordered by slug. Operators see all tenants, other callers their own."""
         if not call.caller.is_operator:
             return Page(items=[await self._tenants.get(call.tenant)])
         return await self._tenants.page(cursor=query.cursor, limit=query.limit)
 
     async def create_tenant(self, call: Request, body: CreateTenantRequest) -> Tenant:
-        """Make a tenant."""
-        call.require_operator("makes tenants")
+        """Create a tenant."""
+        call.require_operator("can create tenants")
         return await self._tenants.create(**msgspec.structs.asdict(body), act=call.act())
 
     async def get_tenant(self, call: Request, slug: str) -> Tenant:
-        """One tenant, by slug or id."""
+        """Return a tenant by slug or ID."""
         if call.caller.is_operator:
             return await self._tenants.get(slug)
         own = await self._tenants.get(call.tenant)
@@ -84,9 +84,9 @@ class AdminApi:
         return own
 
     async def change_tenant(self, call: Request, slug: str, body: ChangeTenantRequest) -> Tenant:
-        """Change a tenant: its weight, its limits, its name; its groups, which its own admins may change too."""
-        if any(given is not None for given in (body.slug, body.weight, body.time_zone, body.limits)):
-            call.require_operator("changes more of a tenant than its groups")
+        """Change a tenant. Admins of the tenant can change `groups`, and operators all fields."""
+        if any(value is not None for value in (body.slug, body.weight, body.time_zone, body.limits)):
+            call.require_operator("can change more of a tenant than its groups")
         await self.get_tenant(call, slug)
         call.require("admin.members")
         for role in (body.groups or {}).values():
@@ -94,94 +94,99 @@ class AdminApi:
         return await self._tenants.change(slug, **msgspec.structs.asdict(body), act=call.act())
 
     async def remove_tenant(self, call: Request, slug: str) -> Tenant:
-        """Remove a tenant, and answer what it was.
+        """Remove a tenant and return it as it was.
 
-        Nobody acts in it any more, and its slug is free; what it held goes away in the background, for good.
+        The tenant cannot be used any more, and its slug is free. Its data is deleted in the background and cannot be
+        restored.
         """
-        call.require_operator("removes tenants")
+        call.require_operator("can remove tenants")
         return await self._tenants.remove(slug, act=call.act())
 
     # -- definitions ----------------------------------------------------------------------------------------
 
     async def list_definitions(self, call: Request) -> Page[Definition]:
-        """The definitions of the tenant and those for all."""
-        found = await self._jobs.definitions(tenant=call.tenant)
-        return Page(items=[one for one in found if call.caller.may("admin.definitions", f"jobs/{one.type}")])
+        """List the definitions of the tenant and those for all tenants."""
+        definitions = await self._jobs.definitions(tenant=call.tenant)
+        visible = [item for item in definitions if call.caller.may("admin.definitions", f"jobs/{item.type}")]
+        return Page(items=visible)
 
     async def get_definition(self, call: Request, type: str) -> Definition:
-        """The definition that holds for a type."""
+        """Return the definition that applies to a job type in the tenant."""
         call.require("admin.definitions", f"jobs/{type}")
         return await self._jobs.definition(type, tenant=call.tenant)
 
     async def put_definition(self, call: Request, type: str, body: PutDefinitionRequest) -> Definition:
-        """Make or replace the definition of a type."""
+        """Create or replace the definition of a job type."""
         call.require("admin.definitions", f"jobs/{type}")
         if body.shared:
-            call.require_operator("makes definitions for all tenants")
-        given = msgspec.structs.asdict(body)
-        del given["shared"]
-        definition = Definition(type=type, tenant=None if body.shared else call.tenant, **given)
+            call.require_operator("can create definitions for all tenants")
+        fields = msgspec.structs.asdict(body)
+        del fields["shared"]
+        definition = Definition(type=type, tenant=None if body.shared else call.tenant, **fields)
         return await self._jobs.define(definition, act=call.act())
 
     # -- tokens ---------------------------------------------------------------------------------------------
 
     async def list_tokens(self, call: Request, query: TokensQuery) -> Page[Token]:
-        """A page of the tenant's tokens, newest first; those of operators with `operator`."""
+        """List the tokens of the tenant, newest first."""
         tenant = self._requested_tenant(call, for_all_tenants=query.operator)
         return await self._credentials.list_tokens(tenant, cursor=query.cursor, limit=query.limit)
 
     async def create_token(self, call: Request, body: CreateTokenRequest) -> CreatedToken:
-        """Make a token. Its text is shown this once."""
+        """Create a token. The response shows its text, which cannot be read again."""
         return await issue_token(
             self._credentials, call, self._requested_tenant(call, for_all_tenants=body.operator), body
         )
 
     async def get_token(self, call: Request, id: str) -> Token:
-        """One token."""
+        """Return a token."""
         return await self._credentials.get_token(_credential_scope(call), id)
 
     async def revoke_token(self, call: Request, id: str) -> Token:
-        """End a token."""
+        """Revoke a token."""
         return await self._credentials.revoke_token(_credential_scope(call), id, act=call.act())
 
     # -- workers --------------------------------------------------------------------------------------------
 
     async def list_workers(self, call: Request, query: WorkerCredentialsQuery) -> Page[WorkerCredential]:
-        """A page of the tenant's worker credentials, by id; those that serve all tenants with `shared`."""
+        """List the worker credentials of the tenant, ordered by ID."""
         tenant = self._requested_tenant(call, for_all_tenants=query.shared)
         return await self._credentials.list_worker_credentials(tenant, cursor=query.cursor, limit=query.limit)
 
     async def create_worker(self, call: Request, body: CreateWorkerCredentialRequest) -> WorkerCredentialWithSecret:
-        """Make a worker credential. Its secret is shown this once."""
-        made = await self._credentials.create_worker_credential(
+        """Create a worker credential. The response shows its secret, which cannot be read again."""
+        created = await self._credentials.create_worker_credential(
             self._requested_tenant(call, for_all_tenants=body.shared),
             body.id,
             types=body.types,
             caller=call.caller,
             act=call.act(),
         )
-        return WorkerCredentialWithSecret(**msgspec.structs.asdict(made.credential), secret=made.secret)
+        return WorkerCredentialWithSecret(**msgspec.structs.asdict(created.credential), secret=created.secret)
 
     async def get_worker(self, call: Request, id: str) -> WorkerCredential:
-        """One worker credential."""
+        """Return a worker credential."""
         return await self._credentials.get_worker_credential(_credential_scope(call), id)
 
     async def regenerate_worker(self, call: Request, id: str) -> WorkerCredentialWithSecret:
-        """Give a worker credential another secret, shown this once. What its workers run is given back."""
-        made = await self._credentials.regenerate_worker_credential(
+        """Replace the secret of a worker credential. Jobs that its workers run are released.
+
+        The response shows the new secret, which cannot be read again.
+        """
+        regenerated = await self._credentials.regenerate_worker_credential(
             _credential_scope(call), id, caller=call.caller, act=call.act()
         )
-        await self._jobs.give_back(id, tenant=made.credential.tenant)
-        return WorkerCredentialWithSecret(**msgspec.structs.asdict(made.credential), secret=made.secret)
+        await self._jobs.give_back(id, tenant=regenerated.credential.tenant)
+        return WorkerCredentialWithSecret(**msgspec.structs.asdict(regenerated.credential), secret=regenerated.secret)
 
     async def enable_worker(self, call: Request, id: str) -> WorkerCredential:
-        """Let the workers of a credential in again."""
+        """Enable a worker credential."""
         return await self._credentials.enable_worker_credential(
             _credential_scope(call), id, enabled=True, act=call.act()
         )
 
     async def disable_worker(self, call: Request, id: str) -> WorkerCredential:
-        """Put the workers of a credential out, at once. What they run is given back."""
+        """Disable a worker credential at once. Jobs that its workers run are released."""
         disabled = await self._credentials.enable_worker_credential(
             _credential_scope(call), id, enabled=False, act=call.act()
         )
@@ -190,27 +195,27 @@ class AdminApi:
 
     def _requested_tenant(self, call: Request, *, for_all_tenants: bool) -> str | None:
         if for_all_tenants:
-            call.require_operator("has to do with what is for all tenants")
+            call.require_operator("can manage credentials for all tenants")
             return None
         return call.tenant
 
 
 async def issue_token(
-    credentials: Credentials, call: Request, tenant: str | None, order: CreateTokenRequest
+    credentials: Credentials, call: Request, tenant: str | None, body: CreateTokenRequest
 ) -> CreatedToken:
-    """Make the token that a caller orders, for a tenant or for the operator."""
-    made = await credentials.create_token(
+    """Create a token for a tenant, or an operator token if `tenant` is `None`."""
+    created = await credentials.create_token(
         tenant,
-        description=order.description,
-        grants=order.grants,
-        limits=order.limits,
-        expires_at=order.expires_at,
+        description=body.description,
+        grants=body.grants,
+        limits=body.limits,
+        expires_at=body.expires_at,
         caller=call.caller,
         act=call.act(),
     )
-    return CreatedToken(**msgspec.structs.asdict(made.token), token=made.text)
+    return CreatedToken(**msgspec.structs.asdict(created.token), token=created.text)
 
 
 def _credential_scope(call: Request) -> str | None:
-    """Whose credentials the caller may change; `None` is everybody's."""
+    """Return the tenant whose credentials the caller may manage, or `None` for all tenants."""
     return None if call.caller.is_operator else call.tenant

@@ -1,4 +1,4 @@
-"""The route of those who want to know who changed what."""
+"""The route of the audit log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ingot.wire.jobs import PageLimit, RequestStruct
 
 
 class AuditQuery(RequestStruct, frozen=True, kw_only=True):
-    """Which acts to list: those that fit all that is given."""
+    """A filter for entries of the audit log. An entry must fit all fields that are set."""
 
     action: str | None = None
     """Only entries with this action, such as `token.created`."""
@@ -28,19 +28,19 @@ class AuditQuery(RequestStruct, frozen=True, kw_only=True):
 
 
 class AuditApi:
-    """The audit log over HTTP."""
+    """Route of the audit log."""
 
     def __init__(self, audit: Audit) -> None:
         self._audit = audit
 
     def routes(self) -> list[Route]:
-        """The routes of this room."""
+        """Return the routes of this module."""
         return [routes_of("admin")("GET", "/admin/audit", self.list_acts, Granted("admin.audit"))]
 
     async def list_acts(self, call: Request, query: AuditQuery) -> Page[Entry]:
-        """A page of what was done in the tenant, by whom and from where, newest first; everywhere with `all`."""
+        """List the entries of the audit log, newest first."""
         if query.all:
-            call.require_operator("sees what was done in all tenants")
+            call.require_operator("can read the audit log of all tenants")
         return await self._audit.list(
             None if query.all else call.tenant,
             action=query.action,

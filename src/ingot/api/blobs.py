@@ -1,4 +1,4 @@
-"""Routes of blobs and of uploads."""
+"""Routes of blobs and uploads."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ OFFSET_HEADER: Final = "upload-offset"
 
 
 class BlobsApi:
-    """Blobs over HTTP."""
+    """Routes of blobs and uploads."""
 
     def __init__(
         self,
         blobs: Blobs,
         uploads: Uploads,
         downloads: Downloads,
-        plans: UploadUrls,
+        upload_urls: UploadUrls,
         collector: GarbageCollector,
         scrub: Scrub,
         *,
@@ -61,40 +61,40 @@ class BlobsApi:
         self._blobs = blobs
         self._uploads = uploads
         self._downloads = downloads
-        self._upload_urls = plans
+        self._upload_urls = upload_urls
         self._garbage_collector = collector
         self._scrub = scrub
         self._jobs = jobs
 
     def routes(self) -> list[Route]:
-        """The routes of this room."""
-        see = Granted("blobs.read", or_action="jobs.read")  # A blob may be a file of a job.
-        send = Granted("blobs.write", or_action="jobs.create")  # It may be for an input or a payload of a job.
-        sends: dict[str, Any] = {"body_bytes_max": None, "headers": ("Upload-Offset",)}
+        """Return the routes of this module."""
+        read = Granted("blobs.read", or_action="jobs.read")  # A blob may be a file of a job.
+        upload = Granted("blobs.write", or_action="jobs.create")  # The blob may be an input or a payload of a job.
+        receives_bytes: dict[str, Any] = {"body_bytes_max": None, "headers": ("Upload-Offset",)}
         route = routes_of("blobs")
         return [
-            route("POST", "/blobs/uploads", self.begin, send, status=201),
-            route("GET", "/blobs/uploads/{id}", self.get_upload, send),
-            route("DELETE", "/blobs/uploads/{id}", self.give_up, send, status=204),
-            route("POST", "/blobs/uploads/{id}/parts", self.sign_parts, send),
-            route("POST", "/blobs/uploads/{id}/complete", self.complete, send, other_statuses=(202,)),
+            route("POST", "/blobs/uploads", self.begin, upload, status=201),
+            route("GET", "/blobs/uploads/{id}", self.get_upload, upload),
+            route("DELETE", "/blobs/uploads/{id}", self.give_up, upload, status=204),
+            route("POST", "/blobs/uploads/{id}/parts", self.sign_parts, upload),
+            route("POST", "/blobs/uploads/{id}/complete", self.complete, upload, other_statuses=(202,)),
             route("GET", "/blobs/uploads/{id}/bytes", self.offset, Signed(UPLOAD_PURPOSE)),
-            route("PUT", "/blobs/uploads/{id}/bytes", self.receive, Signed(UPLOAD_PURPOSE), **sends),
-            route("PATCH", "/blobs/uploads/{id}/bytes", self.receive_more, Signed(UPLOAD_PURPOSE), **sends),
-            route("GET", "/blobs/{id}", self.get, see, other_statuses=(206, 304, 307)),
+            route("PUT", "/blobs/uploads/{id}/bytes", self.receive, Signed(UPLOAD_PURPOSE), **receives_bytes),
+            route("PATCH", "/blobs/uploads/{id}/bytes", self.receive_more, Signed(UPLOAD_PURPOSE), **receives_bytes),
+            route("GET", "/blobs/{id}", self.get, read, other_statuses=(206, 304, 307)),
             route("GET", "/blobs/{id}/bytes", self.get_signed, Signed(), other_statuses=(206, 304)),
-            route("GET", "/blobs/{id}/url", self.url, see),
-            route("GET", "/blobs/{id}/references", self.why, see),
-            route("POST", "/blobs/{id}/verify", self.verify, see, waits=True),  # It may take hours.
+            route("GET", "/blobs/{id}/url", self.url, read),
+            route("GET", "/blobs/{id}/references", self.why, read),
+            route("POST", "/blobs/{id}/verify", self.verify, read, waits=True),  # Reading a large blob may take hours.
             route("POST", "/blobs/collect", self.collect, Granted("admin.blobs")),
         ]
 
     # -- uploads --------------------------------------------------------------------------------------------
 
     async def begin(self, call: Request, body: BeginUploadRequest) -> UploadPlan:
-        """Begin an upload: the answer says where its bytes are sent. What the tenant has already is done at once."""
+        """Begin an upload. The response says where to send the bytes, unless the tenant already has the blob."""
         _require_upload_grant(call, body)
-        begun = await self._uploads.begin(
+        upload = await self._uploads.begin(
             IncomingBlob(
                 tenant=call.tenant,
                 owner=call.caller.principal,
@@ -108,10 +108,10 @@ class BlobsApi:
             key=body.key,
             if_match=checks.if_match(body.if_match),
         )
-        return self._upload_urls.plan_upload(call, call.tenant, begun)
+        return self._upload_urls.plan_upload(call, call.tenant, upload)
 
     async def get_upload(self, call: Request, id: str, query: UploadQuery) -> UploadResponse:
-        """How an upload stands, which of its parts are there, and a new address to go on at with it."""
+        """Return the state of an upload, the parts that have arrived, and a new URL to continue it."""
         await self._get_permitted_upload(call, id, query.blob_id)
         parts = await self._uploads.list_parts(call.tenant, id)
         return self._upload_urls.describe_upload(
@@ -119,62 +119,64 @@ class BlobsApi:
         )
 
     async def give_up(self, call: Request, id: str) -> None:
-        """Give up an upload that is not done."""
+        """Cancel an upload that is not done."""
         await self._get_permitted_upload(call, id)
         await self._uploads.cancel(call.tenant, id)
 
     async def sign_parts(self, call: Request, id: str, body: SignUploadPartsRequest) -> SignPartsResponse:
-        """Addresses for parts of an upload that goes to a bucket in several."""
+        """Sign URLs for parts of an upload that goes to a bucket."""
         await self._get_permitted_upload(call, id, body.blob_id)
         parts = [
-            ObjectPart(number=one.number, size=one.size, sha256=checks.digest(one.sha256, name="SHA-256"))
-            for one in body.parts
+            ObjectPart(number=part.number, size=part.size, sha256=checks.digest(part.sha256, name="SHA-256"))
+            for part in body.parts
         ]
         return SignPartsResponse(parts=await self._uploads.sign_parts(call.tenant, id, parts), expires_in=URL_SECONDS)
 
     async def complete(self, call: Request, id: str, body: CompleteUploadRequest) -> Response[UploadResponse]:
-        """All bytes are sent: they are read, and are a blob when they are what was announced. Large ones later: 202."""
+        """Verify the bytes that were sent and store the blob. With 202, a large blob is still being verified."""
         await self._get_permitted_upload(call, id, body.blob_id)
-        done = await self._uploads.complete(call.tenant, id, blob_id=body.blob_id, sha256=body.sha256)
-        status = 202 if done.upload.state is UploadState.VERIFYING else 200
-        return Response(UploadResponse(upload=done.upload, key=done.key), status=status)
+        finished = await self._uploads.complete(call.tenant, id, blob_id=body.blob_id, sha256=body.sha256)
+        status = 202 if finished.upload.state is UploadState.VERIFYING else 200
+        return Response(UploadResponse(upload=finished.upload, key=finished.key), status=status)
 
-    async def offset(self, call: Request, id: str, query: SignedUploadQuery) -> Response[Upload]:  # noqa: ARG002 - every handler gets its call
-        """How far an upload is, for one who goes on with it; whoever sent before is sent away."""
+    async def offset(self, call: Request, id: str, query: SignedUploadQuery) -> Response[Upload]:  # noqa: ARG002 - handlers share one signature
+        """Return how many bytes of an upload have arrived, and stop any other client that is sending."""
         return _upload_response(await self._uploads.take_over(query.tenant, id))
 
     async def receive(self, call: Request, id: str, query: SignedUploadQuery, body: RequestBody) -> Response[Upload]:
-        """The bytes of an upload, from its beginning."""
+        """Receive the bytes of an upload from the beginning."""
         return await self._receive_bytes(call, id, query, body)
 
     async def receive_more(
         self, call: Request, id: str, query: SignedUploadQuery, body: RequestBody
     ) -> Response[Upload]:
-        """More bytes of an upload, from the header `Upload-Offset` on."""
+        """Receive more bytes of an upload, starting at `Upload-Offset`."""
         if not call.headers.has(OFFSET_HEADER):
-            raise InvalidInput("the header Upload-Offset is missing", hint="HEAD the same address to learn it.")
+            raise InvalidInput("the header Upload-Offset is missing", hint="Send HEAD to the same URL to get it.")
         return await self._receive_bytes(call, id, query, body)
 
     async def _receive_bytes(
         self, call: Request, id: str, query: SignedUploadQuery, body: RequestBody
     ) -> Response[Upload]:
         call.headers.require_unique((OFFSET_HEADER,))
-        said = call.headers.get(OFFSET_HEADER) if call.headers.has(OFFSET_HEADER) else "0"
-        if said is None or not said.isascii() or not said.isdigit() or len(said) > 19:
+        offset = call.headers.get(OFFSET_HEADER) if call.headers.has(OFFSET_HEADER) else "0"
+        if offset is None or not offset.isascii() or not offset.isdigit() or len(offset) > 19:
             raise InvalidInput("the header Upload-Offset is not a whole number")
-        return _upload_response(await self._uploads.receive(query.tenant, id, int(said), body.chunks()))
+        return _upload_response(await self._uploads.receive(query.tenant, id, int(offset), body.chunks()))
 
     async def _get_permitted_upload(self, call: Request, id: str, blob_id: str | None = None) -> Upload:
-        """The upload, for who began it or may write what it is for. Raises `UploadNotFound`."""
+        """Return an upload that the caller began or may write to. Raises `UploadNotFound`."""
         upload = await self._uploads.get(call.tenant, id)
         if not await self._may_send(call, upload, blob_id):
             raise UploadNotFound(f"there is no upload {id[:64]!r}")
         return upload
 
     async def _may_send(self, call: Request, upload: Upload, blob_id: str | None) -> bool:
-        """Who made a job, and may make such jobs, sends its inputs; or who asks for the same, and has the file too.
+        """Return whether the caller may continue an upload.
 
-        That one is known by the blob that was announced, which nobody is told. What an attempt makes comes another way.
+        An input can be sent by the caller that created the job, and by a caller that requested the same job and has the
+        same file. The latter proves it with the announced blob ID, which it is not told. Both need a grant to create
+        such jobs. Files of an attempt are uploaded through the routes in `files.py`.
         """
         own = upload.owner == call.caller.principal
         if upload.job_id is None:
@@ -187,18 +189,18 @@ class BlobsApi:
     # -- blobs ----------------------------------------------------------------------------------------------
 
     async def get(self, call: Request, id: str) -> BytesResponse | Response[bytes]:
-        """The bytes of a blob that something of this tenant refers to."""
+        """Download a blob that this tenant has a reference to."""
         opened, references = await self._blobs.open_blob(call.tenant, id, _blob_scope(call.caller))
         _visible_references(call.caller, id, references)
         return await self._downloads.respond(call, opened, content_type=BINARY_CONTENT_TYPE, name=id)
 
     async def get_signed(self, call: Request, id: str, query: SignedDownloadQuery) -> BytesResponse | Response[bytes]:
-        """The bytes of a blob, for whoever has this address."""
+        """Download a blob with a signed URL."""
         opened, _ = await self._blobs.open_blob(query.tenant, id)
         return self._downloads.respond_with_bytes(call, opened, content_type=query.type, name=query.name)
 
     async def url(self, call: Request, id: str, query: BlobUrlQuery) -> SignedUrl:
-        """An address where the blob can be read without a credential, for a while."""
+        """Sign a URL at which the blob can be downloaded without a credential."""
         content, references = await self._blobs.references(call.tenant, id, _blob_scope(call.caller))
         _visible_references(call.caller, id, references)
         name = checks.file_name(query.name or id, name="name")
@@ -206,35 +208,38 @@ class BlobsApi:
         return await self._downloads.signed_url(call, content, content_type=kind, name=name, seconds=query.seconds)
 
     async def why(self, call: Request, id: str) -> BlobReferences:
-        """Why a blob is kept: what in this tenant refers to it."""
+        """List the references in this tenant that keep a blob."""
         content, references = await self._blobs.references(call.tenant, id, _blob_scope(call.caller))
-        seen = _visible_references(call.caller, id, references)
+        visible = _visible_references(call.caller, id, references)
         return BlobReferences(
-            blob_id=id, size=content.size, sha256=content.sha256, damaged=content.damaged, references=seen
+            blob_id=id, size=content.size, sha256=content.sha256, damaged=content.damaged, references=visible
         )
 
     async def verify(self, call: Request, id: str) -> VerifyBlobResponse:
-        """Read a blob whole, and tell whether its bytes are what they were."""
+        """Read all bytes of a blob and compare them with its digests."""
         content, references = await self._blobs.references(call.tenant, id, _blob_scope(call.caller))
         _visible_references(call.caller, id, references)
         return VerifyBlobResponse(blob_id=id, whole=await self._scrub.scrub_blob(content))
 
     async def collect(self, call: Request, body: CollectBlobsRequest) -> BlobCollectionResult:
-        """A round of the collector now, or what it would take away."""
-        call.require_operator("collects")
+        """Run one round of the garbage collector, or preview it."""
+        call.require_operator("can run the garbage collector")
         return await self._garbage_collector.preview() if body.dry_run else await self._garbage_collector.run_once()
 
 
 def _require_upload_grant(call: Request, body: BeginUploadRequest) -> None:
-    """A payload is sent by who may make such jobs, and is no more than one. Raises `Forbidden`, `PayloadTooLarge`."""
+    """Check that the caller may begin this upload.
+
+    A payload needs a grant to create such jobs, and a limited size. Raises `Forbidden` or `PayloadTooLarge`.
+    """
     if body.payload_of is None:
         call.require("blobs.write", "*" if body.key is None else f"keys/{checks.key(body.key)}")
         return
     call.require("jobs.create", f"jobs/{job_type(body.payload_of)}")
     if body.key is not None:
-        raise InvalidInput("a payload has no key", hint="Leave out key, or payload_of.")
+        raise InvalidInput("key and payload_of were both set", hint="Leave out one of them: a payload has no key.")
     if body.size > PAYLOAD_BLOB_BYTES_MAX:
-        raise PayloadTooLarge(f"the payload has {body.size} bytes; the most is {PAYLOAD_BLOB_BYTES_MAX}")
+        raise PayloadTooLarge(f"the payload must have at most {PAYLOAD_BLOB_BYTES_MAX} bytes, got {body.size}")
 
 
 def _upload_response(upload: Upload) -> Response[Upload]:
@@ -242,7 +247,10 @@ def _upload_response(upload: Upload) -> Response[Upload]:
 
 
 def _blob_scope(caller: Caller) -> BlobScope:
-    """What the engine is asked for: of many references, those that the caller may know of need not be the first."""
+    """Return the references that the caller may see.
+
+    The engine returns a limited number of references and must choose them among the visible ones.
+    """
     return BlobScope(
         keys=allowed_prefixes("keys", caller.grants, "blobs.read"),
         uploads=caller.may("blobs.read"),
@@ -251,11 +259,11 @@ def _blob_scope(caller: Caller) -> BlobScope:
 
 
 def _visible_references(caller: Caller, id: str, references: list[Reference]) -> list[Reference]:
-    """Those of the references that the caller may know of. Raises `BlobNotFound` when there are none."""
-    seen = [one for one in references if _may_see(caller, one)]
-    if not seen:
-        raise BlobNotFound(f"there is no blob {id[:64]!r} here")
-    return seen
+    """Return the references that the caller may see. Raises `BlobNotFound` if there are none."""
+    visible = [reference for reference in references if _may_see(caller, reference)]
+    if not visible:
+        raise BlobNotFound(f"there is no blob {id[:64]!r} in this tenant")
+    return visible
 
 
 def _may_see(caller: Caller, reference: Reference) -> bool:

@@ -1,4 +1,4 @@
-"""The route of those who steer many jobs at once."""
+"""The route of bulk actions on jobs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ingot.wire.bulk_actions import BulkActionRequest, CancelJobsRequest, Change
 
 
 class BulkActionsApi:
-    """Actions on many jobs over HTTP."""
+    """Route of bulk actions on jobs."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._actions = Actions(jobs)
 
     def routes(self) -> list[Route]:
-        """The routes of this room."""
+        """Return the routes of this module."""
         return [routes_of("jobs")("POST", "/jobs/actions", self.act, Granted("jobs.manage"))]
 
     async def act(
         self, call: Request, body: CancelJobsRequest | RetryJobsRequest | ChangeJobsRequest
     ) -> BulkActionResult:
-        """Cancel, retry or change jobs that fit a filter. Go on with `next_cursor` until there is none."""
+        """Cancel, retry or change all jobs that fit a filter. Repeat with `next_cursor` until it is `null`."""
         call.require("jobs.manage", "*" if body.filter.type is None else f"jobs/{body.filter.type}")
         step = _step_options(body)
         match body:

@@ -1,4 +1,4 @@
-"""Routes of those who do the work."""
+"""Routes with which workers claim jobs, renew leases and settle attempts."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from ingot.wire.jobs import (
 AnySettleEntry = AttemptSucceeded | AttemptFailed | AttemptSnoozed | AttemptReleased
 
 SETTLE_BODY_BYTES_MAX = 64 * 1024 * 1024
-TYPES_SHOWN_MAX = 20
+TYPES_SHOWN_MAX = 20  # In the hint of an error.
 _encode = msgspec.json.Encoder().encode
 
 
 class ClaimsApi:
-    """Claiming, renewing and settling over HTTP."""
+    """Routes of claims and attempts."""
 
-    def __init__(self, jobs: Jobs, access: Authenticator) -> None:
+    def __init__(self, jobs: Jobs, authenticator: Authenticator) -> None:
         self._jobs = jobs
-        self._authenticator = access
+        self._authenticator = authenticator
 
     def routes(self) -> list[Route]:
-        """The routes of this room."""
+        """Return the routes of this module."""
         route = routes_of("work", needs=Granted("workers.run"))
         return [
             route("POST", "/jobs/claim", self.claim, other_statuses=(204,), rate="wait", waits=True),
@@ -61,7 +61,7 @@ class ClaimsApi:
         ]
 
     async def claim(self, call: Request, body: ClaimRequest) -> Response[ClaimResponse | None]:
-        """Lease due jobs; with none due, wait for some."""
+        """Claim ready jobs. If none is ready, wait until one is or the time is over, and respond 204."""
         for type in body.types:
             require_runnable_type(call, type)
         claims = await self._jobs.claim(
@@ -79,44 +79,44 @@ class ClaimsApi:
         )
 
     async def _release_claims(self, claims: Sequence[Claim]) -> None:
-        """The answer cannot be sent: nobody knows of these claims."""
+        """Release claims whose response cannot be sent, because no worker knows of them."""
         settles = [Settle(job_id=claim.job.id, fence=claim.fence, outcome=Release()) for claim in claims]
         await self._jobs.settle_many(settles)
 
     async def heartbeat(self, call: Request, id: str, body: HeartbeatRequest) -> Heartbeat:
-        """Renew the lease of a job, and tell how far it is."""
+        """Renew the lease of a job, report progress and append to the log."""
         await require_job_access(self._jobs, call, id)
-        whose: dict[str, str | None] = {"tenant": tenant_scope(call), "worker": worker_scope(call)}
-        renewed = await self._jobs.heartbeat(id, body.fence, progress=body.progress, **whose)
+        scope: dict[str, str | None] = {"tenant": tenant_scope(call), "worker": worker_scope(call)}
+        heartbeat = await self._jobs.heartbeat(id, body.fence, progress=body.progress, **scope)
         if body.log:
-            await self._jobs.append_log(id, body.fence, body.log, offset=body.log_offset, **whose)
-        return renewed
+            await self._jobs.append_log(id, body.fence, body.log, offset=body.log_offset, **scope)
+        return heartbeat
 
     async def complete(self, call: Request, id: str, body: CompleteRequest) -> Job:
-        """The work is done."""
+        """Report that an attempt succeeded, with its result."""
         settled = await self._settle(call, id, body.fence, _done_outcome(body))
         return await self._jobs.get(settled.tenant, settled.job_id)
 
     async def fail(self, call: Request, id: str, body: FailRequest) -> Settled:
-        """The work failed; it is tried again later, unless told otherwise or its attempts are used up."""
+        """Report that an attempt failed. The job is retried later unless `retry` is false or no attempts are left."""
         return await self._settle(call, id, body.fence, _failed_outcome(body))
 
     async def release(self, call: Request, id: str, body: ReleaseRequest) -> Settled:
-        """Give a job back unfinished; counts against nothing."""
+        """Give a job back unfinished. This counts neither as a failure nor as a crash."""
         return await self._settle(call, id, body.fence, Release())
 
     async def snooze(self, call: Request, id: str, body: SnoozeRequest) -> Settled:
-        """Not now: try again later; counts against nothing."""
+        """End an attempt and run the job again later. This counts neither as a failure nor as a crash."""
         return await self._settle(call, id, body.fence, Snooze(delay=checks.delay(body.seconds)))
 
     async def settle(self, call: Request, body: SettleRequest) -> SettleResponse:
-        """Tell how each of several attempts ended; each has its own answer."""
+        """Report how several attempts ended. Each has a result of its own."""
         checked = [await self._check_entry(call, entry) for entry in body.jobs]
-        answers = iter(await self._jobs.settle_many([one for one in checked if isinstance(one, Settle)]))
+        outcomes = iter(await self._jobs.settle_many([settle for settle in checked if isinstance(settle, Settle)]))
         return SettleResponse(
             jobs=[
-                _settle_result(entry.id, next(answers) if isinstance(one, Settle) else one)
-                for entry, one in zip(body.jobs, checked, strict=True)
+                _settle_result(entry.id, next(outcomes) if isinstance(settle_or_error, Settle) else settle_or_error)
+                for entry, settle_or_error in zip(body.jobs, checked, strict=True)
             ]
         )
 
@@ -136,7 +136,10 @@ class ClaimsApi:
 
 
 async def require_job_access(jobs: Jobs, call: Request, job_id: str) -> None:
-    """A token for some types has nothing to do with jobs of others. A worker only ends what it claimed itself."""
+    """Check that the caller may run jobs of this type. Raises `JobNotFound`.
+
+    Worker credentials need no check here, because the engine only accepts attempts that they claimed themselves.
+    """
     if worker_scope(call) is not None or call.caller.may("workers.run"):
         return
     job = await jobs.get(call.tenant, job_id)
@@ -146,57 +149,60 @@ async def require_job_access(jobs: Jobs, call: Request, job_id: str) -> None:
         raise JobNotFound(f"there is no job {job_id[:64]!r} for this worker") from None
 
 
-async def worker_id_of(access: Authenticator, call: Request, named: str | None) -> str:
-    """The id of the worker that calls: one of the credential's, or for a token any that is nobody's.
+async def worker_id_of(authenticator: Authenticator, call: Request, requested_id: str | None) -> str:
+    """Return the ID of the worker that sends a request.
 
-    Raises `Forbidden`.
+    A worker credential can use its own ID, optionally with an instance name. A token can use any ID that belongs to no
+    credential or database role. Raises `Forbidden` for other IDs.
     """
     if call.caller.kind != "worker":
-        if named is not None and await access.is_worker_name_taken(named):
-            raise Forbidden(f"{named[:64]} is the id of a worker credential or role", hint="Choose another worker id.")
-        return named or call.caller.principal
-    own = call.headers.get("x-worker-id") or call.caller.id
-    if named is not None and named != own and named.partition("/")[0] != call.caller.id:
+        if requested_id is not None and await authenticator.is_worker_name_taken(requested_id):
+            raise Forbidden(
+                f"{requested_id[:64]} is the ID of a worker credential or role", hint="Choose another worker ID."
+            )
+        return requested_id or call.caller.principal
+    own_id = call.headers.get("x-worker-id") or call.caller.id
+    if requested_id is not None and requested_id != own_id and requested_id.partition("/")[0] != call.caller.id:
         raise Forbidden(
-            f"the credential is that of {call.caller.id}, not of {named[:64]}",
-            hint=f"Its workers are called {call.caller.id}, or {call.caller.id}/ and a name of their own.",
+            f"the credential {call.caller.id} cannot be used for the worker {requested_id[:64]}",
+            hint=f"Use the worker ID {call.caller.id}, or {call.caller.id}/ followed by an instance name.",
         )
-    return named or own
+    return requested_id or own_id
 
 
 def tenant_scope(call: Request) -> str | None:
-    """Whose jobs the caller works on; `None` is everybody's."""
+    """Return the tenant whose jobs the caller runs, or `None` for all tenants."""
     return call.caller.tenant if call.caller.kind == "worker" else call.tenant
 
 
 def worker_scope(call: Request) -> str | None:
-    """Whose attempts the caller may speak of: those of its own credential; `None` is everybody's."""
+    """Return the worker credential whose attempts the caller may change, or `None` for all attempts."""
     return call.caller.id if call.caller.kind == "worker" else None
 
 
 def require_runnable_type(call: Request, type: str) -> None:
-    """Raises `Forbidden` for a type that the caller does not run."""
+    """Raise `Forbidden` for a job type that the caller may not run."""
     if call.caller.types and type not in call.caller.types:
         raise Forbidden(
-            f"the worker does not run jobs of the type {type[:64]}",
+            f"the worker credential may not run jobs of the type {type[:64]}",
             hint=f"The credential {call.caller.id} runs {', '.join(call.caller.types[:TYPES_SHOWN_MAX])}.",
         )
     call.require("workers.run", f"jobs/{type}")
 
 
 def _encode_claim(claim: Claim) -> msgspec.Raw:
-    """A job as JSON, and behind it how long it may take."""
+    """Return a claimed job as JSON with the additional field `timeout_seconds`."""
     return msgspec.Raw(b'%s,"timeout_seconds":%s}' % (_encode(claim.job)[:-1], _encode(claim.timeout_seconds)))
 
 
-def _done_outcome(said: CompleteRequest | AttemptSucceeded) -> Done:
-    text = bytes(said.result)
-    outputs = checks.outputs(said.outputs) if said.outputs else ()
-    return Done(result=checks.result(text) if text else None, outputs=outputs)
+def _done_outcome(body: CompleteRequest | AttemptSucceeded) -> Done:
+    result = bytes(body.result)
+    outputs = checks.outputs(body.outputs) if body.outputs else ()
+    return Done(result=checks.result(result) if result else None, outputs=outputs)
 
 
-def _failed_outcome(said: FailRequest | AttemptFailed) -> Failed:
-    return Failed(error=checks.error_text(said.error), retry=said.retry, exit_code=said.exit_code)
+def _failed_outcome(body: FailRequest | AttemptFailed) -> Failed:
+    return Failed(error=checks.error_text(body.error), retry=body.retry, exit_code=body.exit_code)
 
 
 def _outcome_of(entry: AnySettleEntry) -> Outcome:
@@ -211,13 +217,13 @@ def _outcome_of(entry: AnySettleEntry) -> Outcome:
             return Release()
 
 
-def _settle_result(job_id: str, answer: Settled | IngotError) -> SettleResult:
-    if isinstance(answer, IngotError):
-        return SettleResult(id=job_id, code=answer.code, detail=answer.detail)
+def _settle_result(job_id: str, outcome: Settled | IngotError) -> SettleResult:
+    if isinstance(outcome, IngotError):
+        return SettleResult(id=job_id, code=outcome.code, detail=outcome.detail)
     return SettleResult(
         id=job_id,
-        status=answer.status,
-        attempts=answer.attempts,
-        will_retry=answer.will_retry,
-        run_at=answer.run_at,
+        status=outcome.status,
+        attempts=outcome.attempts,
+        will_retry=outcome.will_retry,
+        run_at=outcome.run_at,
     )

@@ -1,4 +1,4 @@
-"""How the bytes of a blob are answered: by us, or by way of an address where a bucket has them."""
+"""Responses with the bytes of a blob, and signed URLs at which they can be downloaded."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ URL_SECONDS: Final = 3600
 
 
 class Downloads:
-    """Answers bytes, and signs addresses where they can be read without a credential."""
+    """Sends the bytes of blobs, and signs URLs at which they can be downloaded without a credential."""
 
     def __init__(
-        self, signer: Signer, signing: SigningStore | None, tally: BlobCounters, *, public_url: str | None
+        self, signer: Signer, bucket: SigningStore | None, counters: BlobCounters, *, public_url: str | None
     ) -> None:
         self._signer = signer
-        self._bucket = signing
-        self._counters = tally
+        self._bucket = bucket
+        self._counters = counters
         self._public_url = public_url
 
     async def respond(
         self, call: Request, opened: OpenBlob, *, content_type: str, name: str
     ) -> BytesResponse | Response[bytes]:
-        """The blob, or the range of it that is asked for. What a bucket has is read there.
+        """Respond with a blob or the requested range. Redirect to the bucket if the blob is there.
 
-        HEAD is answered here, and so are conditions: a signed address is for GET alone, and does not know our ETag.
+        HEAD and unchanged blobs (304) are never redirected: a signed URL of a bucket works for GET only, and the bucket
+        does not know our ETag.
         """
         content = opened.content
         in_bucket = self._bucket is not None and content.storage_key is not None
@@ -49,7 +50,7 @@ class Downloads:
     def respond_with_bytes(
         self, call: Request, opened: OpenBlob, *, content_type: str, name: str
     ) -> BytesResponse | Response[bytes]:
-        """The blob, or the range of it that is asked for, from where we have it."""
+        """Respond with a blob or the requested range, without a redirect."""
         content = opened.content
         chosen = _selected_range(call, content)
         headers = {
@@ -70,7 +71,7 @@ class Downloads:
         )
 
     def inline_bytes(self, content: Content) -> bytes | None:
-        """The bytes of a blob that is kept inside; `None` for others, and for one whose bytes are wrong by now."""
+        """Return the bytes of an inline blob, or `None` if the blob is not inline or its bytes are damaged."""
         if content.inline is None or blake3(content.inline).hexdigest() != content.id:
             return None
         self._counters.bytes_out += len(content.inline)
@@ -86,7 +87,7 @@ class Downloads:
         seconds: int = URL_SECONDS,
         tenant: str | None = None,
     ) -> SignedUrl:
-        """An address where the blob can be read, for a while, by whoever has it. Raises `BlobDamaged`."""
+        """Sign a URL at which the blob can be downloaded without a credential. Raises `BlobDamaged`."""
         if content.damaged:
             raise BlobDamaged(f"the blob {content.id} is damaged")
         self._counters.signed_urls += 1
@@ -99,7 +100,7 @@ class Downloads:
         return SignedUrl(url=f"{self._public_url or call.base_url}{signed}", expires_in=seconds)
 
     async def bucket_url(self, content: Content, *, content_type: str, name: str, seconds: int) -> str:
-        """An address of the bucket's own."""
+        """Sign a URL of the bucket for a blob that is stored there."""
         assert self._bucket is not None
         assert content.storage_key is not None
         return await self._bucket.sign_read_url(

@@ -1,4 +1,4 @@
-"""Routes of those who want to know what happens."""
+"""Routes of events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CACHED_NAMES_MAX = 1000
 
 
 class EventsQuery(RequestStruct, frozen=True, kw_only=True):
-    """Where to go on, and how far."""
+    """The events to list."""
 
     after: str | None = None
     """ID of the last event that was read. Without it, the list starts with the oldest event."""
@@ -30,10 +30,7 @@ class EventsQuery(RequestStruct, frozen=True, kw_only=True):
 
 
 class StreamQuery(RequestStruct, frozen=True, kw_only=True):
-    """Where to go on (the header Last-Event-ID says it too, and counts more), and which names to tell of.
-
-    `name` has the beginnings of names, in whole segments, with commas between them.
-    """
+    """The events to stream. The header `Last-Event-ID` takes precedence over `after`."""
 
     after: str | None = None
     """ID of the last event that was read. Without it, the stream starts with the next new event."""
@@ -42,7 +39,7 @@ class StreamQuery(RequestStruct, frozen=True, kw_only=True):
 
 
 class EventFilter:
-    """Which events somebody sees, by their names: those the grants allow, and of these the ones asked for."""
+    """Selects events by name: those that the grants of a caller allow and the request asks for."""
 
     def __init__(self, grants: tuple[Grant, ...], names: tuple[str, ...]) -> None:
         self._grants = grants
@@ -50,22 +47,22 @@ class EventFilter:
         self._cache: dict[str, bool] = {}
 
     def matches(self, name: str) -> bool:
-        """Whether an event of this name is seen. Asked for every event, and found out once."""
-        seen = self._cache.get(name)
-        if seen is None:
+        """Return whether events with this name are selected. The result is cached, because every event is checked."""
+        selected = self._cache.get(name)
+        if selected is None:
             if len(self._cache) >= CACHED_NAMES_MAX:
                 self._cache.clear()
-            seen = self._cache[name] = self._is_requested(name) and allows(
+            selected = self._cache[name] = self._is_requested(name) and allows(
                 self._grants, "events.read", f"events/{name}"
             )
-        return seen
+        return selected
 
     def _is_requested(self, name: str) -> bool:
-        return not self._names or any(f"{name}.".startswith(f"{asked}.") for asked in self._names)
+        return not self._names or any(f"{name}.".startswith(f"{prefix}.") for prefix in self._names)
 
 
 class EventsApi:
-    """Events over HTTP."""
+    """Routes of events."""
 
     def __init__(self, events: Events, feeds: Feeds) -> None:
         self._events = events
@@ -75,52 +72,52 @@ class EventsApi:
         )
 
     def routes(self) -> list[Route]:
-        """The routes of this room."""
+        """Return the routes of this module."""
         read, create = Granted("events.read"), Granted("events.create")
-        keyed: dict[str, Any] = {"status": 201, "other_statuses": (200,), "headers": ("Idempotency-Key",)}
+        repeatable: dict[str, Any] = {"status": 201, "other_statuses": (200,), "headers": ("Idempotency-Key",)}
         route = routes_of("events")
         return [
             route("GET", "/events", self.list, read),
-            route("POST", "/events", self.publish, create, **keyed),
+            route("POST", "/events", self.publish, create, **repeatable),
             route("GET", "/events/stream", self.stream, read, rate="wait", headers=("Last-Event-ID",)),
         ]
 
     async def list(self, call: Request, query: EventsQuery) -> Page[Event]:
-        """The next events that the caller may see, oldest first. Go on with `next_cursor` as `after`."""
+        """List events, oldest first. Send `next_cursor` as `after` to continue."""
         if query.after is not None:
             await self._events.check_position(call.tenant, query.after)
-        found = await self._events.read(call.tenant, after=query.after, limit=query.limit)
-        items = [event for event in found if call.caller.may("events.read", f"events/{event.name}")]
-        return Page(items=items, next_cursor=found[-1].id if found else query.after)
+        events = await self._events.read(call.tenant, after=query.after, limit=query.limit)
+        items = [event for event in events if call.caller.may("events.read", f"events/{event.name}")]
+        return Page(items=items, next_cursor=events[-1].id if events else query.after)
 
     async def publish(self, call: Request, body: PublishEventRequest) -> Response[PublishEventResponse]:
-        """Append an event of your own."""
+        """Publish an event of your own. Return 200 if it was published before with the same key."""
         call.require("events.create", f"events/{body.name}")
         key = call.resolve_idempotency_key(body.dedupe_key)
-        made = await self._events.publish(call.tenant, body.name, bytes(body.data), dedupe_key=key)
-        return Response(PublishEventResponse(id=made.id, cursor=made.id), 201 if made.created else 200)
+        event = await self._events.publish(call.tenant, body.name, bytes(body.data), dedupe_key=key)
+        return Response(PublishEventResponse(id=event.id, cursor=event.id), 201 if event.created else 200)
 
     async def stream(self, call: Request, query: StreamQuery) -> StreamResponse:
-        """The events that the caller may see, as they happen: from now, or from the one that `Last-Event-ID` names."""
-        view = self._filter_of(call.caller.grants, _parse_names(query.name))
+        """Stream events as they happen: new ones only, or all after `Last-Event-ID`."""
+        event_filter = self._filter_of(call.caller.grants, _parse_names(query.name))
         after = call.headers.get("last-event-id") or query.after
-        return StreamResponse(await self._feeds.follow(call.tenant, after, view.matches))
+        return StreamResponse(await self._feeds.follow(call.tenant, after, event_filter.matches))
 
     def _filter_of(self, grants: tuple[Grant, ...], names: tuple[str, ...]) -> EventFilter:
-        """Those who see the same share one view."""
-        view = self._filters.get((grants, names))
-        if view is None:
-            view = self._filters[grants, names] = EventFilter(grants, names)
-        return view
+        """Return a filter that all streams with the same grants and names share."""
+        event_filter = self._filters.get((grants, names))
+        if event_filter is None:
+            event_filter = self._filters[grants, names] = EventFilter(grants, names)
+        return event_filter
 
 
-def _parse_names(given: str | None) -> tuple[str, ...]:
-    if given is None:
+def _parse_names(comma_separated: str | None) -> tuple[str, ...]:
+    if comma_separated is None:
         return ()
-    names = sorted({name.removesuffix(".*") for name in given.split(",")})
+    names = sorted({name.removesuffix(".*") for name in comma_separated.split(",")})
     if not all(names) or len(names) > NAMES_MAX:
         raise InvalidInput(
-            f"name has {len(names)} names, or an empty one; it goes up to {NAMES_MAX}",
-            hint="Write them with commas between, as in name=job.failed,worker.",
+            f"name must have 1 to {NAMES_MAX} names and no empty one, got {len(names)}",
+            hint="Separate names with commas, as in name=job.failed,worker.",
         )
     return tuple(names)

@@ -1,4 +1,4 @@
-"""Routes of files of jobs: for those who want work done, and for those who do it."""
+"""Routes of job files, for callers that created the job and for the attempt that runs."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from ingot.wire.files import (
 
 
 class FilesApi:
-    """Files of jobs over HTTP. What an attempt reads and sends it asks for under its fence, when it needs it."""
+    """Routes of job files. An attempt requests URLs for its files with its fence, when it needs them."""
 
-    def __init__(self, jobs: Jobs, uploads: Uploads, downloads: Downloads, plans: UploadUrls) -> None:
+    def __init__(self, jobs: Jobs, uploads: Uploads, downloads: Downloads, upload_urls: UploadUrls) -> None:
         self._jobs = jobs
         self._uploads = uploads
         self._downloads = downloads
-        self._upload_urls = plans
+        self._upload_urls = upload_urls
 
     def routes(self) -> list[Route]:
-        """The routes of this room."""
+        """Return the routes of this module."""
         run = Granted("workers.run")
         route = routes_of("files")
         return [
@@ -52,36 +52,36 @@ class FilesApi:
         ]
 
     async def list(self, call: Request, id: str) -> Page[JobFile]:
-        """The files of a job: inputs, its payload when that is a blob, outputs, logs, and checkpoints."""
+        """List the files of a job: inputs, outputs, logs, checkpoints, and the payload if it is a blob."""
         await get_visible_job(self._jobs, call, id)
         return Page(items=[*await self._jobs.files(call.tenant, id)])
 
     async def download(self, call: Request, id: str, body: DownloadFileRequest) -> FileUrl:
-        """An address where an attempt reads an input, its payload or a checkpoint, without a credential."""
+        """Sign a URL at which an attempt downloads an input, its payload or a checkpoint."""
         running = await self._get_running_job(call, id, body.fence)
         file, content = await self._jobs.open_file(
             id, body.fence, body.kind, body.name, tenant=running.tenant, worker=worker_scope(call)
         )
-        signed = await self._downloads.signed_url(
+        signed_url = await self._downloads.signed_url(
             call, content, content_type=file.content_type, name=file.name, tenant=running.tenant
         )
         return FileUrl(
-            url=signed.url,
-            expires_in=signed.expires_in,
+            url=signed_url.url,
+            expires_in=signed_url.expires_in,
             blob_id=content.id,
             size=content.size,
             data=self._downloads.inline_bytes(content),
         )
 
     async def begin(self, call: Request, id: str, body: BeginFileUploadRequest) -> UploadPlan:
-        """Begin the upload of a file of an attempt: an output, a checkpoint, or what it wrote. For this fence only.
+        """Begin the upload of an output, a checkpoint or the log of an attempt.
 
-        What comes with all of its data is done at once.
+        If the request contains all bytes, the upload is done at once.
         """
         running = await self._get_running_job(call, id, body.fence)
         name = _file_name(body, running)
         _check_checkpoint_size(body)
-        begun = await self._uploads.begin(
+        upload = await self._uploads.begin(
             IncomingBlob(
                 tenant=running.tenant,
                 owner=call.caller.principal,
@@ -94,21 +94,21 @@ class FilesApi:
             file=JobFileTarget(job_id=id, kind=body.kind, name=name, fence=body.fence),
             data=body.data,
         )
-        return self._upload_urls.plan_upload(call, running.tenant, begun)
+        return self._upload_urls.plan_upload(call, running.tenant, upload)
 
     async def sign_parts(self, call: Request, id: str, upload: str, body: SignFilePartsRequest) -> SignPartsResponse:
-        """Addresses for parts of a file of an attempt that goes to a bucket in several."""
+        """Sign URLs for parts of an attempt's upload that goes to a bucket."""
         running = await self._get_running_job(call, id, body.fence)
         await self._uploads.get_for_attempt(running.tenant, upload, job_id=id, fence=body.fence)
         parts = [
-            ObjectPart(number=one.number, size=one.size, sha256=digest(one.sha256, name="SHA-256"))
-            for one in body.parts
+            ObjectPart(number=part.number, size=part.size, sha256=digest(part.sha256, name="SHA-256"))
+            for part in body.parts
         ]
-        signed = await self._uploads.sign_parts(running.tenant, upload, parts)
-        return SignPartsResponse(parts=signed, expires_in=URL_SECONDS)
+        signed_parts = await self._uploads.sign_parts(running.tenant, upload, parts)
+        return SignPartsResponse(parts=signed_parts, expires_in=URL_SECONDS)
 
     async def renew(self, call: Request, id: str, upload: str, body: RenewFileUploadRequest) -> UploadResponse:
-        """How a file of an attempt goes on whose address has expired, and which of its parts are there."""
+        """Sign a new URL to continue an attempt's upload, and list the parts that have arrived."""
         running = await self._get_running_job(call, id, body.fence)
         await self._uploads.get_for_attempt(running.tenant, upload, job_id=id, fence=body.fence)
         parts = await self._uploads.list_parts(running.tenant, upload)
@@ -119,31 +119,34 @@ class FilesApi:
     async def complete(
         self, call: Request, id: str, upload: str, body: CompleteFileUploadRequest
     ) -> Response[UploadResponse]:
-        """All bytes of a file are sent. An output is seen when its run succeeds, others at once. Large ones: 202."""
+        """Verify and store the file that was sent. With 202, a large file is still being verified.
+
+        A log or checkpoint becomes visible at once, an output when its attempt succeeds.
+        """
         running = await self._get_running_job(call, id, body.fence)
         await self._uploads.get_for_attempt(running.tenant, upload, job_id=id, fence=body.fence)
-        done = await self._uploads.complete(running.tenant, upload, blob_id=body.blob_id, sha256=body.sha256)
-        status = 202 if done.upload.state is UploadState.VERIFYING else 200
-        return Response(UploadResponse(upload=done.upload), status=status)
+        finished = await self._uploads.complete(running.tenant, upload, blob_id=body.blob_id, sha256=body.sha256)
+        status = 202 if finished.upload.state is UploadState.VERIFYING else 200
+        return Response(UploadResponse(upload=finished.upload), status=status)
 
     async def _get_running_job(self, call: Request, job_id: str, fence: int) -> RunningJob:
-        """The job, while it runs under this fence and is the caller's. Raises `JobNotFound` or `LeaseLost`."""
+        """Return the job if it runs under this fence for this caller. Raises `JobNotFound` or `LeaseLost`."""
         await require_job_access(self._jobs, call, job_id)
         return await self._jobs.get_running_job(job_id, fence, tenant=tenant_scope(call), worker=worker_scope(call))
 
 
 def _file_name(body: BeginFileUploadRequest, running: RunningJob) -> str:
-    """The name of a file. What an attempt wrote goes by its number."""
+    """Return the name of the file. A log has the number of its attempt as its name."""
     if body.kind == "log":
         return str(running.attempt)
     if body.name is None:
-        raise InvalidInput("the name is missing", hint="Say how the file is called, as in report.pdf.")
+        raise InvalidInput("the name is missing", hint="Set name to the name of the file, such as report.pdf.")
     return file_name(body.name)
 
 
 def _check_checkpoint_size(body: BeginFileUploadRequest) -> None:
-    """Raise `InvalidInput` for a checkpoint that is larger than any is."""
+    """Raise `InvalidInput` for a checkpoint that is too large."""
     if body.kind == "checkpoint" and body.size > CHECKPOINT_BYTES_MAX:
         raise InvalidInput(
-            f"a checkpoint has up to {CHECKPOINT_BYTES_MAX} bytes, not {body.size}", hint=CHECKPOINT_HINT
+            f"a checkpoint must have at most {CHECKPOINT_BYTES_MAX} bytes, got {body.size}", hint=CHECKPOINT_HINT
         )

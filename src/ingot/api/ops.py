@@ -106,11 +106,11 @@ class OpsApi:
             route("GET", "/metrics", self.metrics, Granted("ops.read"), response_content_type="text/plain"),
         ]
 
-    async def root(self, call: Request) -> Response[None]:  # noqa: ARG002 - every handler gets its call
+    async def root(self, call: Request) -> Response[None]:  # noqa: ARG002 - handlers share one signature
         """Leads to `/docs`."""
         return Response(None, headers={"location": "/docs"})
 
-    async def health(self, call: Request) -> Health:  # noqa: ARG002 - every handler gets its call
+    async def health(self, call: Request) -> Health:  # noqa: ARG002 - handlers share one signature
         """Whether the server answers."""
         return Health()
 
@@ -131,11 +131,11 @@ class OpsApi:
             lags=lags,
         )
 
-    async def document(self, call: Request) -> msgspec.Raw:  # noqa: ARG002 - every handler gets its call
+    async def document(self, call: Request) -> msgspec.Raw:  # noqa: ARG002 - handlers share one signature
         """This API as an OpenAPI document."""
         return (await self._api_docs()).document
 
-    async def page(self, call: Request) -> Response[bytes]:  # noqa: ARG002 - every handler gets its call
+    async def page(self, call: Request) -> Response[bytes]:  # noqa: ARG002 - handlers share one signature
         """This API as a page for people."""
         return Response((await self._api_docs()).page, headers=docs.HEADERS)
 

@@ -1,4 +1,4 @@
-"""How the bytes of an upload are sent: to us, at an address that we have signed, or to a bucket."""
+"""URLs to which the bytes of an upload are sent: signed by this server, or by a bucket."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ingot.http.routes import PREFIX
 from ingot.http.signing import Signer
 from ingot.wire.blobs import UploadPlan, UploadResponse
 
-UPLOAD_PURPOSE: Final = "upload"  # What the address of an upload is for.
+UPLOAD_PURPOSE: Final = "upload"  # The purpose for which URLs of uploads are signed.
 
 
 class UploadUrls:
-    """Tells clients where bytes go."""
+    """Describes to clients where and how to send the bytes of an upload."""
 
     def __init__(self, signer: Signer, *, public_url: str | None) -> None:
         self._signer = signer
         self._public_url = public_url
 
-    def plan_upload(self, call: Request, tenant: str, begun: UploadWithPlan) -> UploadPlan:
-        """How the bytes of an upload are sent."""
-        upload, plan = begun.upload, begun.plan
+    def plan_upload(self, call: Request, tenant: str, upload_with_plan: UploadWithPlan) -> UploadPlan:
+        """Describe how to send the bytes of an upload. Signs a URL if the upload is open."""
+        upload, plan = upload_with_plan.upload, upload_with_plan.plan
         if upload.state is not UploadState.OPEN:
             return UploadPlan(upload=upload)
         if plan is not None:
@@ -40,10 +40,10 @@ class UploadUrls:
         return UploadPlan(upload=upload, url=url, resumable=True, expires_in=URL_SECONDS)
 
     def describe_upload(
-        self, call: Request, tenant: str, begun: UploadWithPlan, parts: Sequence[ObjectPart]
+        self, call: Request, tenant: str, upload_with_plan: UploadWithPlan, parts: Sequence[ObjectPart]
     ) -> UploadResponse:
-        """How an upload stands, and how it goes on when it is open."""
-        plan = self.plan_upload(call, tenant, begun)
+        """Describe the state of an upload, and how to continue it if it is open."""
+        plan = self.plan_upload(call, tenant, upload_with_plan)
         return UploadResponse(
             upload=plan.upload,
             parts=[part.number for part in parts],
