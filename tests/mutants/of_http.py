@@ -353,7 +353,7 @@ MUTANTS = [
         name="a link for who may a little in every tenant",
         breaks="a caller can mint only a subset of its own grants",
         file="api/people.py",
-        old="        call.require(ANY)  # Who comes with it may do everything.\n",
+        old="        call.require(ANY)  # The link signs in with all grants.\n",
         new="",
         caught_by="tests/http/test_people.py::test_a_link_is_not_made_by_who_may_less_or_goes_away",
     ),

@@ -1,4 +1,4 @@
-"""Routes of those who want work done."""
+"""Routes with which clients create, read and control jobs."""
 
 from __future__ import annotations
 
@@ -66,31 +66,31 @@ OPTION_FIELDS = (
     "payload_blob",
 )
 _option_values_of = attrgetter(*OPTION_FIELDS)
-DEFAULT_OPTION_VALUES: Final = _option_values_of(JobSpec(type=""))  # As of most jobs.
+DEFAULT_OPTION_VALUES: Final = _option_values_of(JobSpec(type=""))
 
 
 class CreateJobsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs of a batch, in the order in which they were sent."""
+    """The jobs that were created or already existed."""
 
     jobs: list[Enqueued]
     """One entry per job, in the order of the request."""
 
 
 class JobsApi:
-    """Jobs over HTTP."""
+    """Routes of jobs."""
 
-    def __init__(self, jobs: Jobs, uploads: Uploads, plans: UploadUrls) -> None:
+    def __init__(self, jobs: Jobs, uploads: Uploads, upload_urls: UploadUrls) -> None:
         self._jobs = jobs
         self._uploads = uploads
-        self._upload_urls = plans
+        self._upload_urls = upload_urls
 
     def routes(self) -> list[Route]:
-        """The routes of this room."""
+        """Return the routes of this module."""
         create, read, manage = Granted("jobs.create"), Granted("jobs.read"), Granted("jobs.manage")
-        keyed: dict[str, Any] = {"status": 201, "other_statuses": (200,), "headers": ("Idempotency-Key",)}
+        repeatable: dict[str, Any] = {"status": 201, "other_statuses": (200,), "headers": ("Idempotency-Key",)}
         route = routes_of("jobs")
         return [
-            route("POST", "/jobs", self.create, create, **keyed),
+            route("POST", "/jobs", self.create, create, **repeatable),
             route("POST", "/jobs/batch", self.create_many, create, status=201, body_bytes_max=BATCH_BODY_BYTES_MAX),
             route("GET", "/jobs", self.list, read),
             route("GET", "/jobs/summary", self.summary, read),
@@ -108,12 +108,12 @@ class JobsApi:
             route("DELETE", "/pauses/{type}", self.resume, manage, status=204),
         ]
 
-    # -- making ---------------------------------------------------------------------------------------------
+    # -- creating -------------------------------------------------------------------------------------------
 
     async def create(self, call: Request, body: CreateJobRequest) -> Response[CreateJobResponse]:
-        """Enqueue a job. With uploads, the answer says where these are sent; it is ready when all are complete.
+        """Create a job. Return 200 with an existing job if its idempotency key matches or its work can be reused.
 
-        A type whose results are used again answers with the job that does the same, and 200.
+        With uploads, the response says where to send the bytes. The job is ready when all uploads are complete.
         """
         options = _job_options(call, body)
         if (key := call.resolve_idempotency_key(body.idempotency_key)) is not None:
@@ -121,146 +121,151 @@ class JobsApi:
         if body.uploads:
             job = await self._create_with_uploads(call, body, options)
         else:
-            made = await self._jobs.enqueue(call.tenant, body.type, bytes(body.payload), **options)
-            job = _create_response(
-                call, await self._complete_existing_uploads(made, len(body.inputs)) if made.reused else made
-            )
+            enqueued = await self._jobs.enqueue(call.tenant, body.type, bytes(body.payload), **options)
+            if enqueued.reused:
+                enqueued = await self._complete_existing_uploads(enqueued, len(body.inputs))
+            job = _create_response(call, enqueued)
         return Response(job, 201 if job.created else 200, {"location": f"{PREFIX}/jobs/{job.id}"})
 
     async def _create_with_uploads(
         self, call: Request, body: CreateJobRequest, options: JobOptions
     ) -> CreateJobResponse:
-        """Make a job together with the uploads that it waits for. One that was there before has its own."""
+        """Create a job together with the uploads that it waits for, or return the existing job with its uploads."""
         order = new_job(call.tenant, body.type, bytes(body.payload), **options)
-        coming = await self._prepare_uploads(call, order, body)
+        prepared = await self._prepare_uploads(call, order, body)
         try:
-            uploads = tuple(one.command for one in coming)
-            (made,) = await self._jobs.enqueue_many([msgspec.structs.replace(order, uploads=uploads)])
+            uploads = tuple(upload.command for upload in prepared)
+            (enqueued,) = await self._jobs.enqueue_many([msgspec.structs.replace(order, uploads=uploads)])
         except BaseException:
-            await asyncio.shield(self._discard_uploads(coming))
+            await asyncio.shield(self._discard_uploads(prepared))
             raise
-        if made.created:
-            begun = [await self._uploads.continue_prepared(one) for one in coming]
+        if enqueued.created:
+            uploads_of_job = [await self._uploads.continue_prepared(upload) for upload in prepared]
         else:
-            await self._discard_uploads(coming)
-            begun = await self._rejoin_uploads(made, len(body.inputs) + len(coming), new_uploads=coming)
-        job = await self._jobs.get(call.tenant, made.job.id)  # What the tenant has already is here by now.
-        if made.reused and job.status is JobStatus.CANCELED:  # An upload of it has failed, or was given up just now.
+            await self._discard_uploads(prepared)
+            inputs = len(body.inputs) + len(prepared)
+            uploads_of_job = await self._rejoin_uploads(enqueued, inputs, new_uploads=prepared)
+        # Read the job again, because uploads of blobs that the tenant already has are done by now.
+        job = await self._jobs.get(call.tenant, enqueued.job.id)
+        # One of its uploads has failed or was canceled just now, so the job cannot be reused any more.
+        if enqueued.reused and job.status is JobStatus.CANCELED:
             return await self._create_with_uploads(call, body, options)
-        plans = [self._upload_urls.plan_upload(call, call.tenant, one) for one in begun]
-        return _create_response(call, msgspec.structs.replace(made, job=job), uploads=plans)
+        plans = [self._upload_urls.plan_upload(call, call.tenant, upload) for upload in uploads_of_job]
+        return _create_response(call, msgspec.structs.replace(enqueued, job=job), uploads=plans)
 
     async def _prepare_uploads(self, call: Request, order: NewJob, body: CreateJobRequest) -> list[PreparedUpload]:
         validation.check_integer(
             len(body.inputs) + len(body.uploads), name="the number of inputs", minimum=0, maximum=INPUTS_MAX
         )
-        coming: list[PreparedUpload] = []
+        prepared: list[PreparedUpload] = []
         try:
-            for n, one in enumerate(body.uploads):
-                arrival = IncomingBlob(
+            for n, upload in enumerate(body.uploads):
+                incoming = IncomingBlob(
                     tenant=call.tenant,
                     owner=call.caller.principal,
-                    size=one.size,
-                    blob_id=one.blob_id,
-                    sha256=one.sha256,
-                    content_type=one.content_type or guess_content_type(one.name),
+                    size=upload.size,
+                    blob_id=upload.blob_id,
+                    sha256=upload.sha256,
+                    content_type=upload.content_type or guess_content_type(upload.name),
                     owner_quota=call.caller.limits.quota_bytes,
                 )
-                file = JobFileTarget(job_id=order.id, kind="input", name=file_name(one.name))
-                coming.append(
-                    await self._uploads.prepare(arrival, id=input_upload_id(order.id, n), file=file, data=one.data)
+                file = JobFileTarget(job_id=order.id, kind="input", name=file_name(upload.name))
+                prepared.append(
+                    await self._uploads.prepare(incoming, id=input_upload_id(order.id, n), file=file, data=upload.data)
                 )
         except BaseException:
-            await asyncio.shield(self._discard_uploads(coming))
+            await asyncio.shield(self._discard_uploads(prepared))
             raise
-        return coming
+        return prepared
 
     async def _rejoin_uploads(
-        self, made: Enqueued, inputs: int, new_uploads: Sequence[PreparedUpload] = ()
+        self, enqueued: Enqueued, inputs: int, new_uploads: Sequence[PreparedUpload] = ()
     ) -> list[UploadWithPlan]:
-        """The uploads of a job that was there before, of so many inputs, as far as they are still known.
+        """Return the uploads of an existing job with this number of inputs, as far as they still exist.
 
-        What the tenant has by now, or came with this order, is done. One that is reused and waits for nothing any more
-        has none.
+        Uploads are finished if the tenant has the blob by now, or if this request contained the bytes. A reused job
+        that is no longer blocked has no uploads left.
         """
-        begun: list[UploadWithPlan] = []
-        if made.reused and made.job.status is not JobStatus.BLOCKED:
-            return begun
-        here = {one.content.id: one.content for one in new_uploads if one.content is not None}
+        uploads: list[UploadWithPlan] = []
+        if enqueued.reused and enqueued.job.status is not JobStatus.BLOCKED:
+            return uploads
+        job = enqueued.job
+        contents = {upload.content.id: upload.content for upload in new_uploads if upload.content is not None}
         for n in range(inputs):
             with suppress(UploadNotFound):
-                begun.append(
-                    await self._uploads.resume_or_finish(made.job.tenant, input_upload_id(made.job.id, n), here)
-                )
-        return begun
+                uploads.append(await self._uploads.resume_or_finish(job.tenant, input_upload_id(job.id, n), contents))
+        return uploads
 
-    async def _complete_existing_uploads(self, made: Enqueued, inputs: int) -> Enqueued:
-        """The answer to an order whose inputs are here: a job that is reused waits for none of them any more."""
-        if not await self._rejoin_uploads(made, inputs):
-            return made
-        return msgspec.structs.replace(made, job=await self._jobs.get(made.job.tenant, made.job.id))
+    async def _complete_existing_uploads(self, enqueued: Enqueued, inputs: int) -> Enqueued:
+        """Finish uploads that a reused job waits for: this request refers to the same blobs, so they are stored."""
+        if not await self._rejoin_uploads(enqueued, inputs):
+            return enqueued
+        job = await self._jobs.get(enqueued.job.tenant, enqueued.job.id)
+        return msgspec.structs.replace(enqueued, job=job)
 
-    async def _discard_uploads(self, coming: Sequence[PreparedUpload]) -> None:
-        for one in coming:
-            await self._uploads.discard_prepared(one)
+    async def _discard_uploads(self, prepared: Sequence[PreparedUpload]) -> None:
+        for upload in prepared:
+            await self._uploads.discard_prepared(upload)
 
     async def create_many(self, call: Request, body: CreateJobsRequest) -> CreateJobsResponse:
-        """Enqueue many jobs, all or none."""
+        """Create several jobs, either all or none."""
         if call.headers.has("idempotency-key"):
-            raise InvalidInput("a batch has a key for each of its jobs", hint="Put idempotency_key into each job.")
-        orders = [new_job(call.tenant, one.type, bytes(one.payload), **_job_options(call, one)) for one in body.jobs]
-        made = await self._jobs.enqueue_many(orders)
-        fed = [
-            await self._complete_existing_uploads(one, len(order.inputs)) if one.reused else one
-            for one, order in zip(made, orders, strict=True)
+            raise InvalidInput(
+                "the header Idempotency-Key does not apply to several jobs", hint="Set idempotency_key in each job."
+            )
+        orders = [new_job(call.tenant, job.type, bytes(job.payload), **_job_options(call, job)) for job in body.jobs]
+        enqueued_jobs = await self._jobs.enqueue_many(orders)
+        completed_jobs = [
+            await self._complete_existing_uploads(enqueued, len(order.inputs)) if enqueued.reused else enqueued
+            for enqueued, order in zip(enqueued_jobs, orders, strict=True)
         ]
-        return CreateJobsResponse(jobs=[_redact_reused_job(call, one) for one in fed])
+        return CreateJobsResponse(jobs=[_redact_reused_job(call, enqueued) for enqueued in completed_jobs])
 
-    # -- looking --------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------
 
     async def get(self, call: Request, id: str) -> Job:
-        """The job as it stands."""
+        """Return a job."""
         return await get_visible_job(self._jobs, call, id)
 
     async def wait(self, call: Request, id: str, query: WaitQuery) -> Job:
-        """The job once it is finished, or as it stands when the time is over."""
+        """Wait until a job has finished or the time is over, and return it."""
         await get_visible_job(self._jobs, call, id)
         return await self._jobs.wait(call.tenant, id, seconds=query.wait_seconds)
 
     async def list(self, call: Request, query: JobsQuery) -> Page[Job]:
-        """A page of the jobs that fit every filter, newest first."""
+        """List jobs that fit all filters, newest first."""
         call.require("jobs.read", "*" if query.type is None else f"jobs/{query.type}")
         return await self._jobs.list(call.tenant, **msgspec.structs.asdict(query))
 
     async def summary(self, call: Request, query: SummaryQuery) -> Summary:
-        """The jobs that fit every filter in numbers, exact unless it says that there are more."""
+        """Count the jobs that fit all filters. The numbers are exact unless `more` is true."""
         call.require("jobs.read", "*" if query.type is None else f"jobs/{query.type}")
         return await self._jobs.summary(call.tenant, **msgspec.structs.asdict(query))
 
     async def attempts(self, call: Request, id: str) -> Page[Attempt]:
-        """The attempts of a job, oldest first."""
+        """List the attempts of a job, oldest first."""
         await get_visible_job(self._jobs, call, id)
         return Page(items=[*await self._jobs.attempts(call.tenant, id)])
 
     async def explain(self, call: Request, id: str) -> Explanation:
-        """Why a job is not running, in words and as data."""
+        """Explain why a job is not running."""
         await get_visible_job(self._jobs, call, id)
         return await self._jobs.explain(call.tenant, id)
 
     async def batch(self, call: Request, batch: str) -> Batch:
-        """The jobs enqueued under one name, in numbers."""
+        """Count the jobs of a batch."""
         call.require("jobs.read")
         return await self._jobs.batch(call.tenant, batch)
 
     async def definitions(self, call: Request) -> Page[Definition]:
-        """The definitions that the tenant can see, by type."""
-        found: Sequence[Definition] = await self._jobs.definitions(tenant=call.tenant)
-        return Page(items=[one for one in found if call.caller.may("jobs.read", f"jobs/{one.type}")])
+        """List the definitions that apply in the tenant, ordered by type."""
+        definitions: Sequence[Definition] = await self._jobs.definitions(tenant=call.tenant)
+        return Page(items=[item for item in definitions if call.caller.may("jobs.read", f"jobs/{item.type}")])
 
-    # -- steering -------------------------------------------------------------------------------------------
+    # -- controlling ----------------------------------------------------------------------------------------
 
     async def cancel(self, call: Request, id: str) -> Job:
-        """Stop a waiting job at once, ask a running one to stop."""
+        """Cancel a waiting job, or ask a running job to stop."""
         await get_visible_job(self._jobs, call, id, "jobs.manage")
         return await self._jobs.cancel(call.tenant, id)
 
@@ -270,37 +275,37 @@ class JobsApi:
         return await self._jobs.retry(call.tenant, id, **msgspec.structs.asdict(body))
 
     async def change(self, call: Request, id: str, body: ChangeJobRequest) -> Job:
-        """Change a waiting job, or the tags of any."""
+        """Change the priority, time or attempts of a waiting job, or the tags of any job."""
         await get_visible_job(self._jobs, call, id, "jobs.manage")
         return await self._jobs.reschedule(call.tenant, id, **msgspec.structs.asdict(body))
 
     async def pauses(self, call: Request) -> Page[Pause]:
-        """The types that are paused."""
-        found = await self._jobs.pauses(call.tenant)
-        return Page(items=[pause for pause in found if call.caller.may("jobs.read", f"jobs/{pause.type}")])
+        """List paused job types."""
+        pauses = await self._jobs.pauses(call.tenant)
+        return Page(items=[pause for pause in pauses if call.caller.may("jobs.read", f"jobs/{pause.type}")])
 
     async def pause(self, call: Request, type: str) -> Pause:
-        """Hand out no more jobs of a type."""
+        """Pause a job type: workers get no more jobs of the type. Running jobs continue."""
         call.require("jobs.manage", f"jobs/{type}")
         return await self._jobs.pause(call.tenant, type, by=call.caller.principal, act=call.act())
 
     async def resume(self, call: Request, type: str) -> None:
-        """Hand out jobs of a type again."""
+        """Resume a paused job type."""
         call.require("jobs.manage", f"jobs/{type}")
         await self._jobs.resume(call.tenant, type, act=call.act())
 
 
-def _create_response(call: Request, made: Enqueued, **more: Any) -> CreateJobResponse:
-    shown = _redact_reused_job(call, made)
-    return CreateJobResponse(**msgspec.structs.asdict(shown.job), created=made.created, reused=made.reused, **more)
+def _create_response(call: Request, enqueued: Enqueued, **fields: Any) -> CreateJobResponse:
+    job = msgspec.structs.asdict(_redact_reused_job(call, enqueued).job)
+    return CreateJobResponse(**job, created=enqueued.created, reused=enqueued.reused, **fields)
 
 
-def _redact_reused_job(call: Request, made: Enqueued) -> Enqueued:
-    """What the caller may see of a job that was there: who may only make jobs learns where it stands, and no more."""
-    job = made.job
-    if not made.reused or call.caller.may("jobs.read", f"jobs/{job.type}"):
-        return made
-    hidden = msgspec.structs.replace(
+def _redact_reused_job(call: Request, enqueued: Enqueued) -> Enqueued:
+    """Hide the private fields of a reused job from a caller that may create jobs but not read them."""
+    job = enqueued.job
+    if not enqueued.reused or call.caller.may("jobs.read", f"jobs/{job.type}"):
+        return enqueued
+    redacted = msgspec.structs.replace(
         job,
         **dict.fromkeys(("result", "metadata"), NULL),
         **dict.fromkeys(("source_ref", "created_by", "idempotency_key", "dedupe_key", "correlation_id", "trace_id")),
@@ -308,15 +313,18 @@ def _redact_reused_job(call: Request, made: Enqueued) -> Enqueued:
         tags=(),
         after=(),
     )
-    return msgspec.structs.replace(made, job=hidden)
+    return msgspec.structs.replace(enqueued, job=redacted)
 
 
 def _job_options(call: Request, body: JobSpec) -> JobOptions:
-    """What the order says besides type and payload. Raises `Forbidden` for a type the caller may not make."""
+    """Return the options of a new job. Raises `Forbidden` for a job type that the caller may not create."""
     call.require("jobs.create", f"jobs/{body.type}")
     options: dict[str, Any] = {}
-    if (said := _option_values_of(body)) != DEFAULT_OPTION_VALUES:
-        options = {name: value for name, value in zip(OPTION_FIELDS, said, strict=True) if value not in (None, [], {})}
+    # Most jobs have no options, and this comparison is faster than checking each.
+    if (values := _option_values_of(body)) != DEFAULT_OPTION_VALUES:
+        options = {
+            name: value for name, value in zip(OPTION_FIELDS, values, strict=True) if value not in (None, [], {})
+        }
     if metadata := bytes(body.metadata):
         options["metadata"] = metadata
     if body.delay_seconds is not None:
@@ -333,7 +341,7 @@ def _job_options(call: Request, body: JobSpec) -> JobOptions:
 
 
 async def get_visible_job(jobs: Jobs, call: Request, job_id: str, action: str = "jobs.read") -> Job:
-    """A job that the caller may do this with; one of another type is not there for them."""
+    """Return a job on which the caller may perform the action. Raises `JobNotFound` otherwise."""
     job = await jobs.get(call.tenant, job_id)
     if not call.caller.may(action, f"jobs/{job.type}"):
         raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")

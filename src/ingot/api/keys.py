@@ -20,21 +20,20 @@ from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
 from ingot.wire.blobs import KeyListQuery, PurgeKeysRequest, PutKeyQuery, UsageQuery
 
-UNSPECIFIC_CONTENT_TYPES: Final = frozenset(
-    {"", "application/x-www-form-urlencoded"}
-)  # What curl says of a file of which it knows nothing.
+# curl sends the second one for files of unknown type.
+UNSPECIFIC_CONTENT_TYPES: Final = frozenset({"", "application/x-www-form-urlencoded"})
 _OWNER: Final = re.compile(r"(token|worker|user):\S+")
 
 
 class KeysApi:
-    """Keys over HTTP."""
+    """Routes of keys and usage."""
 
     def __init__(self, blobs: Blobs, downloads: Downloads) -> None:
         self._blobs = blobs
         self._downloads = downloads
 
     def routes(self) -> list[Route]:
-        """The routes of this room."""
+        """Return the routes of this module."""
         read, write = Granted("blobs.read"), Granted("blobs.write")
         route = routes_of("keys")
         return [
@@ -57,16 +56,16 @@ class KeysApi:
         ]
 
     async def list(self, call: Request, query: KeyListQuery) -> Page[Key]:
-        """A page of the keys that begin with a prefix, in the order of their bytes."""
+        """List the keys that begin with a prefix, in the order of their UTF-8 bytes."""
         call.require("blobs.read", _resource(query.prefix))
         page = await self._blobs.keys(call.tenant, prefix=query.prefix, cursor=query.cursor, limit=query.limit)
-        seen = [key for key in page.items if call.caller.may("blobs.read", _resource(key.key))]
-        return Page(items=seen, next_cursor=page.next_cursor)
+        visible = [key for key in page.items if call.caller.may("blobs.read", _resource(key.key))]
+        return Page(items=visible, next_cursor=page.next_cursor)
 
     async def put(self, call: Request, key: str, query: PutKeyQuery, body: RequestBody) -> Response[Key]:
-        """Store the bytes that are sent under a key, which is new unless `If-Match` says what it holds now."""
+        """Store the body under a new key. To replace an existing key, send `If-Match`."""
         call.require("blobs.write", _resource(checks.key(key)))
-        arrival = IncomingBlob(
+        incoming = IncomingBlob(
             tenant=call.tenant,
             owner=call.caller.principal,
             size=body.length,
@@ -76,16 +75,16 @@ class KeysApi:
             original_name=query.name,
             owner_quota=call.caller.limits.quota_bytes,
         )
-        return await self._put(call, key, body, arrival)
+        return await self._put(call, key, body, incoming)
 
     async def post(self, call: Request, body: RequestBody) -> Response[Key]:
-        """Store the file of a form: `key` first, then `blob`."""
+        """Store a file that is sent as a form: the field `key` first, then the file `blob`."""
         form = await Form.read(body, file="blob")
         key = checks.key(form.fields.get("key") or _raise_missing_key())
         call.require("blobs.write", _resource(key))
         if form.file is None:
             raise InvalidInput("the form has no file", hint="Send it last, as in curl -F key=NAME -F blob=@FILE.")
-        arrival = IncomingBlob(
+        incoming = IncomingBlob(
             tenant=call.tenant,
             owner=call.caller.principal,
             blob_id=form.fields.get("blob_id"),
@@ -94,60 +93,63 @@ class KeysApi:
             original_name=form.file.name,
             owner_quota=call.caller.limits.quota_bytes,
         )
-        return await self._put(call, key, form.file, arrival)
+        return await self._put(call, key, form.file, incoming)
 
     async def get(self, call: Request, key: str) -> BytesResponse | Response[bytes]:
-        """The bytes of a key, all or a range of them; from a bucket by way of an address that they are at."""
+        """Download the blob of a key, or a range of it. If the blob is in a bucket, redirect there with 307."""
         call.require("blobs.read", _resource(key))
-        found, opened = await self._blobs.open_key(call.tenant, key)
-        name = found.original_name or key.rpartition("/")[2]
-        return await self._downloads.respond(call, opened, content_type=found.content_type, name=name)
+        stored_key, opened = await self._blobs.open_key(call.tenant, key)
+        name = stored_key.original_name or key.rpartition("/")[2]
+        return await self._downloads.respond(call, opened, content_type=stored_key.content_type, name=name)
 
     async def delete(self, call: Request, key: str) -> Key:
-        """Delete a key, and answer what it was. Its blob goes when nothing else refers to it."""
+        """Delete a key and return it as it was. Its blob is deleted later if it has no other references."""
         call.require("blobs.delete", _resource(key))
         if call.headers.has("if-none-match"):
-            raise InvalidInput("a key that is not there cannot be deleted", hint="Leave out If-None-Match.")
+            raise InvalidInput("If-None-Match cannot be used to delete a key", hint="Leave out If-None-Match.")
         return await self._blobs.delete(call.tenant, key, if_match=_if_match(call))
 
     async def usage(self, call: Request, query: UsageQuery) -> Usage:
-        """How many bytes the tenant keeps, or the caller in it, and how many it may."""
+        """Return the usage and the quota of the tenant, or of the caller in it."""
         if query.of == "caller":
             used = await self._blobs.usage(call.tenant, call.caller.principal)
             return msgspec.structs.replace(used, quota_bytes=call.caller.limits.quota_bytes)
         return await self._blobs.usage(call.tenant)
 
     async def purge(self, call: Request, body: PurgeKeysRequest) -> PurgeResult:
-        """Delete all keys that a token set, also one that was revoked, or with `all` those of everybody."""
+        """Delete all keys that one caller set, or with `all` the keys of all callers in the tenant."""
         if (body.owner is None) is not body.all:
-            raise InvalidInput("either owner says whose keys, or all that it is everybody's")
+            raise InvalidInput("owner and all were both set, or neither", hint="Set exactly one of owner and all.")
         if body.owner is not None and not _OWNER.fullmatch(body.owner):
             raise InvalidInput(
-                f"{body.owner[:64]!r} is nobody who sets keys", hint="An owner is token:ID, worker:ID or user:ID."
+                f"owner must be a caller, got {body.owner[:64]!r}", hint="Use token:ID, worker:ID or user:ID."
             )
         return await self._blobs.purge(call.tenant, body.owner, act=call.act(), dry_run=body.dry_run)
 
-    async def _put(self, call: Request, key: str, source: Any, arrival: IncomingBlob) -> Response[Key]:
-        made = await self._blobs.put(key, source.chunks(), arrival, if_match=_if_match(call))
-        headers = {"etag": f'"{made.blob_id}"', "location": f"{PREFIX}/keys/{quote(key)}"}
-        return Response(made, headers=headers)
+    async def _put(self, call: Request, key: str, source: Any, incoming: IncomingBlob) -> Response[Key]:
+        stored_key = await self._blobs.put(key, source.chunks(), incoming, if_match=_if_match(call))
+        headers = {"etag": f'"{stored_key.blob_id}"', "location": f"{PREFIX}/keys/{quote(key)}"}
+        return Response(stored_key, headers=headers)
 
 
 def _if_match(call: Request) -> str | None:
     call.headers.require_unique(("if-match", "if-none-match"))
     none_match = call.headers.get("if-none-match")
     if none_match is not None and (none_match.strip() != checks.ANY_BLOB or call.headers.has("if-match")):
-        raise InvalidInput("If-None-Match is * here, for a key that is new, and stands alone")
+        raise InvalidInput(
+            "If-None-Match must be * and cannot be combined with If-Match",
+            hint="Send If-None-Match: * to set a new key, or If-Match to replace one.",
+        )
     return checks.if_match(call.headers.get("if-match"))
 
 
-def _content_type_of(said: str | None, name: str) -> str:
-    """What the sender says the bytes are, or what the name tells."""
-    return checks.guess_content_type(name) if said is None or said.lower() in UNSPECIFIC_CONTENT_TYPES else said
+def _content_type_of(sent: str | None, name: str) -> str:
+    """Return the content type that the client sent, or a guess from the name."""
+    return checks.guess_content_type(name) if sent is None or sent.lower() in UNSPECIFIC_CONTENT_TYPES else sent
 
 
 def _raise_missing_key() -> str:
-    raise InvalidInput("the form does not name a key", hint="Send key before the file: curl -F key=NAME -F blob=@FILE")
+    raise InvalidInput("the form has no key", hint="Send key before the file: curl -F key=NAME -F blob=@FILE")
 
 
 def _resource(key: str) -> str:

@@ -1,4 +1,4 @@
-"""The route of those who watch a job at work."""
+"""The route of job logs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from ingot.kernel.errors import InvalidInput
 from ingot.kernel.waits import wait_for
 from ingot.wire.jobs import LogQuery
 
-POLL_SECONDS_MIN: Final = 0.25  # What other processes append is found so soon; what this one does, at once.
-POLL_SECONDS_MAX: Final = 2.0  # And while nothing comes, so soon.
-KEEPALIVE_SECONDS: Final = 15.0  # Then a comment tells that the line is still good.
+# Text that another process appended is found by polling. The pause grows while there is none.
+POLL_SECONDS_MIN: Final = 0.25
+POLL_SECONDS_MAX: Final = 2.0
+KEEPALIVE_SECONDS: Final = 15.0
 EVENT_STREAM: Final = "text/event-stream"
 KEEPALIVE_COMMENT: Final = b": nothing new\n\n"
 _EVENT_ID = re.compile(r"([0-9]{1,9})-([0-9]{1,15})")
@@ -31,18 +32,18 @@ _encode = msgspec.json.Encoder().encode
 
 
 class LogsApi:
-    """Logs over HTTP."""
+    """Route of job logs."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
     def routes(self) -> list[Route]:
-        """The routes of this room."""
+        """Return the routes of this module."""
         needs = Granted("jobs.read")
         return [routes_of("jobs")("GET", "/jobs/{id}/log", self.log, needs, headers=("Last-Event-ID",))]
 
     async def log(self, call: Request, id: str, query: LogQuery) -> JobLog | StreamResponse:
-        """What an attempt of a job wrote; as a stream of events, what it and those after it write from then on."""
+        """Read the log of an attempt, or stream it and the logs of later attempts until the job has finished."""
         await get_visible_job(self._jobs, call, id)
         attempt, after = query.attempt, query.after
         if EVENT_STREAM not in (call.headers.get("accept") or "").lower():
@@ -53,26 +54,26 @@ class LogsApi:
         return StreamResponse(self._follow(call.tenant, id, log.attempt, after))
 
     async def _follow(self, tenant: str, job_id: str, attempt: int, after: int) -> AsyncGenerator[bytes, None]:
-        """Send the log of one attempt after the other, until the job is finished and all has been sent."""
+        """Send the logs of all attempts in order, until the job has finished and everything is sent."""
         loop = asyncio.get_running_loop()
-        told_at = loop.time()
+        sent_at = loop.time()
         pause = POLL_SECONDS_MIN
-        with self._jobs.log_followers.follow(job_id) as news, suppress(JobNotFound):
+        with self._jobs.log_followers.follow(job_id) as log_changed, suppress(JobNotFound):
             while True:
-                news.clear()
+                log_changed.clear()
                 log = await self._jobs.log(tenant, job_id, attempt=attempt, after=after)
                 if log.text:
                     yield _encode_event(log)
-                    told_at, after, pause = loop.time(), log.to, POLL_SECONDS_MIN
+                    sent_at, after, pause = loop.time(), log.to, POLL_SECONDS_MIN
                 elif not log.live and attempt < log.attempts:
                     attempt, after = attempt + 1, 0
                 elif log.status in FINISHED:
                     return
                 else:
-                    if loop.time() - told_at >= KEEPALIVE_SECONDS:
+                    if loop.time() - sent_at >= KEEPALIVE_SECONDS:
                         yield KEEPALIVE_COMMENT
-                        told_at = loop.time()
-                    await wait_for(news, pause)
+                        sent_at = loop.time()
+                    await wait_for(log_changed, pause)
                     pause = min(2 * pause, POLL_SECONDS_MAX)
 
 
@@ -81,10 +82,11 @@ def _encode_event(log: JobLog) -> bytes:
 
 
 def _parse_event_id(event_id: str) -> tuple[int, int]:
-    """The attempt and the place that an event of ours ended at."""
-    found = _EVENT_ID.fullmatch(event_id)
-    if found is None:
+    """Return the attempt and the position after the text of an event."""
+    match = _EVENT_ID.fullmatch(event_id)
+    if match is None:
         raise InvalidInput(
-            f"{event_id[:64]!r} is not the id of an event of a log", hint="Leave out the header Last-Event-ID."
+            f"Last-Event-ID must be the ID of an event of this log, got {event_id[:64]!r}",
+            hint="Leave out the header Last-Event-ID to start from the beginning.",
         )
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])

@@ -1,4 +1,4 @@
-"""Routes of whoever asks: who they are, what they may do, where they are signed in, which tokens they made."""
+"""Routes with which callers see their identity and manage their own sessions and tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ingot.wire.people import Me, MySession
 
 
 class MeApi:
-    """One's own things over HTTP."""
+    """Routes below `/me`."""
 
     def __init__(self, tenants: Tenants, sessions: Sessions, credentials: Credentials) -> None:
         self._tenants = tenants
@@ -26,7 +26,7 @@ class MeApi:
         self._credentials = credentials
 
     def routes(self) -> list[Route]:
-        """The routes of this room."""
+        """Return the routes of this module."""
         route = routes_of("me", f"{PREFIX}/me", Authenticated())
         return [
             route("GET", "", self.who),
@@ -38,7 +38,7 @@ class MeApi:
         ]
 
     async def who(self, call: Request) -> Me:
-        """Who asks, and what they may do."""
+        """Return the caller and what it may do."""
         caller = call.caller
         tenant = await self._tenants.get(call.tenant) if call.tenant else None
         return Me(
@@ -54,35 +54,42 @@ class MeApi:
         )
 
     async def list_sessions(self, call: Request) -> Page[MySession]:
-        """The browsers in which one is signed in, newest first."""
-        own = None if call.caller.session is None else call.caller.session.id
-        found = await self._sessions.list(_signed_in_user(call).id)
-        return Page(items=[MySession(**msgspec.structs.asdict(one), current=one.id == own) for one in found])
+        """List your sessions, newest first."""
+        current_id = None if call.caller.session is None else call.caller.session.id
+        sessions = await self._sessions.list(_signed_in_user(call).id)
+        return Page(
+            items=[
+                MySession(**msgspec.structs.asdict(session), current=session.id == current_id) for session in sessions
+            ]
+        )
 
     async def end_session(self, call: Request, id: str) -> None:
-        """Sign out in one of them."""
+        """End one of your sessions."""
         await self._sessions.end(id, user=_signed_in_user(call).id, act=call.act())
 
     async def list_tokens(self, call: Request, query: PageQuery) -> Page[Token]:
-        """A page of the tokens that one made, in every tenant, newest first."""
+        """List the tokens that you created in all tenants, newest first."""
         return await self._credentials.list_user_tokens(
             _signed_in_user(call).id, cursor=query.cursor, limit=query.limit
         )
 
     async def create_token(self, call: Request, body: CreateTokenRequest) -> CreatedToken:
-        """Make a token of one's own. It does no more than oneself may, and ends with one's rights; it is shown once."""
+        """Create a personal token. It never allows more than you may do. The response shows its text only once."""
         _signed_in_user(call)
         if body.operator:
-            call.require_operator("makes tokens for all tenants")
+            call.require_operator("can create tokens for all tenants")
         return await issue_token(self._credentials, call, None if body.operator else call.tenant, body)
 
     async def revoke_token(self, call: Request, id: str) -> Token:
-        """End a token of one's own."""
+        """Revoke one of your tokens."""
         return await self._credentials.revoke_token(None, id, user=_signed_in_user(call).id, act=call.act())
 
 
 def _signed_in_user(call: Request) -> User:
-    """Who is signed in. A token of theirs may do what its grants say, and nothing in their name."""
+    """Return the person who is signed in. Raises `Forbidden` for tokens, also for those that a person created."""
     if call.caller.user is None or call.caller.session is None:
-        raise Forbidden("this is for people", hint="Sign in at /auth/login; tokens and workers have no sessions.")
+        raise Forbidden(
+            "this route needs a person who is signed in",
+            hint="Sign in at /auth/login. Tokens and worker credentials cannot be used here.",
+        )
     return call.caller.user

@@ -1,4 +1,4 @@
-"""Routes of those who watch over the server."""
+"""Routes of operations: health, status, metrics and the API reference."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VERSION: Final = version("ingot")
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The server answers."""
+    """The response of a server that is up."""
 
     status: str = "ok"
     """Always `ok`."""
@@ -39,7 +39,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lags(msgspec.Struct, frozen=True, kw_only=True):
-    """How much this process and its store are behind. `event_loop_seconds` is the worst of the last ten seconds."""
+    """The delays of this process and the load of its store."""
 
     event_loop_seconds: float
     """Longest delay of the event loop in the last 10 seconds."""
@@ -48,10 +48,7 @@ class Lags(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tenant's queue stands, and the server that answers.
-
-    `queue_depth` is what is queued, due or not; `workers` are those of the tenant, not those that serve all.
-    """
+    """The state of the tenant's queue and of the server."""
 
     version: str
     """Version of Ingot."""
@@ -74,14 +71,14 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiDocs(msgspec.Struct, frozen=True):
-    """What is said of this API: for programs, and for people."""
+    """The encoded OpenAPI document and the HTML page of the API."""
 
     document: msgspec.Raw
     page: bytes
 
 
 class OpsApi:
-    """Health, status and metrics."""
+    """Routes of health, status, metrics and the API reference."""
 
     def __init__(self, jobs: Jobs, workers: Workers, blobs: Blobs, metrics: Metrics, *, engine: str) -> None:
         self._jobs = jobs
@@ -95,7 +92,7 @@ class OpsApi:
         self._docs_lock = asyncio.Lock()
 
     def routes(self) -> list[Route]:
-        """The routes of this room."""
+        """Return the routes of this module."""
         route = routes_of("ops", below="")
         return [
             route("GET", "/", self.root, Open(), status=307),
@@ -107,15 +104,15 @@ class OpsApi:
         ]
 
     async def root(self, call: Request) -> Response[None]:  # noqa: ARG002 - handlers share one signature
-        """Leads to `/docs`."""
+        """Redirect to `/docs`."""
         return Response(None, headers={"location": "/docs"})
 
     async def health(self, call: Request) -> Health:  # noqa: ARG002 - handlers share one signature
-        """Whether the server answers."""
+        """Respond if the server is up."""
         return Health()
 
     async def status(self, call: Request) -> ServerStatus:
-        """How the queue of the tenant stands, and how far the server is behind."""
+        """Return the state of the tenant's queue and the load of the server."""
         call.require("jobs.read")
         summary = await self._jobs.summary(call.tenant)
         lags = Lags(event_loop_seconds=self._metrics.lag.worst_seconds, store=await self._jobs.load())
@@ -132,15 +129,15 @@ class OpsApi:
         )
 
     async def document(self, call: Request) -> msgspec.Raw:  # noqa: ARG002 - handlers share one signature
-        """This API as an OpenAPI document."""
+        """Return this API as an OpenAPI document."""
         return (await self._api_docs()).document
 
     async def page(self, call: Request) -> Response[bytes]:  # noqa: ARG002 - handlers share one signature
-        """This API as a page for people."""
+        """Return this API as an HTML page."""
         return Response((await self._api_docs()).page, headers=docs.HEADERS)
 
     def set_routes(self, routes: Iterable[Route]) -> None:
-        """Say which routes the document tells of. It is made when somebody asks for it: few do, and it takes time."""
+        """Set the routes of the OpenAPI document, which is made at the first request for it."""
         self._routes = routes
 
     async def _api_docs(self) -> ApiDocs:
@@ -150,18 +147,18 @@ class OpsApi:
             return self._docs_cache
 
     async def metrics(self, call: Request) -> Response[bytes]:
-        """Figures for Prometheus. What the store cannot tell now is left out."""
+        """Return metrics for Prometheus. If the store cannot be read, its metrics are left out."""
         if not call.caller.is_operator:
-            raise Forbidden("the figures are those of all tenants", hint="Use a token of the operator.")
-        figures = self._metrics.jobs
+            raise Forbidden("only operators can read metrics, which cover all tenants", hint="Use an operator token.")
+        job_metrics = self._metrics.jobs
         try:
-            figures.depths, figures.load = await self._jobs.depths(), await self._jobs.load()
-            found = await self._blobs.metrics()
+            job_metrics.depths, job_metrics.load = await self._jobs.depths(), await self._jobs.load()
+            blob_metrics = await self._blobs.metrics()
         except IngotError as error:
-            figures.depths, figures.load, found = (), None, None
+            job_metrics.depths, job_metrics.load, blob_metrics = (), None, None
             report("figures_missing", error)
         if self._metrics.blobs is not None:
-            self._metrics.blobs.store_metrics = found
+            self._metrics.blobs.store_metrics = blob_metrics
         return Response(generate_latest(self._metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
 

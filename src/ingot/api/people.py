@@ -1,4 +1,4 @@
-"""Routes of those who look after people: members of a tenant, users, links."""
+"""Routes of members, people and sign-in links."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from ingot.kernel.pages import Page
 from ingot.wire.admin import PageQuery
 from ingot.wire.people import ChangeMemberRequest, PutMemberRequest, SignInLinkResponse, UserDetails, UsersQuery
 
-LINK_HINT: Final = "It would outlast them: use the operator's token, or that of another program."
+# Otherwise a person who loses access could keep it with a link.
+LINK_HINT: Final = "Use the operator's token, or another operator token of a program."
 
 
 class PeopleApi:
-    """People over HTTP."""
+    """Routes of members, people and sign-in links."""
 
     def __init__(self, members: Members, users: Users, sessions: Sessions, *, public_url: str | None) -> None:
         self._members = members
@@ -31,7 +32,7 @@ class PeopleApi:
         self._public_url = public_url
 
     def routes(self) -> list[Route]:
-        """The routes of this room."""
+        """Return the routes of this module."""
         route = routes_of("people", f"{PREFIX}/admin", Granted("admin.members"))
         return [
             route("GET", "/members", self.list_members),
@@ -51,73 +52,73 @@ class PeopleApi:
     # -- members --------------------------------------------------------------------------------------------
 
     async def list_members(self, call: Request, query: PageQuery) -> Page[Member]:
-        """A page of everybody with a role in the tenant, own or by a group, and of those who are invited."""
+        """List the members of the tenant, including people with a role through a group, and invitations."""
         return await self._members.list(call.tenant, cursor=query.cursor, limit=query.limit)
 
     async def put_member(self, call: Request, body: PutMemberRequest) -> Member:
-        """Give somebody a role in the tenant, or invite them by email."""
+        """Give a person a role in the tenant, or invite somebody by email."""
         call.require_role(body.role)
         return await self._members.put(call.tenant, role=body.role, user=body.user, email=body.email, act=call.act())
 
     async def get_member(self, call: Request, id: str) -> Member:
-        """One member or invitation."""
+        """Return a member or an invitation."""
         return await self._members.get(call.tenant, id)
 
     async def change_member(self, call: Request, id: str, body: ChangeMemberRequest) -> Member:
-        """Give a member another role."""
+        """Change the role of a member."""
         call.require_role(body.role)
         return await self._members.change(call.tenant, id, role=body.role, act=call.act())
 
     async def remove_member(self, call: Request, id: str) -> Member:
-        """Take a member's own role, or an invitation, from the tenant. The tokens they made there end."""
+        """Remove a member or an invitation. Tokens that the person created in the tenant are revoked."""
         return await self._members.remove(call.tenant, id, act=call.act())
 
     # -- users ----------------------------------------------------------------------------------------------
 
     async def list_users(self, call: Request, query: UsersQuery) -> Page[User]:
-        """A page of the people who have signed in here, newest first; those with an email with `email`."""
-        call.require_operator("sees everybody")
+        """List the people who have signed in to this server, newest first."""
+        call.require_operator("can list people")
         return await self._users.list(email=query.email, cursor=query.cursor, limit=query.limit)
 
     async def get_user(self, call: Request, id: str) -> UserDetails:
-        """One person, and the roles they have."""
-        call.require_operator("sees everybody")
+        """Return a person with their roles."""
+        call.require_operator("can read people")
         owner = await self._users.get(id)
         operator = self._users.is_operator(owner.user)
         return UserDetails(**msgspec.structs.asdict(owner.user), operator=operator, tenants=owner.roles)
 
     async def disable_user(self, call: Request, id: str) -> User:
-        """Put a person out, at once: their sessions and tokens end, and they are not let in again."""
-        call.require_operator("puts people out")
+        """Disable a person at once. Their sessions end, their tokens are revoked, and they cannot sign in."""
+        call.require_operator("can disable people")
         return await self._users.enable(id, enabled=False, act=call.act())
 
     async def enable_user(self, call: Request, id: str) -> User:
-        """Let a person in again."""
-        call.require_operator("lets people in")
+        """Enable a person, who can then sign in again."""
+        call.require_operator("can enable people")
         return await self._users.enable(id, enabled=True, act=call.act())
 
     async def list_sessions(self, call: Request, id: str) -> Page[Session]:
-        """The browsers in which a person is signed in, newest first."""
-        call.require_operator("sees everybody's sessions")
+        """List the sessions of a person, newest first."""
+        call.require_operator("can list the sessions of other people")
         return Page(items=await self._sessions.list((await self._users.get(id)).user.id))
 
     async def end_session(self, call: Request, id: str, session: str) -> None:
-        """Sign a person out in one of them."""
-        call.require_operator("signs others out")
+        """End a session of a person."""
+        call.require_operator("can end the sessions of other people")
         await self._sessions.end(session, user=id, act=call.act())
 
     async def create_link(self, call: Request) -> SignInLinkResponse:
-        """Make a link that signs the operator in, once, within a quarter of an hour."""
-        call.require_operator("makes links")
-        call.require(ANY)  # Who comes with it may do everything.
+        """Create a link that signs the operator in once, within 15 minutes."""
+        call.require_operator("can create sign-in links")
+        call.require(ANY)  # The link signs in with all grants.
         if call.caller.user is not None and not call.caller.user.is_local:
-            raise Forbidden("who signs in with a provider makes no links", hint=LINK_HINT)
-        made = await self._sessions.create_link(call.act())
+            raise Forbidden("people who sign in with a provider cannot create sign-in links", hint=LINK_HINT)
+        link = await self._sessions.create_link(call.act())
         return SignInLinkResponse(
-            url=link_url(self._public_url or call.base_url, made.secret), expires_at=made.expires_at
+            url=link_url(self._public_url or call.base_url, link.secret), expires_at=link.expires_at
         )
 
 
 def link_url(server: str, secret: str) -> str:
-    """The link that signs the operator in."""
+    """Return the URL that signs the operator in."""
     return f"{server}/auth/link?code={secret}"

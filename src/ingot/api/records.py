@@ -1,4 +1,4 @@
-"""The routes that every kind of records has: list, get, put and delete."""
+"""The routes that all kinds of records have: list, get, put and delete."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ B = TypeVar("B")
 
 
 class RecordsApi(Generic[B]):
-    """One kind of records over HTTP. Reading needs `<plural>.read`, changing `<plural>.write`, on `<plural>/<name>`."""
+    """Routes of one kind of record.
+
+    Reading needs a grant for `<plural>.read` on `<plural>/<name>`, and changing one for `<plural>.write`.
+    """
 
     def __init__(self, records: Records[B]) -> None:
         self._records = records
         self._plural = records.kind.plural
 
     def routes(self) -> list[Route]:
-        """The routes of this kind."""
+        """Return the routes of this kind."""
         kind = self._records.kind
         record: Any = Record[kind.body_type]  # type: ignore[name-defined]
-        of_one = {"call": Request, "name": str, "query": RecordQuery, "return": record}
+        types_of_one = {"call": Request, "name": str, "query": RecordQuery, "return": record}
 
         async def list_records(call: Request, query: RecordsQuery) -> Page[Record[B]]:
             return await self._records.page(
@@ -48,20 +51,22 @@ class RecordsApi(Generic[B]):
             call.require(f"{self._plural}.write", self._resource(name))
             return await self._records.delete(call.tenant, name, if_version=query.expected_version, act=call.act())
 
-        types = {"call": Request, "query": RecordsQuery, "return": Page[record]}
+        types_of_list = {"call": Request, "query": RecordsQuery, "return": Page[record]}
         return [
-            self._route("GET", "", list_records, f"List {kind.plural}, ordered by name.", types),
+            self._route("GET", "", list_records, f"List {kind.plural}, ordered by name.", types_of_list),
             self._route(
-                "GET", "/{name}", get_record, f"Read a {kind.name}.", {"call": Request, "name": str, "return": record}
+                "GET", "/{name}", get_record, f"Return a {kind.name}.", {"call": Request, "name": str, "return": record}
             ),
             self._route(
                 "PUT",
                 "/{name}",
                 put_record,
                 f"Create or replace a {kind.name}.",
-                {**of_one, "body": kind.request_type or kind.body_type},
+                {**types_of_one, "body": kind.request_type or kind.body_type},
             ),
-            self._route("DELETE", "/{name}", delete_record, f"Delete a {kind.name}, and answer what it was.", of_one),
+            self._route(
+                "DELETE", "/{name}", delete_record, f"Delete a {kind.name} and return it as it was.", types_of_one
+            ),
         ]
 
     def _resource(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Routes of secrets: those of all records, and the rotation of their key."""
+"""Routes of secrets: those that all records have, and the rotation of their key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ingot.kernel.pages import PAGE_ROWS_MAX
 
 
 class SecretsApi(RecordsApi[Secret]):
-    """Secrets over HTTP."""
+    """Routes of secrets."""
 
     def __init__(self, secrets: Secrets, tenants: Tenants) -> None:
         super().__init__(secrets)
@@ -19,7 +19,7 @@ class SecretsApi(RecordsApi[Secret]):
         self._tenants = tenants
 
     def routes(self) -> list[Route]:
-        """The routes of secrets."""
+        """Return the routes of this module."""
         route = routes_of("secrets")
         return [
             *super().routes(),
@@ -27,15 +27,15 @@ class SecretsApi(RecordsApi[Secret]):
         ]
 
     async def rotate_key(self, call: Request) -> Rotated:
-        """Encrypt the secrets of all tenants with the current key of the server."""
-        call.require_operator("rotates the key of all secrets")
+        """Encrypt the secrets of all tenants again with the current secret key of the server."""
+        call.require_operator("can rotate the key of all secrets")
         call.require("secrets.write")
         rotated = unreadable = 0
         cursor = None
         while True:
             page = await self._tenants.page(cursor=cursor, limit=PAGE_ROWS_MAX)
             for tenant in page.items:
-                done = await self._secrets.rotate(tenant.id, act=call.act())
-                rotated, unreadable = rotated + done.rotated, unreadable + done.unreadable
+                of_tenant = await self._secrets.rotate(tenant.id, act=call.act())
+                rotated, unreadable = rotated + of_tenant.rotated, unreadable + of_tenant.unreadable
             if (cursor := page.next_cursor) is None:
                 return Rotated(key_id=self._secrets.key_id, rotated=rotated, unreadable=unreadable)

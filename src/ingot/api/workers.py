@@ -1,4 +1,4 @@
-"""Routes of workers about themselves, and of those who watch over them."""
+"""Routes with which workers register and send heartbeats, and with which they are managed."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ HEARTBEAT_BODY_BYTES_MAX = 16 * 1024 * 1024
 
 
 class WorkersApi:
-    """Workers over HTTP."""
+    """Routes of workers."""
 
-    def __init__(self, workers: Workers, jobs: Jobs, access: Authenticator) -> None:
+    def __init__(self, workers: Workers, jobs: Jobs, authenticator: Authenticator) -> None:
         self._workers = workers
         self._jobs = jobs
-        self._authenticator = access
+        self._authenticator = authenticator
 
     def routes(self) -> list[Route]:
-        """The routes of this room."""
+        """Return the routes of this module."""
         run, read = Granted("workers.run"), Granted("workers.read")
         own = Granted("workers.manage", or_action="workers.run")
         waits: dict[str, Any] = {"rate": "wait", "waits": True, "body_bytes_max": HEARTBEAT_BODY_BYTES_MAX}
@@ -56,10 +56,10 @@ class WorkersApi:
             route("DELETE", "/workers/{id}", self.remove, own, status=204),
         ]
 
-    # -- what workers say -----------------------------------------------------------------------------------
+    # -- for workers ----------------------------------------------------------------------------------------
 
     async def register(self, call: Request, body: RegisterWorkerRequest) -> Response[RegisterWorkerResponse]:
-        """Tell that a worker is there; again is fine, and brings it online again."""
+        """Register a worker. Registering again updates it and brings it back online."""
         for type in body.types:
             require_runnable_type(call, type)
         metadata = bytes(body.metadata)
@@ -75,90 +75,97 @@ class WorkersApi:
             metadata=metadata or None,
             by=call.caller.principal,
         )
-        known = RegisterWorkerResponse(id=worker.id, heartbeat_seconds=self._workers.heartbeat_seconds)
-        return Response(known, 201, {"location": f"{PREFIX}/workers/{quote(worker.id, safe='')}"})
+        registered = RegisterWorkerResponse(id=worker.id, heartbeat_seconds=self._workers.heartbeat_seconds)
+        return Response(registered, 201, {"location": f"{PREFIX}/workers/{quote(worker.id, safe='')}"})
 
     async def heartbeat(self, call: Request, id: str, body: WorkerHeartbeatRequest) -> WorkerHeartbeatResponse:
-        """Renew the leases of all jobs that a worker is at work on, and wait for something to be told.
+        """Renew the leases of all running jobs of a worker, and wait for news such as a cancel request.
 
-        What it was handed longer than 15 seconds ago and does not name is given back.
+        Jobs that the worker was given more than 15 seconds ago and does not list are released.
         """
         worker_id, tenant = await worker_id_of(self._authenticator, call, id), _tenant_scope(call)
         await self._require_worker_access(call, tenant, worker_id)
-        own = [job for job in body.jobs if await self._can_run(call, job.id)]
-        whose: dict[str, str | None] = {"tenant": tenant, "worker": worker_scope(call)}
-        beats = [self._jobs.beat(job.id, job.fence, progress=job.progress, **whose) for job in own]
-        await self._append_logs(own, **whose)
-        heard = await self._workers.heartbeat(tenant, worker_id, beats, wait_seconds=body.wait_seconds)
-        known = {held.job_id: held for held in heard.jobs}
-        told = [known.get(job.id) or LeaseStatus(job_id=job.id, fence=job.fence) for job in body.jobs]
-        return WorkerHeartbeatResponse(jobs=[JobLeaseStatus.of(held) for held in told], drain=heard.drain)
+        jobs = [job for job in body.jobs if await self._can_run(call, job.id)]
+        scope: dict[str, str | None] = {"tenant": tenant, "worker": worker_scope(call)}
+        heartbeats = [self._jobs.beat(job.id, job.fence, progress=job.progress, **scope) for job in jobs]
+        await self._append_logs(jobs, **scope)
+        answer = await self._workers.heartbeat(tenant, worker_id, heartbeats, wait_seconds=body.wait_seconds)
+        by_job = {status.job_id: status for status in answer.jobs}
+        statuses = [by_job.get(job.id) or LeaseStatus(job_id=job.id, fence=job.fence) for job in body.jobs]
+        return WorkerHeartbeatResponse(jobs=[JobLeaseStatus.of(status) for status in statuses], drain=answer.drain)
 
     async def _append_logs(self, jobs: Sequence[JobHeartbeat], *, tenant: str | None, worker: str | None) -> None:
-        """Keep what the attempts wrote. Of those that are lost the heartbeat tells."""
+        """Append to the logs of attempts. Attempts that lost their lease are ignored: the heartbeat reports them."""
         entries = [
             LogEntry(job_id=job.id, fence=job.fence, text=job.log, offset=job.log_offset, tenant=tenant, worker=worker)
             for job in jobs
             if job.log
         ]
-        for answer in await self._jobs.append_logs(entries):
-            if isinstance(answer, InvalidInput):
-                raise answer
+        for result in await self._jobs.append_logs(entries):
+            if isinstance(result, InvalidInput):
+                raise result
 
     async def _can_run(self, call: Request, job_id: str) -> bool:
-        """Whether the caller has to do with jobs of this type; of others it holds none."""
+        """Return whether the caller may run jobs of this type. Otherwise it cannot hold a lease of the job."""
         try:
             await require_job_access(self._jobs, call, job_id)
         except JobNotFound:
             return False
         return True
 
-    # -- watching over them ---------------------------------------------------------------------------------
+    # -- management -----------------------------------------------------------------------------------------
 
     async def list(self, call: Request, query: WorkerListQuery) -> Page[RegisteredWorker]:
-        """A page of the tenant's workers, by id; those that serve all tenants with `shared`."""
+        """List the workers of the tenant, ordered by ID."""
         call.require("workers.read")
         tenant = _tenant_scope(call, shared=query.shared)
         return await self._workers.list(tenant, cursor=query.cursor, limit=query.limit)
 
     async def get(self, call: Request, id: str, query: WorkerQuery) -> RegisteredWorker:
-        """One worker as it stands. A `/` in its id is written as `%2F`."""
+        """Return a worker."""
         call.require("workers.read")
         return await self._workers.get(_tenant_scope(call, shared=query.shared), id)
 
     async def drain(self, call: Request, id: str, query: WorkerQuery) -> RegisteredWorker:
-        """Have a worker take no more work: its claims are empty, and its next heartbeat says so."""
+        """Drain a worker: it gets no more jobs, and its next heartbeat tells it so."""
         tenant = _tenant_scope(call, shared=query.shared)
         await self._require_worker_access(call, tenant, id)
         return await self._workers.drain(tenant, id, act=call.act(), itself=_is_caller(call, id))
 
     async def remove(self, call: Request, id: str, query: WorkerQuery) -> None:
-        """Forget a worker. What it holds is given back, and counts against nothing."""
+        """Remove a worker. Its jobs are released, which counts neither as a failure nor as a crash."""
         tenant = _tenant_scope(call, shared=query.shared)
         await self._require_worker_access(call, tenant, id)
         await self._workers.remove(tenant, id, act=call.act(), itself=_is_caller(call, id))
 
     async def _require_worker_access(self, call: Request, tenant: str | None, worker_id: str) -> None:
-        """Who may not manage workers has a say in those of its credential, or that it registered."""
+        """Check that the caller may change a worker.
+
+        Without a grant to manage workers, a worker credential may change its own workers, and a token may change
+        workers that it registered. Raises `Forbidden` or `WorkerNotFound`.
+        """
         if call.caller.may("workers.manage"):
             return
         if call.caller.kind == "worker":
             await worker_id_of(self._authenticator, call, worker_id)
         elif (await self._workers.get(tenant, worker_id)).registered_by != call.caller.principal:
-            raise Forbidden(f"the worker {worker_id[:64]} was registered by somebody else")
+            raise Forbidden(f"the worker {worker_id[:64]} was registered by another caller")
 
 
 def _tenant_scope(call: Request, *, shared: bool = False) -> str | None:
-    """Whose workers the caller speaks of; `None` is those that serve all tenants."""
+    """Return the tenant whose workers the request concerns, or `None` for shared workers."""
     if call.caller.kind == "worker":
         return call.caller.tenant
     if shared:
-        call.require_operator("has to do with what is for all tenants")
+        call.require_operator("can read and manage shared workers")
     return None if shared else call.tenant
 
 
 def _is_caller(call: Request, worker_id: str) -> bool:
-    """Whether a worker speaks of itself: with its credential, or with the token that registered it and may no more."""
+    """Return whether a worker sends the request about itself.
+
+    That is a request with its own credential, or with a token that registered it and may not manage workers.
+    """
     if call.caller.kind == "worker":
         return worker_id == (call.headers.get("x-worker-id") or call.caller.id)
     return not call.caller.may("workers.manage")
