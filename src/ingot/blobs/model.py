@@ -1,4 +1,4 @@
-"""Blobs, keys, uploads, and what else people see of them."""
+"""Blobs, keys, uploads and references."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ from typing import Final, Literal
 
 import msgspec
 
-INLINE_BYTES_MAX: Final = 16 * 1024  # Blobs up to this size are kept in the database: they need no file.
-PART_BYTES: Final = 1024 * 1024  # The bytes of a blob that one check covers.
+INLINE_BYTES_MAX: Final = 16 * 1024  # Blobs up to this size are stored in the database and need no object.
+PART_BYTES: Final = 1024 * 1024  # The number of bytes that one part checksum covers.
 CHECKSUM_BYTES: Final = 16
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes of a blob, as an engine keeps them: where they are, or themselves, and what tells that they are whole.
-
-    `place` names an object in the object store, which nobody writes again; without one the bytes are `inline`.
-    `checks` holds the XXH3-128 of each `PART_BYTES` of it, one behind the other: what is read is compared before it is
-    sent.
-    """
+    """The bytes of a blob as an engine stores them: inline, or as the storage key of an object."""
 
     id: str
     sha256: str
     size: int
     storage_key: str | None = None
+    """Name of the object, which is never written again; `None` if the bytes are `inline`."""
     inline: bytes | None = None
     part_checksums: bytes = b""
+    """XXH3-128 of each `PART_BYTES` of the blob, concatenated. Bytes are compared with it before they are sent."""
     damaged: bool = False
+    """Whether the stored bytes differ from the digests."""
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant's name for a blob. `owner` is who set it."""
+    """A tenant's name for a blob."""
 
     key: str
     """Name of the blob: a path of up to 1,024 bytes, such as `reports/march.pdf`."""
@@ -52,22 +50,26 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UploadState(StrEnum):
-    """Where an upload stands."""
+    """The state of an upload."""
 
-    OPEN = "open"  # Bytes may come.
-    VERIFYING = "verifying"  # All bytes are there, and are being read back.
-    DONE = "done"  # The blob is there.
-    FAILED = "failed"  # The bytes were not those that were announced, or its key was taken; nothing was kept.
+    OPEN = "open"
+    """Bytes can be sent."""
+    VERIFYING = "verifying"
+    """All bytes have arrived and are being read back."""
+    DONE = "done"
+    """The blob is stored."""
+    FAILED = "failed"
+    """The bytes differ from what was announced, or the key was taken meanwhile. Nothing was stored."""
 
 
 FileKind = Literal["input", "output", "log", "checkpoint"]
 
 
 class Upload(msgspec.Struct, frozen=True, kw_only=True):
-    """A blob on its way in. `received` is what is safely here of it, where we receive it ourselves.
+    """A blob that is being uploaded.
 
-    `size`, `blob_id` and `sha256` are what was announced, and what it is when it is done. It is for a `key`, for a file
-    of a job with this `name`, or for nothing yet: then the blob is kept as long as the upload is.
+    The upload is for a `key`, for a job file with a `name`, or for neither. In the last case the blob is kept as long
+    as the upload exists.
     """
 
     id: str
@@ -94,7 +96,7 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
     """Kind of job file that the upload is for."""
     name: str | None
     """Name of the job file that the upload is for."""
-    error: str | None  # The code of what went wrong, of one that failed.
+    error: str | None
     """Error code, if the upload failed."""
     owner: str
     """Caller that began the upload: `token:`, `worker:` or `user:` and an ID."""
@@ -105,36 +107,35 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredUpload(msgspec.Struct, frozen=True, kw_only=True):
-    """An upload with what is nobody's business outside.
-
-    `epoch` is the number of the writer that came last. `multipart` is the id that the object store gave it, when its
-    parts go there straight. `if_match` is what its key has to hold when it is done: `None` nothing at all, `*` anything
-    or nothing.
-    """
+    """An upload with internal fields, which no response contains."""
 
     upload: Upload
     tenant: str
     epoch: int
+    """Number of the latest writer."""
     reserved: int
+    """Reserved bytes."""
     storage_key: str | None
     multipart: str | None
+    """ID that the object store gave to the multipart upload, if clients send parts directly there."""
     if_match: str | None
+    """What the key must hold when the upload is done: `None` for nothing, `*` for anything or nothing, or a blob ID."""
     fence: int | None
 
 
 class FinishedUpload(msgspec.Struct, frozen=True, kw_only=True):
-    """An upload that is done, and the key that it was for, if it was for one."""
+    """An upload that is done, with the key that it has set, if any."""
 
     upload: Upload
     key: Key | None = None
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a blob is kept: what refers to it, and since when."""
+    """A row that keeps a blob."""
 
     kind: Literal["key", "upload", "input", "output", "log", "payload", "checkpoint"]
     """Kind of the reference."""
-    name: str  # The key, the id of the upload, or the name of the file.
+    name: str
     """The key, the ID of the upload, or the name of the job file."""
     job_id: str | None = None
     """ID of the job that the file belongs to."""
@@ -145,24 +146,20 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlobScope(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the references in a tenant somebody may know of: of some keys, of uploads, of files of some types of job.
-
-    Keys and types are told by the beginning of their names, in whole segments between `/` and `.`; `None` is all.
-    """
+    """The references in a tenant that a caller may see."""
 
     keys: tuple[str, ...] | None = None
+    """Beginnings of keys in whole segments, which end at `/` or `.`; `None` for all keys."""
     uploads: bool = True
     types: tuple[str, ...] | None = None
+    """Beginnings of the job types whose files are visible, in whole segments; `None` for all types."""
 
 
 FULL_SCOPE: Final = BlobScope()
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a tenant, or one owner in it, keeps: the sizes of all that its keys, job files and uploads refer to.
-
-    `reserved_bytes` is what uploads that are under way may still need. `quota_bytes` is how much both may be.
-    """
+    """The bytes that a tenant, or one owner in it, keeps."""
 
     bytes: int = 0
     """Total size in bytes of everything that keys, job files and finished uploads refer to."""
@@ -175,7 +172,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuotaEventData(msgspec.Struct, frozen=True, kw_only=True):
-    """What the event `quota.warning` tells: four fifths of a quota are taken."""
+    """The data of the event `quota.warning`: 80 % of a quota are used."""
 
     scope: Literal["tenant", "token"]
     owner: str | None
@@ -184,7 +181,7 @@ class QuotaEventData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlobEventData(msgspec.Struct, frozen=True, kw_only=True):
-    """What the events `blob.stored` and `blob.deleted` tell. `key` is missing where the blob has no name of its own."""
+    """The data of the events `blob.stored` and `blob.deleted`."""
 
     blob_id: str
     size: int
@@ -195,21 +192,21 @@ class BlobEventData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """The object store that has the objects of a database, and the name by which that knows the database."""
+    """The ID of an object store, and the ID of the database to which its objects belong."""
 
     store_id: str
     database_id: str
 
 
 class TrashedObject(msgspec.Struct, frozen=True, kw_only=True):
-    """An object that nothing refers to, and nobody ever will: its place is not used again."""
+    """An object in the trash. Nothing refers to it, and its storage key is never used again."""
 
     storage_key: str
     multipart: str | None = None
 
 
 class BlobCollectionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a round of the collector did, or with a dry run would do."""
+    """The result of one round of the garbage collector, or of its preview."""
 
     blobs: int = 0
     """Number of deleted blobs."""
@@ -224,7 +221,7 @@ class BlobCollectionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PurgeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys that were deleted, or would be, and their bytes."""
+    """The result of a purge, or of its preview."""
 
     keys: int = 0
     """Number of deleted keys; with `dry_run`, number of keys that would be deleted."""
@@ -237,7 +234,7 @@ class PurgeResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlobMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """How things stand with the blobs of all tenants."""
+    """Metrics of the blobs of all tenants."""
 
     blobs: int = 0
     bytes: int = 0
@@ -245,4 +242,5 @@ class BlobMetrics(msgspec.Struct, frozen=True, kw_only=True):
     tombstones: int = 0
     trash: int = 0
     uploads: int = 0
-    verified_before: datetime | None = None  # Every blob was looked at since then.
+    verified_before: datetime | None = None
+    """Oldest time at which a blob was last verified; `None` if there are no blobs."""

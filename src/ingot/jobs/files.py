@@ -1,30 +1,34 @@
-"""Files of jobs: what they are given, make and save for their next attempts, and what they wrote when it was much.
+"""Files of jobs: inputs, outputs, checkpoints, payloads and logs that are too large for the database row.
 
-They are written by the commands of jobs and uploads:
+The commands of jobs and uploads write them, and these are their promises:
 
-`Enqueue` refers to the inputs of an order, and to its payload: blobs that something in the tenant refers to
-(`BlobNotFound` otherwise), counted in its usage and that of who made the job (`QuotaExceeded`); the process itself
-is `PROCESS`. Their content type is that of a key, an upload or a file that refers to them. An order with `uploads`
-begins these in the same transaction, and its job is blocked until the last of them is finished and no job it waits
-for is left: it is queued in the transaction that finishes it, and they are in its `inputs`. When one of them fails,
-is given up or is swept, the job is canceled, with the reason, which names it, in `last_error`; when the job is
-canceled, they end. A job whose input never came cannot be retried: `FileNotFound`. To `reuse` an upload that
-announces its blob is that blob as an input; a job with one that does not is not made by reuse, and not reused. An
-order that is answered by a job that was there before begins no uploads, and counts for nothing.
+**Inputs and payloads.** `Enqueue` refers to blobs that already have a reference in the tenant; otherwise it raises
+`BlobNotFound`. They count towards the usage of the tenant and of the caller that creates the job, which is `PROCESS`
+for Python code. If a quota would be exceeded, `QuotaExceeded` is raised. The content type of a file is that of a key,
+an upload or a job file that refers to the same blob.
 
-`SettleJobs` with an attempt that succeeded makes the outputs that were finished under its fence files of the job,
-in the same transaction, in place of all those of an earlier run, with an event `blob.stored` for each; of two with
-the same name the one that was finished last. It refuses with `OutputMissing` when one that it names is not there.
-Whatever else was uploaded for the attempt is swept. Beginning more than `OUTPUTS_MAX` outputs of one attempt is
-`InvalidInput`.
+**Uploads of inputs.** An order with `uploads` begins them in the same transaction.
 
-Finishing the upload of a `log` or a `checkpoint` makes it a file of the job at once, in place of one with its name;
-of a checkpoint no event tells. An attempt that succeeds removes all checkpoints of its job in the same transaction,
-and gives their bytes back; however else one ends, they stay for the next. Beginning a checkpoint that would be one
-more than `CHECKPOINTS_MAX` of the job is `InvalidInput`; one with the name of another never is. What this attempt
-has finished under its name is an upload no longer then, so that there are never more of them than names.
+- The job is blocked until the last upload is finished and it waits for no other job. The transaction that finishes the
+  last upload also queues the job. Finished uploads are in the job's `inputs`.
+- If an upload fails, is canceled or expires, the job is canceled, and `last_error` names the input. If the job is
+  canceled, its uploads end. A job that was canceled without an input cannot be retried: `FileNotFound`.
+- For `reuse`, an upload that announces a blob ID counts as that blob. A job with an upload that announces none is never
+  reused and never answered by another job.
+- An order that is answered by an existing job begins no uploads and counts towards no quota or limit.
 
-Files go with their job, and their bytes are given back then.
+**Outputs.** `SettleJobs` with a successful attempt turns the outputs that were finished under its fence into files of
+the job, in the same transaction. They replace all outputs of an earlier run, and each has an event `blob.stored`. Of
+two outputs with the same name, the one that was finished last is kept. If an output that the attempt names is missing,
+`OutputMissing` is raised. Other uploads of the attempt are swept. An attempt can begin up to `OUTPUTS_MAX` outputs;
+above that, `InvalidInput` is raised.
+
+**Logs and checkpoints.** Finishing the upload of one makes it a file of the job at once and replaces a file with the
+same name. A checkpoint has no event. A successful attempt removes all checkpoints of its job in the same transaction;
+after any other end they stay for the next attempt. A job can have up to `CHECKPOINTS_MAX` checkpoints with different
+names; above that, `InvalidInput` is raised. A checkpoint that replaces another one with its name is always possible.
+
+Files are removed together with their job.
 """
 
 from __future__ import annotations
@@ -39,20 +43,23 @@ from ingot.blobs.model import Content
 from ingot.kernel.commands import Command
 from ingot.kernel.errors import Conflict, NotFound
 
-INPUTS_MAX: Final = 100  # Of a job, those that are still to come with them.
-OUTPUTS_MAX: Final = 1_000  # Of an attempt.
-CHECKPOINTS_MAX: Final = 1_000  # Of a job, those that are still to come with them.
-CHECKPOINT_BYTES_MAX: Final = 64 * 1024 * 1024  # It is read into memory.
+INPUTS_MAX: Final = 100  # Per job, including uploads that are not finished.
+OUTPUTS_MAX: Final = 1_000  # Per attempt.
+CHECKPOINTS_MAX: Final = 1_000  # Per job, including uploads that are not finished.
+CHECKPOINT_BYTES_MAX: Final = 64 * 1024 * 1024  # Checkpoints are read into memory.
 PAYLOAD: Final = "payload"  # The name of the file that holds a payload.
-CHECKPOINT_NAME_DEFAULT: Final = "checkpoint"  # The name of one that was given none.
-CHECKPOINT_HINT: Final = "Save it in several, each under a name of its own."
+CHECKPOINT_NAME_DEFAULT: Final = "checkpoint"
+CHECKPOINT_HINT: Final = "Split it into several checkpoints with different names."
 
 JobFileKind = Literal["input", "output", "log", "payload", "checkpoint"]
-READABLE_KINDS: Final[frozenset[JobFileKind]] = frozenset({"input", "payload", "checkpoint"})  # By an attempt.
+READABLE_KINDS: Final[frozenset[JobFileKind]] = frozenset({"input", "payload", "checkpoint"})  # Readable by attempts.
 
 
 def input_upload_id(job_id: str, n: int) -> str:
-    """The id of the upload of an input of a job, counted from 0: who sends an order again finds what it began."""
+    """Return the ID of the upload of the n-th input of a job, counted from 0.
+
+    The ID is derived from that of the job, so that a repeated request finds the uploads that it began.
+    """
     return str(UUID(int=UUID(job_id).int + 1 + n))
 
 
@@ -60,21 +67,18 @@ class FileNotFound(NotFound):
     """The job has no such file."""
 
     code = "file_not_found"
-    hint = "GET /api/v1/jobs/{id}/files lists those that it has."
+    hint = "List the files of the job with GET /api/v1/jobs/{id}/files."
 
 
 class OutputMissing(Conflict):
     """An output that the attempt names was not uploaded under its fence."""
 
     code = "output_missing"
-    hint = "Nothing was settled. Complete its upload first, and settle then."
+    hint = "The attempt was not settled. Complete the upload of the output, then settle again."
 
 
 class JobFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a job. An `output` is that of the run that succeeded last; a `log` has the number of its attempt.
-
-    A `checkpoint` is what an attempt saved for later ones: it goes when one has succeeded.
-    """
+    """A file of a job. Outputs are those of the latest successful attempt."""
 
     kind: JobFileKind
     """Kind of the file."""
@@ -93,7 +97,7 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The job that runs under a fence, and the number of this attempt."""
+    """A job that runs under a fence, with the number of its attempt."""
 
     job_id: str
     tenant: str
@@ -102,14 +106,17 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListJobFiles(Command[list[JobFile]], frozen=True, kw_only=True):
-    """The files of a job, by kind and name. Raises `JobNotFound`."""
+    """Return the files of a job, ordered by kind and name. Raises `JobNotFound`."""
 
     tenant: str
     job_id: str
 
 
 class FindRunningJob(Command[RunningJob], frozen=True, kw_only=True):
-    """The job that runs under this fence; restricted as a `Settle` is. Raises `JobNotFound` or `LeaseLost`."""
+    """Return the job that runs under this fence. `tenant` and `worker` restrict it as in `Settle`.
+
+    Raises `JobNotFound` or `LeaseLost`.
+    """
 
     job_id: str
     fence: int
@@ -118,9 +125,9 @@ class FindRunningJob(Command[RunningJob], frozen=True, kw_only=True):
 
 
 class OpenJobFile(Command[tuple[JobFile, Content]], frozen=True, kw_only=True):
-    """An input, the payload or a checkpoint, for the attempt under this fence; restricted as a `Settle` is.
+    """Return an input, the payload or a checkpoint of a job that runs under this fence.
 
-    Raises `JobNotFound`, `LeaseLost` or `FileNotFound`.
+    `tenant` and `worker` restrict the job as in `Settle`. Raises `JobNotFound`, `LeaseLost` or `FileNotFound`.
     """
 
     job_id: str

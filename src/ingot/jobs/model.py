@@ -1,4 +1,4 @@
-"""What a job is, and what is said about one."""
+"""Jobs, definitions, attempts, and what the commands of the jobs room return."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JOBS_AHEAD_MAX = 5_000
 class JobStatus(StrEnum):
     """The states of a job. *Scheduled* and *retrying* are labels of `queued`."""
 
-    __hash__ = str.__hash__  # An enum's own is written in Python, and every count asks for it.
+    __hash__ = str.__hash__  # The method of `Enum` is written in Python, and counting jobs calls it often.
 
     BLOCKED = "blocked"
     QUEUED = "queued"
@@ -32,9 +32,9 @@ class JobStatus(StrEnum):
 
 
 class AttemptOutcome(StrEnum):
-    """How an attempt ended: what the worker said, or that it went silent."""
+    """How an attempt ended: as the worker reported it, or `lost` because its lease expired."""
 
-    __hash__ = str.__hash__  # As above.
+    __hash__ = str.__hash__  # See `JobStatus`.
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -44,7 +44,7 @@ class AttemptOutcome(StrEnum):
 
 
 class Source(StrEnum):
-    """What caused a job."""
+    """The kind of cause that created a job."""
 
     MANUAL = "manual"
     EVENT = "event"
@@ -54,14 +54,14 @@ class Source(StrEnum):
 
 
 class OnDead(StrEnum):
-    """What becomes of a job when one it waits for is dead or canceled."""
+    """Whether a job is canceled or runs when a job that it waits for is dead or canceled."""
 
     CANCEL = "cancel"
     RUN = "run"
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
-    """How long a failed job waits: `first_seconds`, then `factor` times more each time, never over `max_seconds`."""
+    """The pause before the next attempt after a failure. It grows with every failure of the job, up to a maximum."""
 
     first_seconds: float = 1.0
     """Pause after the first failure, in seconds."""
@@ -72,17 +72,14 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknow
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What jobs of a type get when they do not say otherwise. `tenant` is `None` in a definition for all.
+    """The defaults and limits of jobs of one type, in one tenant or in all.
 
-    `max_running` is how many of a tenant's jobs of this type may run at once. `limit_key` names parts of the payload,
-    as in `{account.id}`; of the jobs for which they are the same, `max_running_per_key` may run at once. Jobs whose
-    payload has none of them are not limited by key.
+    Jobs whose payload has none of the fields in `limit_key` are not limited by key.
 
-    With `reuse` a job that asks for the same as one before it (type, `version` of the definition, payload and inputs)
-    is not made: that one is the answer, unless it is dead or canceled.
+    With `reuse`, a new job with the same type, `version`, payload and inputs as an existing job is not created. The
+    existing job is returned instead, unless it is dead or canceled.
 
-    Finished jobs are removed after `retention_seconds`; `None` leaves that to the tenant's limits, and with none there
-    they are kept for ever. With `keep_history` a short entry about each is left in the history.
+    Without `retention_seconds` in the definition and in the limits of the tenant, finished jobs are kept forever.
     """
 
     type: str
@@ -116,7 +113,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A tenant's jobs of this type are not handed out. Those that run go on."""
+    """A paused job type: workers get no more jobs of the type in a tenant. Running jobs continue."""
 
     type: str
     """Job type."""
@@ -127,7 +124,7 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How far an attempt has come."""
+    """The progress of an attempt."""
 
     percent: float
     """Percentage of the work that is done, from 0 to 100."""
@@ -136,26 +133,25 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A job to be enqueued. `payload` and `metadata` are JSON text as bytes, kept as received.
-
-    `inputs` are the blobs that it works on, by name, and `uploads` those that are still to come. A payload that is too
-    large to travel inside is the blob `payload_blob`, and `payload` is `null` then. `owner_quota` is how many bytes the
-    one who makes it may keep.
-    """
+    """The description of a job that is to be enqueued. `Job` describes the fields that both have."""
 
     id: str
     tenant: str
     type: str
     payload: bytes = b"null"
+    """JSON text, stored unchanged. It is `null` if the payload is the blob `payload_blob`."""
     priority: int | None = None
     run_at: int | None = None
+    """Time before which the job does not start, in microseconds since 1970."""
     delay: int = 0
+    """Microseconds until the job may start, instead of `run_at`."""
     max_attempts: int | None = None
     idempotency_key: str | None = None
     payload_digest: bytes | None = None
     dedupe_key: str | None = None
     tags: tuple[str, ...] = ()
     metadata: bytes | None = None
+    """JSON text, stored unchanged."""
     correlation_id: str | None = None
     trace_id: str | None = None
     source: Source = Source.MANUAL
@@ -167,18 +163,18 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     batch: str | None = None
     inputs: dict[str, str] = {}
     uploads: tuple[BeginUpload, ...] = ()
+    """Inputs that are still to be uploaded. They are added to `inputs` when their uploads are complete."""
     payload_blob: str | None = None
     owner_quota: int | None = None
+    """Maximum number of bytes that the caller that creates the job may keep."""
     force: bool = False
+    """Whether to create the job even if an existing job could be reused."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One piece of work, as it stands now.
+    """A piece of work in its current state.
 
-    `attempts` counts claims; `failures` counts against `max_attempts`, `crashes` (lost leases) against the
-    crash cap of its definition. `fence` is the number of the latest claim. `payload`, `metadata` and `result` are
-    JSON text as it was received; `read` makes values of it. `inputs` are the ids of the blobs that it works on, by
-    name, as far as they are here. With a `payload_blob` that blob holds the payload.
+    `payload`, `metadata` and `result` are JSON text, exactly as it was received. `read` decodes them.
     """
 
     id: str
@@ -255,12 +251,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When the job finished."""
 
     def read(self, part: Literal["payload", "metadata", "result"] = "payload") -> Any:
-        """The value that a JSON part stands for."""
+        """Decode one of the JSON fields."""
         return msgspec.json.decode(getattr(self, part))
 
 
 class Enqueued(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The job, and whether this call made it: its idempotency key may have made it before, or it is `reused`."""
+    """The job that was created or already existed."""
 
     job: Job
     """The job."""
@@ -271,7 +267,7 @@ class Enqueued(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A job handed to a worker. `fence` proves the right to it until somebody else gets a higher one."""
+    """A job that is leased to a worker. Calls with its `fence` are accepted until the job is claimed again."""
 
     job: Job
     fence: int
@@ -280,7 +276,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The lease renewed, and whether somebody wants the job to stop."""
+    """A renewed lease."""
 
     job_id: str
     """ID of the job."""
@@ -291,14 +287,16 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="done"):
-    """The work is done. `result` is JSON text as bytes. `outputs` names files that must have been uploaded for it."""
+    """The attempt succeeded."""
 
     result: bytes | None = None
+    """JSON text, stored unchanged."""
     outputs: tuple[str, ...] = ()
+    """Names of outputs that the attempt must have uploaded."""
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="failed"):
-    """The work failed; with `retry=False` it is not tried again."""
+    """The attempt failed. With `retry=False` the job is not tried again."""
 
     error: str
     retry: bool = True
@@ -306,37 +304,37 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="failed"):
 
 
 class Snooze(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="snooze"):
-    """Not now: try again after `delay` microseconds. Counts against nothing."""
+    """The job runs again after a delay. This counts neither as a failure nor as a crash."""
 
     delay: int
+    """Microseconds until the job runs again."""
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="release"):
-    """Given back unfinished, as in a drain. Counts against nothing."""
+    """The job was given back unfinished, as in a drain. This counts neither as a failure nor as a crash."""
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="lost"):
-    """The lease ran out: the worker is taken for dead. Only the sweep says this."""
+    """The lease expired, so the worker is considered dead. Only the sweep uses this outcome."""
 
 
 Outcome = Done | Failed | Snooze | Release
 
 
 class Settle(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How the attempt with this fence ended.
-
-    `tenant` restricts whose job it may be, and `worker` whose attempt: a worker's, or any instance's of a credential.
-    """
+    """How the attempt with this fence ended."""
 
     job_id: str
     fence: int
     outcome: Outcome
     tenant: str | None = None
+    """Tenant that the job must belong to; `None` for any."""
     worker: str | None = None
+    """Worker, or credential of the worker, that the attempt must belong to; `None` for any."""
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where the job stands after its attempt was settled."""
+    """The state of a job after its attempt was settled."""
 
     job_id: str
     """ID of the job."""
@@ -353,7 +351,7 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One run of a job. `outcome` is `None` while it runs."""
+    """One run of a job."""
 
     job_id: str
     """ID of the job."""
@@ -384,12 +382,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class JobLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What an attempt has written, from one character on; places are counted in characters of the whole text.
-
-    `start`, on the wire `from`, is where the text begins: when it is greater than what was asked for, what lies before
-    it is not there any more. `to` is where the text ends, and where the next read begins. With `live` the attempt runs.
-    The attempt 0 is that of a job that was never claimed.
-    """
+    """A part of the log of an attempt. Positions count characters from the beginning of the whole log."""
 
     job_id: str
     """ID of the job."""
@@ -412,7 +405,7 @@ class JobLog(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class JobEventData(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What an event says about a job: where it stands after what happened, without its wide parts."""
+    """The data of an event about a job: its state after the event, without its large fields."""
 
     id: str
     type: str
@@ -430,7 +423,7 @@ class JobEventData(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The jobs of a tenant that were enqueued under one name, in numbers, exact."""
+    """The exact numbers of jobs in a batch of a tenant."""
 
     batch: str
     """Name of the batch."""
@@ -447,7 +440,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A tenant's jobs in numbers, exact. With `more` there are more than were counted: not all were looked at."""
+    """The numbers of jobs of a tenant. They are exact unless `more` is true."""
 
     counts: dict[JobStatus, int]
     """Number of jobs by status."""
@@ -460,34 +453,34 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LimitUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A limit on what runs at once, how many jobs run under it, and some of them."""
+    """A limit on running jobs, and how much of it is used."""
 
     scope: Literal["tenant", "type", "key"]
     maximum: int
     running: int
     holders: list[str]
+    """IDs of some of the running jobs."""
 
 
 class WaitState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What keeps a job from running, as the store finds it.
-
-    `ahead` counts the ready jobs of its type and limit key that go before it, up to `AHEAD_MAX`. `asked_at` is when a
-    worker last asked for its type.
-    """
+    """The facts that can keep a job from running, as read from the store."""
 
     job: Job
     now: datetime
     limit_key: str = ""
     jobs_ahead: int = 0
+    """Number of ready jobs of the same type and limit key that come first, up to `JOBS_AHEAD_MAX`."""
     pause: Pause | None = None
     parents: list[tuple[str, JobStatus]] = []
-    uploads: list[str] = []  # The names of inputs that are still to come.
+    uploads: list[str] = []
+    """Names of inputs that are still being uploaded."""
     limits: list[LimitUsage] = []
     last_claim_at: datetime | None = None
+    """When a worker last tried to claim jobs of this type."""
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One thing that keeps a job from running, in words and as data."""
+    """A reason why a job is not running."""
 
     code: str
     """Kind of the reason, for programs."""
@@ -498,7 +491,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Why a job is where it is. The first reason is the one to look at first."""
+    """The reasons why a job is not running."""
 
     job_id: str
     """ID of the job."""
@@ -509,31 +502,36 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class MaintenanceResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a round of tending did: jobs that became due, leases that had run out."""
+    """The result of one round of maintenance."""
 
     promoted: int = 0
+    """Number of jobs that became due."""
     swept: int = 0
+    """Number of leases that had expired."""
 
 
 class JobCollectionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a collection did: jobs removed, those of them kept as history, and whether there are more to remove."""
+    """The result of one round of retention."""
 
     removed: int = 0
     kept: int = 0
+    """Number of removed jobs that were kept as history entries."""
     more: bool = False
+    """Whether there are more jobs to remove."""
 
 
 class RetentionPreview(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Finished jobs of one type that the next collections remove. With `more` there are more than were counted."""
+    """The finished jobs of one type that retention will remove next."""
 
     type: str
     jobs: int
     oldest_finished_at: datetime
     more: bool = False
+    """Whether there are more jobs than were counted."""
 
 
 class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is kept of a job that was removed. `last_error` is cut short."""
+    """A short entry about a removed job. `last_error` is truncated."""
 
     id: str
     tenant: str

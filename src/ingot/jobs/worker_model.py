@@ -1,4 +1,4 @@
-"""Workers: what is known of one, and what one is told."""
+"""Registered workers, and the answers that workers get to heartbeats."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 
 from ingot.jobs.model import NULL
 
-WorkerKey = tuple[str | None, str]  # Its tenant, `None` for one that serves all, and its id.
+WorkerKey = tuple[str | None, str]  # The tenant, or `None` for a shared worker, and the worker ID.
 
 
 class WorkerStatus(StrEnum):
-    """How a worker stands. It is `disabled` when its credential is, whatever it says itself."""
+    """The status of a worker. It is `disabled` while its credential is disabled."""
 
     ONLINE = "online"
     DRAINING = "draining"
@@ -22,11 +22,7 @@ class WorkerStatus(StrEnum):
 
 
 class RegisteredWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker that has registered. One with no tenant is shared, and serves every tenant in turn.
-
-    `seen_at` is when it was last heard of, give or take a few seconds. `registered_by` is the caller that registered it
-    last.
-    """
+    """A worker that has registered."""
 
     id: str
     """ID of the worker."""
@@ -51,7 +47,7 @@ class RegisteredWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class WorkerEventData(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """What an event says about a worker."""
+    """The data of an event about a worker."""
 
     id: str
     status: WorkerStatus
@@ -61,29 +57,33 @@ class WorkerEventData(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_
 
 
 class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a worker is told of a job that it named: when its lease runs out, or that it is `lost`."""
+    """The status of a lease that a worker listed in a heartbeat."""
 
     job_id: str
     fence: int
     lease_expires_at: datetime | None = None
+    """When the lease expires; `None` if the worker has lost the job."""
     cancel_requested: bool = False
 
     @property
     def lost(self) -> bool:
-        """Whether the job is somebody else's now, or nobody's."""
+        """Whether the worker no longer holds the lease."""
         return self.lease_expires_at is None
 
 
 class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a worker is told: of each job that it named, in order, and whether it is to take no more."""
+    """The answer to a heartbeat of a worker."""
 
     jobs: list[LeaseStatus]
+    """One entry per listed job, in the same order."""
     drain: bool
+    """Whether the worker must stop claiming jobs."""
 
 
 class WorkerMaintenanceResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a round did: workers that were found silent, workers that were forgotten, and whether there are more."""
+    """The result of one round of worker maintenance."""
 
     marked_offline: int = 0
     removed: int = 0
     more: bool = False
+    """Whether there are more workers to mark or remove."""

@@ -95,7 +95,7 @@ class BeginUploadRequest(RequestStruct, frozen=True, kw_only=True):
     key: str | None = None
     """Key to set when the upload is done."""
     if_match: str | None = None
-    """What the key must hold: the ID of a blob, or `*` for anything. Without it, the key must not exist."""
+    """ID of the blob that the key must hold, or `*` to replace any blob. Without it, the key must not exist."""
     payload_of: JobType | None = None
     """Job type, if the blob will be the payload of a job. Needs a grant to create such jobs."""
 
