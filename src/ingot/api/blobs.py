@@ -144,13 +144,13 @@ class BlobsApi:
         return _upload_response(await self._uploads.take_over(query.tenant, id))
 
     async def receive(self, call: Request, id: str, query: SignedUploadQuery, body: RequestBody) -> Response[Upload]:
-        """Receive the bytes of an upload from the beginning."""
+        """Write the bytes of an upload from the beginning."""
         return await self._receive_bytes(call, id, query, body)
 
     async def receive_more(
         self, call: Request, id: str, query: SignedUploadQuery, body: RequestBody
     ) -> Response[Upload]:
-        """Receive more bytes of an upload, starting at `Upload-Offset`."""
+        """Write more bytes of an upload, starting at `Upload-Offset`."""
         if not call.headers.has(OFFSET_HEADER):
             raise InvalidInput("the header Upload-Offset is missing", hint="Send HEAD to the same URL to get it.")
         return await self._receive_bytes(call, id, query, body)
@@ -189,7 +189,7 @@ class BlobsApi:
     # -- blobs ----------------------------------------------------------------------------------------------
 
     async def get(self, call: Request, id: str) -> BytesResponse | Response[bytes]:
-        """Download a blob that this tenant has a reference to."""
+        """Download a blob that the tenant has a reference to."""
         opened, references = await self._blobs.open_blob(call.tenant, id, _blob_scope(call.caller))
         _visible_references(call.caller, id, references)
         return await self._downloads.respond(call, opened, content_type=BINARY_CONTENT_TYPE, name=id)

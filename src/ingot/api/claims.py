@@ -61,7 +61,7 @@ class ClaimsApi:
         ]
 
     async def claim(self, call: Request, body: ClaimRequest) -> Response[ClaimResponse | None]:
-        """Claim ready jobs. If none is ready, wait until one is or the time is over, and respond 204."""
+        """Claim ready jobs. If there are none, wait for up to `wait_seconds`. The status is 204 without a job."""
         for type in body.types:
             require_runnable_type(call, type)
         claims = await self._jobs.claim(

@@ -228,7 +228,7 @@ class JobsApi:
         return await get_visible_job(self._jobs, call, id)
 
     async def wait(self, call: Request, id: str, query: WaitQuery) -> Job:
-        """Wait until a job has finished or the time is over, and return it."""
+        """Wait until a job has finished, for at most `wait_seconds`, and return it."""
         await get_visible_job(self._jobs, call, id)
         return await self._jobs.wait(call.tenant, id, seconds=query.wait_seconds)
 
@@ -285,7 +285,7 @@ class JobsApi:
         return Page(items=[pause for pause in pauses if call.caller.may("jobs.read", f"jobs/{pause.type}")])
 
     async def pause(self, call: Request, type: str) -> Pause:
-        """Pause a job type: workers get no more jobs of the type. Running jobs continue."""
+        """Pause a job type: workers get no more jobs of this type. Running jobs continue."""
         call.require("jobs.manage", f"jobs/{type}")
         return await self._jobs.pause(call.tenant, type, by=call.caller.principal, act=call.act())
 

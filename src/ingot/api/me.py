@@ -38,7 +38,7 @@ class MeApi:
         ]
 
     async def who(self, call: Request) -> Me:
-        """Return the caller and what it may do."""
+        """Return the caller and its grants."""
         caller = call.caller
         tenant = await self._tenants.get(call.tenant) if call.tenant else None
         return Me(

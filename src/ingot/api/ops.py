@@ -108,7 +108,7 @@ class OpsApi:
         return Response(None, headers={"location": "/docs"})
 
     async def health(self, call: Request) -> Health:  # noqa: ARG002 - handlers share one signature
-        """Respond if the server is up."""
+        """Report that the server is up."""
         return Health()
 
     async def status(self, call: Request) -> ServerStatus:

@@ -127,7 +127,7 @@ class WorkersApi:
         return await self._workers.get(_tenant_scope(call, shared=query.shared), id)
 
     async def drain(self, call: Request, id: str, query: WorkerQuery) -> RegisteredWorker:
-        """Drain a worker: it gets no more jobs, and its next heartbeat tells it so."""
+        """Drain a worker: it gets no more jobs, and the response to its next heartbeat says so."""
         tenant = _tenant_scope(call, shared=query.shared)
         await self._require_worker_access(call, tenant, id)
         return await self._workers.drain(tenant, id, act=call.act(), itself=_is_caller(call, id))

@@ -131,7 +131,7 @@ class FinishedUpload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """A row that keeps a blob."""
+    """A key, upload or job file that keeps a blob."""
 
     kind: Literal["key", "upload", "input", "output", "log", "payload", "checkpoint"]
     """Kind of the reference."""

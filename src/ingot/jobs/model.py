@@ -172,10 +172,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A piece of work in its current state.
-
-    `payload`, `metadata` and `result` are JSON text, exactly as it was received. `read` decodes them.
-    """
+    """A piece of work in its current state."""
 
     id: str
     """ID of the job."""
