@@ -85,7 +85,7 @@ MUTANTS = [
         name="a list of records that shows more than is granted",
         breaks="a narrow grant never reaches further than it says",
         file="api/records.py",
-        old='is_visible=lambda name: call.caller.may(f"{self._plural}.read", self._resource(name)),',
+        old='is_visible=lambda name: request.caller.may(f"{self._plural}.read", self._resource(name)),',
         new="is_visible=lambda name: True,",
         caught_by=f"{SECRETS}::test_a_narrow_grant_reaches_what_it_names_and_another_tenant_nothing",
     ),

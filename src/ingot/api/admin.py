@@ -63,145 +63,145 @@ class AdminApi:
 
     # -- tenants --------------------------------------------------------------------------------------------
 
-    async def list_tenants(self, call: Request, query: PageQuery) -> Page[Tenant]:
+    async def list_tenants(self, request: Request, query: PageQuery) -> Page[Tenant]:
         """List tenants, ordered by slug. Operators see all tenants, other callers their own."""
-        if not call.caller.is_operator:
-            return Page(items=[await self._tenants.get(call.tenant)])
+        if not request.caller.is_operator:
+            return Page(items=[await self._tenants.get(request.tenant)])
         return await self._tenants.page(cursor=query.cursor, limit=query.limit)
 
-    async def create_tenant(self, call: Request, body: CreateTenantRequest) -> Tenant:
+    async def create_tenant(self, request: Request, body: CreateTenantRequest) -> Tenant:
         """Create a tenant."""
-        call.require_operator("can create tenants")
-        return await self._tenants.create(**msgspec.structs.asdict(body), act=call.act())
+        request.require_operator("can create tenants")
+        return await self._tenants.create(**msgspec.structs.asdict(body), act=request.act())
 
-    async def get_tenant(self, call: Request, slug: str) -> Tenant:
+    async def get_tenant(self, request: Request, slug: str) -> Tenant:
         """Return a tenant by slug or ID."""
-        if call.caller.is_operator:
+        if request.caller.is_operator:
             return await self._tenants.get(slug)
-        own = await self._tenants.get(call.tenant)
+        own = await self._tenants.get(request.tenant)
         if slug not in (own.id, own.slug):
             raise TenantNotFound(f"there is no tenant {slug[:64]!r}")
         return own
 
-    async def change_tenant(self, call: Request, slug: str, body: ChangeTenantRequest) -> Tenant:
+    async def change_tenant(self, request: Request, slug: str, body: ChangeTenantRequest) -> Tenant:
         """Change a tenant. Admins of the tenant can change `groups`, and operators all fields."""
         if any(value is not None for value in (body.slug, body.weight, body.time_zone, body.limits)):
-            call.require_operator("can change more of a tenant than its groups")
-        await self.get_tenant(call, slug)
-        call.require("admin.members")
+            request.require_operator("can change more of a tenant than its groups")
+        await self.get_tenant(request, slug)
+        request.require("admin.members")
         for role in (body.groups or {}).values():
-            call.require_role(role)
-        return await self._tenants.change(slug, **msgspec.structs.asdict(body), act=call.act())
+            request.require_role(role)
+        return await self._tenants.change(slug, **msgspec.structs.asdict(body), act=request.act())
 
-    async def remove_tenant(self, call: Request, slug: str) -> Tenant:
+    async def remove_tenant(self, request: Request, slug: str) -> Tenant:
         """Remove a tenant and return it as it was.
 
         The tenant cannot be used any more, and its slug is free. Its data is deleted in the background and cannot be
         restored.
         """
-        call.require_operator("can remove tenants")
-        return await self._tenants.remove(slug, act=call.act())
+        request.require_operator("can remove tenants")
+        return await self._tenants.remove(slug, act=request.act())
 
     # -- definitions ----------------------------------------------------------------------------------------
 
-    async def list_definitions(self, call: Request) -> Page[Definition]:
+    async def list_definitions(self, request: Request) -> Page[Definition]:
         """List the definitions of the tenant and those for all tenants."""
-        definitions = await self._jobs.definitions(tenant=call.tenant)
-        visible = [item for item in definitions if call.caller.may("admin.definitions", f"jobs/{item.type}")]
+        definitions = await self._jobs.definitions(tenant=request.tenant)
+        visible = [item for item in definitions if request.caller.may("admin.definitions", f"jobs/{item.type}")]
         return Page(items=visible)
 
-    async def get_definition(self, call: Request, type: str) -> Definition:
+    async def get_definition(self, request: Request, type: str) -> Definition:
         """Return the definition that applies to a job type in the tenant."""
-        call.require("admin.definitions", f"jobs/{type}")
-        return await self._jobs.definition(type, tenant=call.tenant)
+        request.require("admin.definitions", f"jobs/{type}")
+        return await self._jobs.definition(type, tenant=request.tenant)
 
-    async def put_definition(self, call: Request, type: str, body: PutDefinitionRequest) -> Definition:
+    async def put_definition(self, request: Request, type: str, body: PutDefinitionRequest) -> Definition:
         """Create or replace the definition of a job type."""
-        call.require("admin.definitions", f"jobs/{type}")
+        request.require("admin.definitions", f"jobs/{type}")
         if body.shared:
-            call.require_operator("can create definitions for all tenants")
+            request.require_operator("can create definitions for all tenants")
         fields = msgspec.structs.asdict(body)
         del fields["shared"]
-        definition = Definition(type=type, tenant=None if body.shared else call.tenant, **fields)
-        return await self._jobs.define(definition, act=call.act())
+        definition = Definition(type=type, tenant=None if body.shared else request.tenant, **fields)
+        return await self._jobs.define(definition, act=request.act())
 
     # -- tokens ---------------------------------------------------------------------------------------------
 
-    async def list_tokens(self, call: Request, query: TokensQuery) -> Page[Token]:
+    async def list_tokens(self, request: Request, query: TokensQuery) -> Page[Token]:
         """List the tokens of the tenant, newest first."""
-        tenant = self._requested_tenant(call, for_all_tenants=query.operator)
+        tenant = self._requested_tenant(request, for_all_tenants=query.operator)
         return await self._credentials.list_tokens(tenant, cursor=query.cursor, limit=query.limit)
 
-    async def create_token(self, call: Request, body: CreateTokenRequest) -> CreatedToken:
+    async def create_token(self, request: Request, body: CreateTokenRequest) -> CreatedToken:
         """Create a token. The response shows its text, which cannot be read again."""
         return await issue_token(
-            self._credentials, call, self._requested_tenant(call, for_all_tenants=body.operator), body
+            self._credentials, request, self._requested_tenant(request, for_all_tenants=body.operator), body
         )
 
-    async def get_token(self, call: Request, id: str) -> Token:
+    async def get_token(self, request: Request, id: str) -> Token:
         """Return a token."""
-        return await self._credentials.get_token(_credential_scope(call), id)
+        return await self._credentials.get_token(_credential_scope(request), id)
 
-    async def revoke_token(self, call: Request, id: str) -> Token:
+    async def revoke_token(self, request: Request, id: str) -> Token:
         """Revoke a token."""
-        return await self._credentials.revoke_token(_credential_scope(call), id, act=call.act())
+        return await self._credentials.revoke_token(_credential_scope(request), id, act=request.act())
 
     # -- workers --------------------------------------------------------------------------------------------
 
-    async def list_workers(self, call: Request, query: WorkerCredentialsQuery) -> Page[WorkerCredential]:
+    async def list_workers(self, request: Request, query: WorkerCredentialsQuery) -> Page[WorkerCredential]:
         """List the worker credentials of the tenant, ordered by ID."""
-        tenant = self._requested_tenant(call, for_all_tenants=query.shared)
+        tenant = self._requested_tenant(request, for_all_tenants=query.shared)
         return await self._credentials.list_worker_credentials(tenant, cursor=query.cursor, limit=query.limit)
 
-    async def create_worker(self, call: Request, body: CreateWorkerCredentialRequest) -> WorkerCredentialWithSecret:
+    async def create_worker(self, request: Request, body: CreateWorkerCredentialRequest) -> WorkerCredentialWithSecret:
         """Create a worker credential. The response shows its secret, which cannot be read again."""
         created = await self._credentials.create_worker_credential(
-            self._requested_tenant(call, for_all_tenants=body.shared),
+            self._requested_tenant(request, for_all_tenants=body.shared),
             body.id,
             types=body.types,
-            caller=call.caller,
-            act=call.act(),
+            caller=request.caller,
+            act=request.act(),
         )
         return WorkerCredentialWithSecret(**msgspec.structs.asdict(created.credential), secret=created.secret)
 
-    async def get_worker(self, call: Request, id: str) -> WorkerCredential:
+    async def get_worker(self, request: Request, id: str) -> WorkerCredential:
         """Return a worker credential."""
-        return await self._credentials.get_worker_credential(_credential_scope(call), id)
+        return await self._credentials.get_worker_credential(_credential_scope(request), id)
 
-    async def regenerate_worker(self, call: Request, id: str) -> WorkerCredentialWithSecret:
+    async def regenerate_worker(self, request: Request, id: str) -> WorkerCredentialWithSecret:
         """Replace the secret of a worker credential. Jobs that its workers run are released.
 
         The response shows the new secret, which cannot be read again.
         """
         regenerated = await self._credentials.regenerate_worker_credential(
-            _credential_scope(call), id, caller=call.caller, act=call.act()
+            _credential_scope(request), id, caller=request.caller, act=request.act()
         )
         await self._jobs.give_back(id, tenant=regenerated.credential.tenant)
         return WorkerCredentialWithSecret(**msgspec.structs.asdict(regenerated.credential), secret=regenerated.secret)
 
-    async def enable_worker(self, call: Request, id: str) -> WorkerCredential:
+    async def enable_worker(self, request: Request, id: str) -> WorkerCredential:
         """Enable a worker credential."""
         return await self._credentials.enable_worker_credential(
-            _credential_scope(call), id, enabled=True, act=call.act()
+            _credential_scope(request), id, enabled=True, act=request.act()
         )
 
-    async def disable_worker(self, call: Request, id: str) -> WorkerCredential:
+    async def disable_worker(self, request: Request, id: str) -> WorkerCredential:
         """Disable a worker credential at once. Jobs that its workers run are released."""
         disabled = await self._credentials.enable_worker_credential(
-            _credential_scope(call), id, enabled=False, act=call.act()
+            _credential_scope(request), id, enabled=False, act=request.act()
         )
         await self._jobs.give_back(id, tenant=disabled.tenant)
         return disabled
 
-    def _requested_tenant(self, call: Request, *, for_all_tenants: bool) -> str | None:
+    def _requested_tenant(self, request: Request, *, for_all_tenants: bool) -> str | None:
         if for_all_tenants:
-            call.require_operator("can manage credentials for all tenants")
+            request.require_operator("can manage credentials for all tenants")
             return None
-        return call.tenant
+        return request.tenant
 
 
 async def issue_token(
-    credentials: Credentials, call: Request, tenant: str | None, body: CreateTokenRequest
+    credentials: Credentials, request: Request, tenant: str | None, body: CreateTokenRequest
 ) -> CreatedToken:
     """Create a token for a tenant, or an operator token if `tenant` is `None`."""
     created = await credentials.create_token(
@@ -210,12 +210,12 @@ async def issue_token(
         grants=body.grants,
         limits=body.limits,
         expires_at=body.expires_at,
-        caller=call.caller,
-        act=call.act(),
+        caller=request.caller,
+        act=request.act(),
     )
     return CreatedToken(**msgspec.structs.asdict(created.token), token=created.text)
 
 
-def _credential_scope(call: Request) -> str | None:
+def _credential_scope(request: Request) -> str | None:
     """Return the tenant whose credentials the caller may manage, or `None` for all tenants."""
-    return None if call.caller.is_operator else call.tenant
+    return None if request.caller.is_operator else request.tenant

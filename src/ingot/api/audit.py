@@ -37,12 +37,12 @@ class AuditApi:
         """Return the routes of this module."""
         return [routes_of("admin")("GET", "/admin/audit", self.list_acts, Granted("admin.audit"))]
 
-    async def list_acts(self, call: Request, query: AuditQuery) -> Page[Entry]:
+    async def list_acts(self, request: Request, query: AuditQuery) -> Page[Entry]:
         """List the entries of the audit log, newest first."""
         if query.all:
-            call.require_operator("can read the audit log of all tenants")
+            request.require_operator("can read the audit log of all tenants")
         return await self._audit.list(
-            None if query.all else call.tenant,
+            None if query.all else request.tenant,
             action=query.action,
             who=query.who,
             target=query.target,

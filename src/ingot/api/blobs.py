@@ -91,151 +91,155 @@ class BlobsApi:
 
     # -- uploads --------------------------------------------------------------------------------------------
 
-    async def begin(self, call: Request, body: BeginUploadRequest) -> UploadPlan:
+    async def begin(self, request: Request, body: BeginUploadRequest) -> UploadPlan:
         """Begin an upload. The response says where to send the bytes, unless the tenant already has the blob."""
-        _require_upload_grant(call, body)
+        _require_upload_grant(request, body)
         upload = await self._uploads.begin(
             IncomingBlob(
-                tenant=call.tenant,
-                owner=call.caller.principal,
+                tenant=request.tenant,
+                owner=request.caller.principal,
                 size=body.size,
                 blob_id=body.blob_id,
                 sha256=body.sha256,
                 content_type=body.content_type or checks.guess_content_type(body.original_name or body.key or ""),
                 original_name=body.original_name,
-                owner_quota=call.caller.limits.quota_bytes,
+                owner_quota=request.caller.limits.quota_bytes,
             ),
             key=body.key,
             if_match=checks.if_match(body.if_match),
         )
-        return self._upload_urls.plan_upload(call, call.tenant, upload)
+        return self._upload_urls.plan_upload(request, request.tenant, upload)
 
-    async def get_upload(self, call: Request, id: str, query: UploadQuery) -> UploadResponse:
+    async def get_upload(self, request: Request, id: str, query: UploadQuery) -> UploadResponse:
         """Return the state of an upload, the parts that have arrived, and a new URL to continue it."""
-        await self._get_permitted_upload(call, id, query.blob_id)
-        parts = await self._uploads.list_parts(call.tenant, id)
+        await self._get_permitted_upload(request, id, query.blob_id)
+        parts = await self._uploads.list_parts(request.tenant, id)
         return self._upload_urls.describe_upload(
-            call, call.tenant, await self._uploads.get_with_plan(call.tenant, id), parts
+            request, request.tenant, await self._uploads.get_with_plan(request.tenant, id), parts
         )
 
-    async def give_up(self, call: Request, id: str) -> None:
+    async def give_up(self, request: Request, id: str) -> None:
         """Cancel an upload that is not done."""
-        await self._get_permitted_upload(call, id)
-        await self._uploads.cancel(call.tenant, id)
+        await self._get_permitted_upload(request, id)
+        await self._uploads.cancel(request.tenant, id)
 
-    async def sign_parts(self, call: Request, id: str, body: SignUploadPartsRequest) -> SignPartsResponse:
+    async def sign_parts(self, request: Request, id: str, body: SignUploadPartsRequest) -> SignPartsResponse:
         """Sign URLs for parts of an upload that goes to a bucket."""
-        await self._get_permitted_upload(call, id, body.blob_id)
+        await self._get_permitted_upload(request, id, body.blob_id)
         parts = [
             ObjectPart(number=part.number, size=part.size, sha256=checks.digest(part.sha256, name="SHA-256"))
             for part in body.parts
         ]
-        return SignPartsResponse(parts=await self._uploads.sign_parts(call.tenant, id, parts), expires_in=URL_SECONDS)
+        return SignPartsResponse(
+            parts=await self._uploads.sign_parts(request.tenant, id, parts), expires_in=URL_SECONDS
+        )
 
-    async def complete(self, call: Request, id: str, body: CompleteUploadRequest) -> Response[UploadResponse]:
+    async def complete(self, request: Request, id: str, body: CompleteUploadRequest) -> Response[UploadResponse]:
         """Verify the bytes that were sent and store the blob. With 202, a large blob is still being verified."""
-        await self._get_permitted_upload(call, id, body.blob_id)
-        finished = await self._uploads.complete(call.tenant, id, blob_id=body.blob_id, sha256=body.sha256)
+        await self._get_permitted_upload(request, id, body.blob_id)
+        finished = await self._uploads.complete(request.tenant, id, blob_id=body.blob_id, sha256=body.sha256)
         status = 202 if finished.upload.state is UploadState.VERIFYING else 200
         return Response(UploadResponse(upload=finished.upload, key=finished.key), status=status)
 
-    async def offset(self, call: Request, id: str, query: SignedUploadQuery) -> Response[Upload]:  # noqa: ARG002 - handlers share one signature
+    async def offset(self, request: Request, id: str, query: SignedUploadQuery) -> Response[Upload]:  # noqa: ARG002 - handlers share one signature
         """Return how many bytes of an upload have arrived, and stop any other client that is sending."""
         return _upload_response(await self._uploads.take_over(query.tenant, id))
 
-    async def receive(self, call: Request, id: str, query: SignedUploadQuery, body: RequestBody) -> Response[Upload]:
+    async def receive(self, request: Request, id: str, query: SignedUploadQuery, body: RequestBody) -> Response[Upload]:
         """Write the bytes of an upload from the beginning."""
-        return await self._receive_bytes(call, id, query, body)
+        return await self._receive_bytes(request, id, query, body)
 
     async def receive_more(
-        self, call: Request, id: str, query: SignedUploadQuery, body: RequestBody
+        self, request: Request, id: str, query: SignedUploadQuery, body: RequestBody
     ) -> Response[Upload]:
         """Write more bytes of an upload, starting at `Upload-Offset`."""
-        if not call.headers.has(OFFSET_HEADER):
+        if not request.headers.has(OFFSET_HEADER):
             raise InvalidInput("the header Upload-Offset is missing", hint="Send HEAD to the same URL to get it.")
-        return await self._receive_bytes(call, id, query, body)
+        return await self._receive_bytes(request, id, query, body)
 
     async def _receive_bytes(
-        self, call: Request, id: str, query: SignedUploadQuery, body: RequestBody
+        self, request: Request, id: str, query: SignedUploadQuery, body: RequestBody
     ) -> Response[Upload]:
-        call.headers.require_unique((OFFSET_HEADER,))
-        offset = call.headers.get(OFFSET_HEADER) if call.headers.has(OFFSET_HEADER) else "0"
+        request.headers.require_unique((OFFSET_HEADER,))
+        offset = request.headers.get(OFFSET_HEADER) if request.headers.has(OFFSET_HEADER) else "0"
         if offset is None or not offset.isascii() or not offset.isdigit() or len(offset) > 19:
             raise InvalidInput("the header Upload-Offset is not a whole number")
         return _upload_response(await self._uploads.receive(query.tenant, id, int(offset), body.chunks()))
 
-    async def _get_permitted_upload(self, call: Request, id: str, blob_id: str | None = None) -> Upload:
+    async def _get_permitted_upload(self, request: Request, id: str, blob_id: str | None = None) -> Upload:
         """Return an upload that the caller began or may write to. Raises `UploadNotFound`."""
-        upload = await self._uploads.get(call.tenant, id)
-        if not await self._may_send(call, upload, blob_id):
+        upload = await self._uploads.get(request.tenant, id)
+        if not await self._may_send(request, upload, blob_id):
             raise UploadNotFound(f"there is no upload {id[:64]!r}")
         return upload
 
-    async def _may_send(self, call: Request, upload: Upload, blob_id: str | None) -> bool:
+    async def _may_send(self, request: Request, upload: Upload, blob_id: str | None) -> bool:
         """Return whether the caller may continue an upload.
 
         An input can be sent by the caller that created the job, and by a caller that requested the same job and has the
         same file. The latter proves it with the announced blob ID, which it is not told. Both need a grant to create
         such jobs. Files of an attempt are uploaded through the routes in `files.py`.
         """
-        own = upload.owner == call.caller.principal
+        own = upload.owner == request.caller.principal
         if upload.job_id is None:
-            return own or call.caller.may("blobs.write", "*" if upload.key is None else f"keys/{upload.key}")
+            return own or request.caller.may("blobs.write", "*" if upload.key is None else f"keys/{upload.key}")
         if upload.file != "input" or not (own or (blob_id is not None and blob_id == upload.blob_id)):
             return False
-        job = await self._jobs.get(call.tenant, upload.job_id)
-        return call.caller.may("jobs.create", f"jobs/{job.type}")
+        job = await self._jobs.get(request.tenant, upload.job_id)
+        return request.caller.may("jobs.create", f"jobs/{job.type}")
 
     # -- blobs ----------------------------------------------------------------------------------------------
 
-    async def get(self, call: Request, id: str) -> BytesResponse | Response[bytes]:
+    async def get(self, request: Request, id: str) -> BytesResponse | Response[bytes]:
         """Download a blob that the tenant has a reference to."""
-        opened, references = await self._blobs.open_blob(call.tenant, id, _blob_scope(call.caller))
-        _visible_references(call.caller, id, references)
-        return await self._downloads.respond(call, opened, content_type=BINARY_CONTENT_TYPE, name=id)
+        opened, references = await self._blobs.open_blob(request.tenant, id, _blob_scope(request.caller))
+        _visible_references(request.caller, id, references)
+        return await self._downloads.respond(request, opened, content_type=BINARY_CONTENT_TYPE, name=id)
 
-    async def get_signed(self, call: Request, id: str, query: SignedDownloadQuery) -> BytesResponse | Response[bytes]:
+    async def get_signed(
+        self, request: Request, id: str, query: SignedDownloadQuery
+    ) -> BytesResponse | Response[bytes]:
         """Download a blob with a signed URL."""
         opened, _ = await self._blobs.open_blob(query.tenant, id)
-        return self._downloads.respond_with_bytes(call, opened, content_type=query.type, name=query.name)
+        return self._downloads.respond_with_bytes(request, opened, content_type=query.type, name=query.name)
 
-    async def url(self, call: Request, id: str, query: BlobUrlQuery) -> SignedUrl:
+    async def url(self, request: Request, id: str, query: BlobUrlQuery) -> SignedUrl:
         """Sign a URL at which the blob can be downloaded without a credential."""
-        content, references = await self._blobs.references(call.tenant, id, _blob_scope(call.caller))
-        _visible_references(call.caller, id, references)
+        content, references = await self._blobs.references(request.tenant, id, _blob_scope(request.caller))
+        _visible_references(request.caller, id, references)
         name = checks.file_name(query.name or id, name="name")
         kind = checks.content_type(query.content_type or checks.guess_content_type(name))
-        return await self._downloads.signed_url(call, content, content_type=kind, name=name, seconds=query.seconds)
+        return await self._downloads.signed_url(request, content, content_type=kind, name=name, seconds=query.seconds)
 
-    async def why(self, call: Request, id: str) -> BlobReferences:
+    async def why(self, request: Request, id: str) -> BlobReferences:
         """List the references in this tenant that keep a blob."""
-        content, references = await self._blobs.references(call.tenant, id, _blob_scope(call.caller))
-        visible = _visible_references(call.caller, id, references)
+        content, references = await self._blobs.references(request.tenant, id, _blob_scope(request.caller))
+        visible = _visible_references(request.caller, id, references)
         return BlobReferences(
             blob_id=id, size=content.size, sha256=content.sha256, damaged=content.damaged, references=visible
         )
 
-    async def verify(self, call: Request, id: str) -> VerifyBlobResponse:
+    async def verify(self, request: Request, id: str) -> VerifyBlobResponse:
         """Read all bytes of a blob and compare them with its digests."""
-        content, references = await self._blobs.references(call.tenant, id, _blob_scope(call.caller))
-        _visible_references(call.caller, id, references)
+        content, references = await self._blobs.references(request.tenant, id, _blob_scope(request.caller))
+        _visible_references(request.caller, id, references)
         return VerifyBlobResponse(blob_id=id, whole=await self._scrub.scrub_blob(content))
 
-    async def collect(self, call: Request, body: CollectBlobsRequest) -> BlobCollectionResult:
+    async def collect(self, request: Request, body: CollectBlobsRequest) -> BlobCollectionResult:
         """Run one round of the garbage collector, or preview it."""
-        call.require_operator("can run the garbage collector")
+        request.require_operator("can run the garbage collector")
         return await self._garbage_collector.preview() if body.dry_run else await self._garbage_collector.run_once()
 
 
-def _require_upload_grant(call: Request, body: BeginUploadRequest) -> None:
+def _require_upload_grant(request: Request, body: BeginUploadRequest) -> None:
     """Check that the caller may begin this upload.
 
     A payload needs a grant to create such jobs, and a limited size. Raises `Forbidden` or `PayloadTooLarge`.
     """
     if body.payload_of is None:
-        call.require("blobs.write", "*" if body.key is None else f"keys/{checks.key(body.key)}")
+        request.require("blobs.write", "*" if body.key is None else f"keys/{checks.key(body.key)}")
         return
-    call.require("jobs.create", f"jobs/{job_type(body.payload_of)}")
+    request.require("jobs.create", f"jobs/{job_type(body.payload_of)}")
     if body.key is not None:
         raise InvalidInput("key and payload_of were both set", hint="Leave out one of them: a payload has no key.")
     if body.size > PAYLOAD_BLOB_BYTES_MAX:

@@ -25,17 +25,17 @@ class BulkActionsApi:
         return [routes_of("jobs")("POST", "/jobs/actions", self.act, Granted("jobs.manage"))]
 
     async def act(
-        self, call: Request, body: CancelJobsRequest | RetryJobsRequest | ChangeJobsRequest
+        self, request: Request, body: CancelJobsRequest | RetryJobsRequest | ChangeJobsRequest
     ) -> BulkActionResult:
         """Cancel, retry or change all jobs that fit a filter. Repeat with `next_cursor` until it is `null`."""
-        call.require("jobs.manage", "*" if body.filter.type is None else f"jobs/{body.filter.type}")
+        request.require("jobs.manage", "*" if body.filter.type is None else f"jobs/{body.filter.type}")
         step = _step_options(body)
         match body:
             case CancelJobsRequest():
-                return await self._actions.cancel(call.tenant, **step)
+                return await self._actions.cancel(request.tenant, **step)
             case RetryJobsRequest():
                 return await self._actions.retry(
-                    call.tenant,
+                    request.tenant,
                     reset_attempts=body.reset_attempts,
                     priority=body.priority,
                     max_attempts=body.max_attempts,
@@ -43,7 +43,7 @@ class BulkActionsApi:
                     **step,
                 )
             case ChangeJobsRequest():
-                return await self._actions.change(call.tenant, priority=body.priority, **step)
+                return await self._actions.change(request.tenant, priority=body.priority, **step)
 
 
 def _step_options(body: BulkActionRequest) -> BulkActionOptions:

@@ -60,20 +60,20 @@ class ClaimsApi:
             route("POST", "/jobs/{id}/snooze", self.snooze),
         ]
 
-    async def claim(self, call: Request, body: ClaimRequest) -> Response[ClaimResponse | None]:
+    async def claim(self, request: Request, body: ClaimRequest) -> Response[ClaimResponse | None]:
         """Claim ready jobs. If there are none, wait for up to `wait_seconds`. The status is 204 without a job."""
         for type in body.types:
-            require_runnable_type(call, type)
+            require_runnable_type(request, type)
         claims = await self._jobs.claim(
-            await worker_id_of(self._authenticator, call, body.worker_id),
+            await worker_id_of(self._authenticator, request, body.worker_id),
             body.types,
             limit=body.limit,
             wait_seconds=body.wait_seconds,
-            tenant=tenant_scope(call),
+            tenant=tenant_scope(request),
             host=body.host,
             pid=body.pid,
         )
-        call.undo = partial(self._release_claims, claims)
+        request.undo = partial(self._release_claims, claims)
         return (
             Response(ClaimResponse(jobs=[_encode_claim(claim) for claim in claims])) if claims else Response(None, 204)
         )
@@ -83,35 +83,35 @@ class ClaimsApi:
         settles = [Settle(job_id=claim.job.id, fence=claim.fence, outcome=Release()) for claim in claims]
         await self._jobs.settle_many(settles)
 
-    async def heartbeat(self, call: Request, id: str, body: HeartbeatRequest) -> Heartbeat:
+    async def heartbeat(self, request: Request, id: str, body: HeartbeatRequest) -> Heartbeat:
         """Renew the lease of a job, report progress and append to the log."""
-        await require_job_access(self._jobs, call, id)
-        scope: dict[str, str | None] = {"tenant": tenant_scope(call), "worker": worker_scope(call)}
+        await require_job_access(self._jobs, request, id)
+        scope: dict[str, str | None] = {"tenant": tenant_scope(request), "worker": worker_scope(request)}
         heartbeat = await self._jobs.heartbeat(id, body.fence, progress=body.progress, **scope)
         if body.log:
             await self._jobs.append_log(id, body.fence, body.log, offset=body.log_offset, **scope)
         return heartbeat
 
-    async def complete(self, call: Request, id: str, body: CompleteRequest) -> Job:
+    async def complete(self, request: Request, id: str, body: CompleteRequest) -> Job:
         """Report that an attempt succeeded, with its result."""
-        settled = await self._settle(call, id, body.fence, _done_outcome(body))
+        settled = await self._settle(request, id, body.fence, _done_outcome(body))
         return await self._jobs.get(settled.tenant, settled.job_id)
 
-    async def fail(self, call: Request, id: str, body: FailRequest) -> Settled:
+    async def fail(self, request: Request, id: str, body: FailRequest) -> Settled:
         """Report that an attempt failed. The job is retried later unless `retry` is false or no attempts are left."""
-        return await self._settle(call, id, body.fence, _failed_outcome(body))
+        return await self._settle(request, id, body.fence, _failed_outcome(body))
 
-    async def release(self, call: Request, id: str, body: ReleaseRequest) -> Settled:
+    async def release(self, request: Request, id: str, body: ReleaseRequest) -> Settled:
         """Give a job back unfinished. This counts neither as a failure nor as a crash."""
-        return await self._settle(call, id, body.fence, Release())
+        return await self._settle(request, id, body.fence, Release())
 
-    async def snooze(self, call: Request, id: str, body: SnoozeRequest) -> Settled:
+    async def snooze(self, request: Request, id: str, body: SnoozeRequest) -> Settled:
         """End an attempt and run the job again later. This counts neither as a failure nor as a crash."""
-        return await self._settle(call, id, body.fence, Snooze(delay=checks.delay(body.seconds)))
+        return await self._settle(request, id, body.fence, Snooze(delay=checks.delay(body.seconds)))
 
-    async def settle(self, call: Request, body: SettleRequest) -> SettleResponse:
+    async def settle(self, request: Request, body: SettleRequest) -> SettleResponse:
         """Report how several attempts ended. Each has a result of its own."""
-        checked = [await self._check_entry(call, entry) for entry in body.jobs]
+        checked = [await self._check_entry(request, entry) for entry in body.jobs]
         outcomes = iter(await self._jobs.settle_many([settle for settle in checked if isinstance(settle, Settle)]))
         return SettleResponse(
             jobs=[
@@ -120,74 +120,80 @@ class ClaimsApi:
             ]
         )
 
-    async def _check_entry(self, call: Request, entry: AnySettleEntry) -> Settle | IngotError:
+    async def _check_entry(self, request: Request, entry: AnySettleEntry) -> Settle | IngotError:
         try:
-            await require_job_access(self._jobs, call, entry.id)
+            await require_job_access(self._jobs, request, entry.id)
             outcome = _outcome_of(entry)
         except IngotError as error:
             return error
         return Settle(
-            job_id=entry.id, fence=entry.fence, outcome=outcome, tenant=tenant_scope(call), worker=worker_scope(call)
+            job_id=entry.id,
+            fence=entry.fence,
+            outcome=outcome,
+            tenant=tenant_scope(request),
+            worker=worker_scope(request),
         )
 
-    async def _settle(self, call: Request, job_id: str, fence: int, outcome: Outcome) -> Settled:
-        await require_job_access(self._jobs, call, job_id)
-        return await self._jobs.settle(job_id, fence, outcome, tenant=tenant_scope(call), worker=worker_scope(call))
+    async def _settle(self, request: Request, job_id: str, fence: int, outcome: Outcome) -> Settled:
+        await require_job_access(self._jobs, request, job_id)
+        return await self._jobs.settle(
+            job_id, fence, outcome, tenant=tenant_scope(request), worker=worker_scope(request)
+        )
 
 
-async def require_job_access(jobs: Jobs, call: Request, job_id: str) -> None:
+async def require_job_access(jobs: Jobs, request: Request, job_id: str) -> None:
     """Check that the caller may run jobs of this type. Raises `JobNotFound`.
 
     Worker credentials need no check here, because the engine only accepts attempts that they claimed themselves.
     """
-    if worker_scope(call) is not None or call.caller.may("workers.run"):
+    if worker_scope(request) is not None or request.caller.may("workers.run"):
         return
-    job = await jobs.get(call.tenant, job_id)
+    job = await jobs.get(request.tenant, job_id)
     try:
-        require_runnable_type(call, job.type)
+        require_runnable_type(request, job.type)
     except Forbidden:
         raise JobNotFound(f"there is no job {job_id[:64]!r} for this worker") from None
 
 
-async def worker_id_of(authenticator: Authenticator, call: Request, requested_id: str | None) -> str:
+async def worker_id_of(authenticator: Authenticator, request: Request, requested_id: str | None) -> str:
     """Return the ID of the worker that sends a request.
 
     A worker credential can use its own ID, optionally with an instance name. A token can use any ID that belongs to no
     credential or database role. Raises `Forbidden` for other IDs.
     """
-    if call.caller.kind != "worker":
+    if request.caller.kind != "worker":
         if requested_id is not None and await authenticator.is_worker_name_taken(requested_id):
             raise Forbidden(
                 f"{requested_id[:64]} is the ID of a worker credential or role", hint="Choose another worker ID."
             )
-        return requested_id or call.caller.principal
-    own_id = call.headers.get("x-worker-id") or call.caller.id
-    if requested_id is not None and requested_id != own_id and requested_id.partition("/")[0] != call.caller.id:
+        return requested_id or request.caller.principal
+    own_id = request.headers.get("x-worker-id") or request.caller.id
+    if requested_id is not None and requested_id != own_id and requested_id.partition("/")[0] != request.caller.id:
         raise Forbidden(
-            f"the credential {call.caller.id} cannot be used for the worker {requested_id[:64]}",
-            hint=f"Use the worker ID {call.caller.id}, or {call.caller.id}/ followed by an instance name.",
+            f"the credential {request.caller.id} cannot be used for the worker {requested_id[:64]}",
+            hint=f"Use the worker ID {request.caller.id}, or {request.caller.id}/ followed by an instance name.",
         )
     return requested_id or own_id
 
 
-def tenant_scope(call: Request) -> str | None:
+def tenant_scope(request: Request) -> str | None:
     """Return the tenant whose jobs the caller runs, or `None` for all tenants."""
-    return call.caller.tenant if call.caller.kind == "worker" else call.tenant
+    return request.caller.tenant if request.caller.kind == "worker" else request.tenant
 
 
-def worker_scope(call: Request) -> str | None:
+def worker_scope(request: Request) -> str | None:
     """Return the worker credential whose attempts the caller may change, or `None` for all attempts."""
-    return call.caller.id if call.caller.kind == "worker" else None
+    return request.caller.id if request.caller.kind == "worker" else None
 
 
-def require_runnable_type(call: Request, type: str) -> None:
+def require_runnable_type(request: Request, type: str) -> None:
     """Raise `Forbidden` for a job type that the caller may not run."""
-    if call.caller.types and type not in call.caller.types:
+    if request.caller.types and type not in request.caller.types:
         raise Forbidden(
             f"the worker credential may not run jobs of the type {type[:64]}",
-            hint=f"The credential {call.caller.id} runs {', '.join(call.caller.types[:TYPES_SHOWN_MAX])}.",
+            hint=f"The credential {request.caller.id} runs {', '.join(request.caller.types[:TYPES_SHOWN_MAX])}.",
         )
-    call.require("workers.run", f"jobs/{type}")
+    request.require("workers.run", f"jobs/{type}")
 
 
 def _encode_claim(claim: Claim) -> msgspec.Raw:

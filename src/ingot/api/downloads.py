@@ -32,7 +32,7 @@ class Downloads:
         self._public_url = public_url
 
     async def respond(
-        self, call: Request, opened: OpenBlob, *, content_type: str, name: str
+        self, request: Request, opened: OpenBlob, *, content_type: str, name: str
     ) -> BytesResponse | Response[bytes]:
         """Respond with a blob or the requested range. Redirect to the bucket if the blob is there.
 
@@ -41,18 +41,18 @@ class Downloads:
         """
         content = opened.content
         in_bucket = self._bucket is not None and content.storage_key is not None
-        if in_bucket and call.method == "GET" and _selected_range(call, content).status != 304:
+        if in_bucket and request.method == "GET" and _selected_range(request, content).status != 304:
             url = await self.bucket_url(content, content_type=content_type, name=name, seconds=URL_SECONDS)
             headers = {"location": url, "etag": f'"{content.id}"', "cache-control": "no-store"}
             return Response(b"", status=307, headers=headers)
-        return self.respond_with_bytes(call, opened, content_type=content_type, name=name)
+        return self.respond_with_bytes(request, opened, content_type=content_type, name=name)
 
     def respond_with_bytes(
-        self, call: Request, opened: OpenBlob, *, content_type: str, name: str
+        self, request: Request, opened: OpenBlob, *, content_type: str, name: str
     ) -> BytesResponse | Response[bytes]:
         """Respond with a blob or the requested range, without a redirect."""
         content = opened.content
-        chosen = _selected_range(call, content)
+        chosen = _selected_range(request, content)
         headers = {
             **DOWNLOAD_HEADERS,
             **chosen.headers,
@@ -62,7 +62,7 @@ class Downloads:
         }
         if chosen.status == 304:
             return Response(b"", status=304, headers=headers)
-        self._counters.bytes_out += chosen.length if call.method == "GET" else 0
+        self._counters.bytes_out += chosen.length if request.method == "GET" else 0
         return BytesResponse(
             length=chosen.length,
             chunks=opened.chunks(chosen.start, chosen.end),
@@ -79,7 +79,7 @@ class Downloads:
 
     async def signed_url(
         self,
-        call: Request,
+        request: Request,
         content: Content,
         *,
         content_type: str,
@@ -95,9 +95,9 @@ class Downloads:
             url = await self.bucket_url(content, content_type=content_type, name=name, seconds=seconds)
             return SignedUrl(url=url, expires_in=seconds)
         path = f"{PREFIX}/blobs/{content.id}/bytes"
-        params = {"tenant": tenant or call.tenant, "name": name, "type": content_type}
+        params = {"tenant": tenant or request.tenant, "name": name, "type": content_type}
         signed = self._signer.sign("GET", path, params, seconds)
-        return SignedUrl(url=f"{self._public_url or call.base_url}{signed}", expires_in=seconds)
+        return SignedUrl(url=f"{self._public_url or request.base_url}{signed}", expires_in=seconds)
 
     async def bucket_url(self, content: Content, *, content_type: str, name: str, seconds: int) -> str:
         """Sign a URL of the bucket for a blob that is stored there."""
@@ -111,5 +111,5 @@ class Downloads:
         )
 
 
-def _selected_range(call: Request, content: Content) -> SelectedRange:
-    return select_range(call, size=content.size, etag=f'"{content.id}"')
+def _selected_range(request: Request, content: Content) -> SelectedRange:
+    return select_range(request, size=content.size, etag=f'"{content.id}"')

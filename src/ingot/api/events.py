@@ -82,26 +82,26 @@ class EventsApi:
             route("GET", "/events/stream", self.stream, read, rate="wait", headers=("Last-Event-ID",)),
         ]
 
-    async def list(self, call: Request, query: EventsQuery) -> Page[Event]:
+    async def list(self, request: Request, query: EventsQuery) -> Page[Event]:
         """List events, oldest first. Send `next_cursor` as `after` to continue."""
         if query.after is not None:
-            await self._events.check_position(call.tenant, query.after)
-        events = await self._events.read(call.tenant, after=query.after, limit=query.limit)
-        items = [event for event in events if call.caller.may("events.read", f"events/{event.name}")]
+            await self._events.check_position(request.tenant, query.after)
+        events = await self._events.read(request.tenant, after=query.after, limit=query.limit)
+        items = [event for event in events if request.caller.may("events.read", f"events/{event.name}")]
         return Page(items=items, next_cursor=events[-1].id if events else query.after)
 
-    async def publish(self, call: Request, body: PublishEventRequest) -> Response[PublishEventResponse]:
+    async def publish(self, request: Request, body: PublishEventRequest) -> Response[PublishEventResponse]:
         """Publish an event of your own. Return 200 if it was published before with the same key."""
-        call.require("events.create", f"events/{body.name}")
-        key = call.resolve_idempotency_key(body.dedupe_key)
-        event = await self._events.publish(call.tenant, body.name, bytes(body.data), dedupe_key=key)
+        request.require("events.create", f"events/{body.name}")
+        key = request.resolve_idempotency_key(body.dedupe_key)
+        event = await self._events.publish(request.tenant, body.name, bytes(body.data), dedupe_key=key)
         return Response(PublishEventResponse(id=event.id, cursor=event.id), 201 if event.created else 200)
 
-    async def stream(self, call: Request, query: StreamQuery) -> StreamResponse:
+    async def stream(self, request: Request, query: StreamQuery) -> StreamResponse:
         """Stream events as they happen: new ones only, or all after `Last-Event-ID`."""
-        event_filter = self._filter_of(call.caller.grants, _parse_names(query.name))
-        after = call.headers.get("last-event-id") or query.after
-        return StreamResponse(await self._feeds.follow(call.tenant, after, event_filter.matches))
+        event_filter = self._filter_of(request.caller.grants, _parse_names(query.name))
+        after = request.headers.get("last-event-id") or query.after
+        return StreamResponse(await self._feeds.follow(request.tenant, after, event_filter.matches))
 
     def _filter_of(self, grants: tuple[Grant, ...], names: tuple[str, ...]) -> EventFilter:
         """Return a filter that all streams with the same grants and names share."""

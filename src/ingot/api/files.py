@@ -51,19 +51,19 @@ class FilesApi:
             route("POST", "/jobs/{id}/uploads/{upload}/complete", self.complete, run, other_statuses=(202,)),
         ]
 
-    async def list(self, call: Request, id: str) -> Page[JobFile]:
+    async def list(self, request: Request, id: str) -> Page[JobFile]:
         """List the files of a job: inputs, outputs, logs, checkpoints, and the payload if it is a blob."""
-        await get_visible_job(self._jobs, call, id)
-        return Page(items=[*await self._jobs.files(call.tenant, id)])
+        await get_visible_job(self._jobs, request, id)
+        return Page(items=[*await self._jobs.files(request.tenant, id)])
 
-    async def download(self, call: Request, id: str, body: DownloadFileRequest) -> FileUrl:
+    async def download(self, request: Request, id: str, body: DownloadFileRequest) -> FileUrl:
         """Sign a URL at which an attempt downloads an input, its payload or a checkpoint."""
-        running = await self._get_running_job(call, id, body.fence)
+        running = await self._get_running_job(request, id, body.fence)
         file, content = await self._jobs.open_file(
-            id, body.fence, body.kind, body.name, tenant=running.tenant, worker=worker_scope(call)
+            id, body.fence, body.kind, body.name, tenant=running.tenant, worker=worker_scope(request)
         )
         signed_url = await self._downloads.signed_url(
-            call, content, content_type=file.content_type, name=file.name, tenant=running.tenant
+            request, content, content_type=file.content_type, name=file.name, tenant=running.tenant
         )
         return FileUrl(
             url=signed_url.url,
@@ -73,32 +73,32 @@ class FilesApi:
             data=self._downloads.inline_bytes(content),
         )
 
-    async def begin(self, call: Request, id: str, body: BeginFileUploadRequest) -> UploadPlan:
+    async def begin(self, request: Request, id: str, body: BeginFileUploadRequest) -> UploadPlan:
         """Begin the upload of an output, a checkpoint or the log of an attempt.
 
         If the request contains all bytes, the upload is done at once.
         """
-        running = await self._get_running_job(call, id, body.fence)
+        running = await self._get_running_job(request, id, body.fence)
         name = _file_name(body, running)
         _check_checkpoint_size(body)
         upload = await self._uploads.begin(
             IncomingBlob(
                 tenant=running.tenant,
-                owner=call.caller.principal,
+                owner=request.caller.principal,
                 size=body.size,
                 blob_id=body.blob_id,
                 sha256=body.sha256,
                 content_type=body.content_type or ("text/plain" if body.kind == "log" else guess_content_type(name)),
-                owner_quota=call.caller.limits.quota_bytes,
+                owner_quota=request.caller.limits.quota_bytes,
             ),
             file=JobFileTarget(job_id=id, kind=body.kind, name=name, fence=body.fence),
             data=body.data,
         )
-        return self._upload_urls.plan_upload(call, running.tenant, upload)
+        return self._upload_urls.plan_upload(request, running.tenant, upload)
 
-    async def sign_parts(self, call: Request, id: str, upload: str, body: SignFilePartsRequest) -> SignPartsResponse:
+    async def sign_parts(self, request: Request, id: str, upload: str, body: SignFilePartsRequest) -> SignPartsResponse:
         """Sign URLs for parts of an attempt's upload that goes to a bucket."""
-        running = await self._get_running_job(call, id, body.fence)
+        running = await self._get_running_job(request, id, body.fence)
         await self._uploads.get_for_attempt(running.tenant, upload, job_id=id, fence=body.fence)
         parts = [
             ObjectPart(number=part.number, size=part.size, sha256=digest(part.sha256, name="SHA-256"))
@@ -107,32 +107,34 @@ class FilesApi:
         signed_parts = await self._uploads.sign_parts(running.tenant, upload, parts)
         return SignPartsResponse(parts=signed_parts, expires_in=URL_SECONDS)
 
-    async def renew(self, call: Request, id: str, upload: str, body: RenewFileUploadRequest) -> UploadResponse:
+    async def renew(self, request: Request, id: str, upload: str, body: RenewFileUploadRequest) -> UploadResponse:
         """Sign a new URL to continue an attempt's upload, and list the parts that have arrived."""
-        running = await self._get_running_job(call, id, body.fence)
+        running = await self._get_running_job(request, id, body.fence)
         await self._uploads.get_for_attempt(running.tenant, upload, job_id=id, fence=body.fence)
         parts = await self._uploads.list_parts(running.tenant, upload)
         return self._upload_urls.describe_upload(
-            call, running.tenant, await self._uploads.get_with_plan(running.tenant, upload), parts
+            request, running.tenant, await self._uploads.get_with_plan(running.tenant, upload), parts
         )
 
     async def complete(
-        self, call: Request, id: str, upload: str, body: CompleteFileUploadRequest
+        self, request: Request, id: str, upload: str, body: CompleteFileUploadRequest
     ) -> Response[UploadResponse]:
         """Verify and store the file that was sent. With 202, a large file is still being verified.
 
         A log or checkpoint becomes visible at once, an output when its attempt succeeds.
         """
-        running = await self._get_running_job(call, id, body.fence)
+        running = await self._get_running_job(request, id, body.fence)
         await self._uploads.get_for_attempt(running.tenant, upload, job_id=id, fence=body.fence)
         finished = await self._uploads.complete(running.tenant, upload, blob_id=body.blob_id, sha256=body.sha256)
         status = 202 if finished.upload.state is UploadState.VERIFYING else 200
         return Response(UploadResponse(upload=finished.upload), status=status)
 
-    async def _get_running_job(self, call: Request, job_id: str, fence: int) -> RunningJob:
+    async def _get_running_job(self, request: Request, job_id: str, fence: int) -> RunningJob:
         """Return the job if it runs under this fence for this caller. Raises `JobNotFound` or `LeaseLost`."""
-        await require_job_access(self._jobs, call, job_id)
-        return await self._jobs.get_running_job(job_id, fence, tenant=tenant_scope(call), worker=worker_scope(call))
+        await require_job_access(self._jobs, request, job_id)
+        return await self._jobs.get_running_job(
+            job_id, fence, tenant=tenant_scope(request), worker=worker_scope(request)
+        )
 
 
 def _file_name(body: BeginFileUploadRequest, running: RunningJob) -> str:

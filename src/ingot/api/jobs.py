@@ -110,29 +110,29 @@ class JobsApi:
 
     # -- creating -------------------------------------------------------------------------------------------
 
-    async def create(self, call: Request, body: CreateJobRequest) -> Response[CreateJobResponse]:
+    async def create(self, request: Request, body: CreateJobRequest) -> Response[CreateJobResponse]:
         """Create a job. Return 200 with an existing job if its idempotency key matches or its work can be reused.
 
         With uploads, the response says where to send the bytes. The job is ready when all uploads are complete.
         """
-        options = _job_options(call, body)
-        if (key := call.resolve_idempotency_key(body.idempotency_key)) is not None:
+        options = _job_options(request, body)
+        if (key := request.resolve_idempotency_key(body.idempotency_key)) is not None:
             options["idempotency_key"] = key
         if body.uploads:
-            job = await self._create_with_uploads(call, body, options)
+            job = await self._create_with_uploads(request, body, options)
         else:
-            enqueued = await self._jobs.enqueue(call.tenant, body.type, bytes(body.payload), **options)
+            enqueued = await self._jobs.enqueue(request.tenant, body.type, bytes(body.payload), **options)
             if enqueued.reused:
                 enqueued = await self._complete_existing_uploads(enqueued, len(body.inputs))
-            job = _create_response(call, enqueued)
+            job = _create_response(request, enqueued)
         return Response(job, 201 if job.created else 200, {"location": f"{PREFIX}/jobs/{job.id}"})
 
     async def _create_with_uploads(
-        self, call: Request, body: CreateJobRequest, options: JobOptions
+        self, request: Request, body: CreateJobRequest, options: JobOptions
     ) -> CreateJobResponse:
         """Create a job together with the uploads that it waits for, or return the existing job with its uploads."""
-        order = new_job(call.tenant, body.type, bytes(body.payload), **options)
-        prepared = await self._prepare_uploads(call, order, body)
+        order = new_job(request.tenant, body.type, bytes(body.payload), **options)
+        prepared = await self._prepare_uploads(request, order, body)
         try:
             uploads = tuple(upload.command for upload in prepared)
             (enqueued,) = await self._jobs.enqueue_many([msgspec.structs.replace(order, uploads=uploads)])
@@ -146,14 +146,14 @@ class JobsApi:
             inputs = len(body.inputs) + len(prepared)
             uploads_of_job = await self._rejoin_uploads(enqueued, inputs, new_uploads=prepared)
         # Read the job again, because uploads of blobs that the tenant already has are done by now.
-        job = await self._jobs.get(call.tenant, enqueued.job.id)
+        job = await self._jobs.get(request.tenant, enqueued.job.id)
         # One of its uploads has failed or was canceled just now, so the job cannot be reused any more.
         if enqueued.reused and job.status is JobStatus.CANCELED:
-            return await self._create_with_uploads(call, body, options)
-        plans = [self._upload_urls.plan_upload(call, call.tenant, upload) for upload in uploads_of_job]
-        return _create_response(call, msgspec.structs.replace(enqueued, job=job), uploads=plans)
+            return await self._create_with_uploads(request, body, options)
+        plans = [self._upload_urls.plan_upload(request, request.tenant, upload) for upload in uploads_of_job]
+        return _create_response(request, msgspec.structs.replace(enqueued, job=job), uploads=plans)
 
-    async def _prepare_uploads(self, call: Request, order: NewJob, body: CreateJobRequest) -> list[PreparedUpload]:
+    async def _prepare_uploads(self, request: Request, order: NewJob, body: CreateJobRequest) -> list[PreparedUpload]:
         validation.check_integer(
             len(body.inputs) + len(body.uploads), name="the number of inputs", minimum=0, maximum=INPUTS_MAX
         )
@@ -161,13 +161,13 @@ class JobsApi:
         try:
             for n, upload in enumerate(body.uploads):
                 incoming = IncomingBlob(
-                    tenant=call.tenant,
-                    owner=call.caller.principal,
+                    tenant=request.tenant,
+                    owner=request.caller.principal,
                     size=upload.size,
                     blob_id=upload.blob_id,
                     sha256=upload.sha256,
                     content_type=upload.content_type or guess_content_type(upload.name),
-                    owner_quota=call.caller.limits.quota_bytes,
+                    owner_quota=request.caller.limits.quota_bytes,
                 )
                 file = JobFileTarget(job_id=order.id, kind="input", name=file_name(upload.name))
                 prepared.append(
@@ -207,103 +207,105 @@ class JobsApi:
         for upload in prepared:
             await self._uploads.discard_prepared(upload)
 
-    async def create_many(self, call: Request, body: CreateJobsRequest) -> CreateJobsResponse:
+    async def create_many(self, request: Request, body: CreateJobsRequest) -> CreateJobsResponse:
         """Create several jobs, either all or none."""
-        if call.headers.has("idempotency-key"):
+        if request.headers.has("idempotency-key"):
             raise InvalidInput(
                 "the header Idempotency-Key does not apply to several jobs", hint="Set idempotency_key in each job."
             )
-        orders = [new_job(call.tenant, job.type, bytes(job.payload), **_job_options(call, job)) for job in body.jobs]
+        orders = [
+            new_job(request.tenant, job.type, bytes(job.payload), **_job_options(request, job)) for job in body.jobs
+        ]
         enqueued_jobs = await self._jobs.enqueue_many(orders)
         completed_jobs = [
             await self._complete_existing_uploads(enqueued, len(order.inputs)) if enqueued.reused else enqueued
             for enqueued, order in zip(enqueued_jobs, orders, strict=True)
         ]
-        return CreateJobsResponse(jobs=[_redact_reused_job(call, enqueued) for enqueued in completed_jobs])
+        return CreateJobsResponse(jobs=[_redact_reused_job(request, enqueued) for enqueued in completed_jobs])
 
     # -- reading --------------------------------------------------------------------------------------------
 
-    async def get(self, call: Request, id: str) -> Job:
+    async def get(self, request: Request, id: str) -> Job:
         """Return a job."""
-        return await get_visible_job(self._jobs, call, id)
+        return await get_visible_job(self._jobs, request, id)
 
-    async def wait(self, call: Request, id: str, query: WaitQuery) -> Job:
+    async def wait(self, request: Request, id: str, query: WaitQuery) -> Job:
         """Wait until a job has finished, for at most `wait_seconds`, and return it."""
-        await get_visible_job(self._jobs, call, id)
-        return await self._jobs.wait(call.tenant, id, seconds=query.wait_seconds)
+        await get_visible_job(self._jobs, request, id)
+        return await self._jobs.wait(request.tenant, id, seconds=query.wait_seconds)
 
-    async def list(self, call: Request, query: JobsQuery) -> Page[Job]:
+    async def list(self, request: Request, query: JobsQuery) -> Page[Job]:
         """List jobs that fit all filters, newest first."""
-        call.require("jobs.read", "*" if query.type is None else f"jobs/{query.type}")
-        return await self._jobs.list(call.tenant, **msgspec.structs.asdict(query))
+        request.require("jobs.read", "*" if query.type is None else f"jobs/{query.type}")
+        return await self._jobs.list(request.tenant, **msgspec.structs.asdict(query))
 
-    async def summary(self, call: Request, query: SummaryQuery) -> Summary:
+    async def summary(self, request: Request, query: SummaryQuery) -> Summary:
         """Count the jobs that fit all filters. The numbers are exact unless `more` is true."""
-        call.require("jobs.read", "*" if query.type is None else f"jobs/{query.type}")
-        return await self._jobs.summary(call.tenant, **msgspec.structs.asdict(query))
+        request.require("jobs.read", "*" if query.type is None else f"jobs/{query.type}")
+        return await self._jobs.summary(request.tenant, **msgspec.structs.asdict(query))
 
-    async def attempts(self, call: Request, id: str) -> Page[Attempt]:
+    async def attempts(self, request: Request, id: str) -> Page[Attempt]:
         """List the attempts of a job, oldest first."""
-        await get_visible_job(self._jobs, call, id)
-        return Page(items=[*await self._jobs.attempts(call.tenant, id)])
+        await get_visible_job(self._jobs, request, id)
+        return Page(items=[*await self._jobs.attempts(request.tenant, id)])
 
-    async def explain(self, call: Request, id: str) -> Explanation:
+    async def explain(self, request: Request, id: str) -> Explanation:
         """Explain why a job is not running."""
-        await get_visible_job(self._jobs, call, id)
-        return await self._jobs.explain(call.tenant, id)
+        await get_visible_job(self._jobs, request, id)
+        return await self._jobs.explain(request.tenant, id)
 
-    async def batch(self, call: Request, batch: str) -> Batch:
+    async def batch(self, request: Request, batch: str) -> Batch:
         """Count the jobs of a batch."""
-        call.require("jobs.read")
-        return await self._jobs.batch(call.tenant, batch)
+        request.require("jobs.read")
+        return await self._jobs.batch(request.tenant, batch)
 
-    async def definitions(self, call: Request) -> Page[Definition]:
+    async def definitions(self, request: Request) -> Page[Definition]:
         """List the definitions that apply in the tenant, ordered by type."""
-        definitions: Sequence[Definition] = await self._jobs.definitions(tenant=call.tenant)
-        return Page(items=[item for item in definitions if call.caller.may("jobs.read", f"jobs/{item.type}")])
+        definitions: Sequence[Definition] = await self._jobs.definitions(tenant=request.tenant)
+        return Page(items=[item for item in definitions if request.caller.may("jobs.read", f"jobs/{item.type}")])
 
     # -- controlling ----------------------------------------------------------------------------------------
 
-    async def cancel(self, call: Request, id: str) -> Job:
+    async def cancel(self, request: Request, id: str) -> Job:
         """Cancel a waiting job, or ask a running job to stop."""
-        await get_visible_job(self._jobs, call, id, "jobs.manage")
-        return await self._jobs.cancel(call.tenant, id)
+        await get_visible_job(self._jobs, request, id, "jobs.manage")
+        return await self._jobs.cancel(request.tenant, id)
 
-    async def retry(self, call: Request, id: str, body: RetryJobRequest) -> Job:
+    async def retry(self, request: Request, id: str, body: RetryJobRequest) -> Job:
         """Run a finished job again."""
-        await get_visible_job(self._jobs, call, id, "jobs.manage")
-        return await self._jobs.retry(call.tenant, id, **msgspec.structs.asdict(body))
+        await get_visible_job(self._jobs, request, id, "jobs.manage")
+        return await self._jobs.retry(request.tenant, id, **msgspec.structs.asdict(body))
 
-    async def change(self, call: Request, id: str, body: ChangeJobRequest) -> Job:
+    async def change(self, request: Request, id: str, body: ChangeJobRequest) -> Job:
         """Change the priority, time or attempts of a waiting job, or the tags of any job."""
-        await get_visible_job(self._jobs, call, id, "jobs.manage")
-        return await self._jobs.reschedule(call.tenant, id, **msgspec.structs.asdict(body))
+        await get_visible_job(self._jobs, request, id, "jobs.manage")
+        return await self._jobs.reschedule(request.tenant, id, **msgspec.structs.asdict(body))
 
-    async def pauses(self, call: Request) -> Page[Pause]:
+    async def pauses(self, request: Request) -> Page[Pause]:
         """List paused job types."""
-        pauses = await self._jobs.pauses(call.tenant)
-        return Page(items=[pause for pause in pauses if call.caller.may("jobs.read", f"jobs/{pause.type}")])
+        pauses = await self._jobs.pauses(request.tenant)
+        return Page(items=[pause for pause in pauses if request.caller.may("jobs.read", f"jobs/{pause.type}")])
 
-    async def pause(self, call: Request, type: str) -> Pause:
+    async def pause(self, request: Request, type: str) -> Pause:
         """Pause a job type: workers get no more jobs of this type. Running jobs continue."""
-        call.require("jobs.manage", f"jobs/{type}")
-        return await self._jobs.pause(call.tenant, type, by=call.caller.principal, act=call.act())
+        request.require("jobs.manage", f"jobs/{type}")
+        return await self._jobs.pause(request.tenant, type, by=request.caller.principal, act=request.act())
 
-    async def resume(self, call: Request, type: str) -> None:
+    async def resume(self, request: Request, type: str) -> None:
         """Resume a paused job type."""
-        call.require("jobs.manage", f"jobs/{type}")
-        await self._jobs.resume(call.tenant, type, act=call.act())
+        request.require("jobs.manage", f"jobs/{type}")
+        await self._jobs.resume(request.tenant, type, act=request.act())
 
 
-def _create_response(call: Request, enqueued: Enqueued, **fields: Any) -> CreateJobResponse:
-    job = msgspec.structs.asdict(_redact_reused_job(call, enqueued).job)
+def _create_response(request: Request, enqueued: Enqueued, **fields: Any) -> CreateJobResponse:
+    job = msgspec.structs.asdict(_redact_reused_job(request, enqueued).job)
     return CreateJobResponse(**job, created=enqueued.created, reused=enqueued.reused, **fields)
 
 
-def _redact_reused_job(call: Request, enqueued: Enqueued) -> Enqueued:
+def _redact_reused_job(request: Request, enqueued: Enqueued) -> Enqueued:
     """Hide the private fields of a reused job from a caller that may create jobs but not read them."""
     job = enqueued.job
-    if not enqueued.reused or call.caller.may("jobs.read", f"jobs/{job.type}"):
+    if not enqueued.reused or request.caller.may("jobs.read", f"jobs/{job.type}"):
         return enqueued
     redacted = msgspec.structs.replace(
         job,
@@ -316,9 +318,9 @@ def _redact_reused_job(call: Request, enqueued: Enqueued) -> Enqueued:
     return msgspec.structs.replace(enqueued, job=redacted)
 
 
-def _job_options(call: Request, body: JobSpec) -> JobOptions:
+def _job_options(request: Request, body: JobSpec) -> JobOptions:
     """Return the options of a new job. Raises `Forbidden` for a job type that the caller may not create."""
-    call.require("jobs.create", f"jobs/{body.type}")
+    request.require("jobs.create", f"jobs/{body.type}")
     options: dict[str, Any] = {}
     # Most jobs have no options, and this comparison is faster than checking each.
     if (values := _option_values_of(body)) != DEFAULT_OPTION_VALUES:
@@ -333,16 +335,16 @@ def _job_options(call: Request, body: JobSpec) -> JobOptions:
         options["on_dead"] = body.on_dead
     if body.force:
         options["force"] = True
-    if call.trace_id is not None:
-        options.setdefault("trace_id", call.trace_id)
+    if request.trace_id is not None:
+        options.setdefault("trace_id", request.trace_id)
     if body.inputs or body.payload_blob is not None:
-        options["owner_quota"] = call.caller.limits.quota_bytes
-    return cast("JobOptions", {**options, "created_by": call.caller.principal})
+        options["owner_quota"] = request.caller.limits.quota_bytes
+    return cast("JobOptions", {**options, "created_by": request.caller.principal})
 
 
-async def get_visible_job(jobs: Jobs, call: Request, job_id: str, action: str = "jobs.read") -> Job:
+async def get_visible_job(jobs: Jobs, request: Request, job_id: str, action: str = "jobs.read") -> Job:
     """Return a job on which the caller may perform the action. Raises `JobNotFound` otherwise."""
-    job = await jobs.get(call.tenant, job_id)
-    if not call.caller.may(action, f"jobs/{job.type}"):
+    job = await jobs.get(request.tenant, job_id)
+    if not request.caller.may(action, f"jobs/{job.type}"):
         raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
     return job

@@ -55,68 +55,68 @@ class KeysApi:
             route("POST", "/admin/keys/purge", self.purge, Granted("admin.blobs")),
         ]
 
-    async def list(self, call: Request, query: KeyListQuery) -> Page[Key]:
+    async def list(self, request: Request, query: KeyListQuery) -> Page[Key]:
         """List the keys that begin with a prefix, in the order of their UTF-8 bytes."""
-        call.require("blobs.read", _resource(query.prefix))
-        page = await self._blobs.keys(call.tenant, prefix=query.prefix, cursor=query.cursor, limit=query.limit)
-        visible = [key for key in page.items if call.caller.may("blobs.read", _resource(key.key))]
+        request.require("blobs.read", _resource(query.prefix))
+        page = await self._blobs.keys(request.tenant, prefix=query.prefix, cursor=query.cursor, limit=query.limit)
+        visible = [key for key in page.items if request.caller.may("blobs.read", _resource(key.key))]
         return Page(items=visible, next_cursor=page.next_cursor)
 
-    async def put(self, call: Request, key: str, query: PutKeyQuery, body: RequestBody) -> Response[Key]:
+    async def put(self, request: Request, key: str, query: PutKeyQuery, body: RequestBody) -> Response[Key]:
         """Store the body under a new key. To replace an existing key, send `If-Match`."""
-        call.require("blobs.write", _resource(checks.key(key)))
+        request.require("blobs.write", _resource(checks.key(key)))
         incoming = IncomingBlob(
-            tenant=call.tenant,
-            owner=call.caller.principal,
+            tenant=request.tenant,
+            owner=request.caller.principal,
             size=body.length,
             blob_id=query.blob_id,
             sha256=query.sha256,
             content_type=_content_type_of(body.content_type, query.name or key),
             original_name=query.name,
-            owner_quota=call.caller.limits.quota_bytes,
+            owner_quota=request.caller.limits.quota_bytes,
         )
-        return await self._put(call, key, body, incoming)
+        return await self._put(request, key, body, incoming)
 
-    async def post(self, call: Request, body: RequestBody) -> Response[Key]:
+    async def post(self, request: Request, body: RequestBody) -> Response[Key]:
         """Store a file that is sent as a form: the field `key` first, then the file `blob`."""
         form = await Form.read(body, file="blob")
         key = checks.key(form.fields.get("key") or _raise_missing_key())
-        call.require("blobs.write", _resource(key))
+        request.require("blobs.write", _resource(key))
         if form.file is None:
             raise InvalidInput("the form has no file", hint="Send it last, as in curl -F key=NAME -F blob=@FILE.")
         incoming = IncomingBlob(
-            tenant=call.tenant,
-            owner=call.caller.principal,
+            tenant=request.tenant,
+            owner=request.caller.principal,
             blob_id=form.fields.get("blob_id"),
             sha256=form.fields.get("sha256"),
             content_type=_content_type_of(form.file.content_type, form.file.name or key),
             original_name=form.file.name,
-            owner_quota=call.caller.limits.quota_bytes,
+            owner_quota=request.caller.limits.quota_bytes,
         )
-        return await self._put(call, key, form.file, incoming)
+        return await self._put(request, key, form.file, incoming)
 
-    async def get(self, call: Request, key: str) -> BytesResponse | Response[bytes]:
+    async def get(self, request: Request, key: str) -> BytesResponse | Response[bytes]:
         """Download the blob of a key, or a range of it. If the blob is in a bucket, redirect there with 307."""
-        call.require("blobs.read", _resource(key))
-        stored_key, opened = await self._blobs.open_key(call.tenant, key)
+        request.require("blobs.read", _resource(key))
+        stored_key, opened = await self._blobs.open_key(request.tenant, key)
         name = stored_key.original_name or key.rpartition("/")[2]
-        return await self._downloads.respond(call, opened, content_type=stored_key.content_type, name=name)
+        return await self._downloads.respond(request, opened, content_type=stored_key.content_type, name=name)
 
-    async def delete(self, call: Request, key: str) -> Key:
+    async def delete(self, request: Request, key: str) -> Key:
         """Delete a key and return it as it was. Its blob is deleted later if it has no other references."""
-        call.require("blobs.delete", _resource(key))
-        if call.headers.has("if-none-match"):
+        request.require("blobs.delete", _resource(key))
+        if request.headers.has("if-none-match"):
             raise InvalidInput("If-None-Match cannot be used to delete a key", hint="Leave out If-None-Match.")
-        return await self._blobs.delete(call.tenant, key, if_match=_if_match(call))
+        return await self._blobs.delete(request.tenant, key, if_match=_if_match(request))
 
-    async def usage(self, call: Request, query: UsageQuery) -> Usage:
+    async def usage(self, request: Request, query: UsageQuery) -> Usage:
         """Return the usage and the quota of the tenant, or of the caller in it."""
         if query.of == "caller":
-            used = await self._blobs.usage(call.tenant, call.caller.principal)
-            return msgspec.structs.replace(used, quota_bytes=call.caller.limits.quota_bytes)
-        return await self._blobs.usage(call.tenant)
+            used = await self._blobs.usage(request.tenant, request.caller.principal)
+            return msgspec.structs.replace(used, quota_bytes=request.caller.limits.quota_bytes)
+        return await self._blobs.usage(request.tenant)
 
-    async def purge(self, call: Request, body: PurgeKeysRequest) -> PurgeResult:
+    async def purge(self, request: Request, body: PurgeKeysRequest) -> PurgeResult:
         """Delete all keys that one caller set, or with `all` the keys of all callers in the tenant."""
         if (body.owner is None) is not body.all:
             raise InvalidInput("owner and all were both set, or neither", hint="Set exactly one of owner and all.")
@@ -124,23 +124,23 @@ class KeysApi:
             raise InvalidInput(
                 f"owner must be a caller, got {body.owner[:64]!r}", hint="Use token:ID, worker:ID or user:ID."
             )
-        return await self._blobs.purge(call.tenant, body.owner, act=call.act(), dry_run=body.dry_run)
+        return await self._blobs.purge(request.tenant, body.owner, act=request.act(), dry_run=body.dry_run)
 
-    async def _put(self, call: Request, key: str, source: Any, incoming: IncomingBlob) -> Response[Key]:
-        stored_key = await self._blobs.put(key, source.chunks(), incoming, if_match=_if_match(call))
+    async def _put(self, request: Request, key: str, source: Any, incoming: IncomingBlob) -> Response[Key]:
+        stored_key = await self._blobs.put(key, source.chunks(), incoming, if_match=_if_match(request))
         headers = {"etag": f'"{stored_key.blob_id}"', "location": f"{PREFIX}/keys/{quote(key)}"}
         return Response(stored_key, headers=headers)
 
 
-def _if_match(call: Request) -> str | None:
-    call.headers.require_unique(("if-match", "if-none-match"))
-    none_match = call.headers.get("if-none-match")
-    if none_match is not None and (none_match.strip() != checks.ANY_BLOB or call.headers.has("if-match")):
+def _if_match(request: Request) -> str | None:
+    request.headers.require_unique(("if-match", "if-none-match"))
+    none_match = request.headers.get("if-none-match")
+    if none_match is not None and (none_match.strip() != checks.ANY_BLOB or request.headers.has("if-match")):
         raise InvalidInput(
             "If-None-Match must be * and cannot be combined with If-Match",
             hint="Send If-None-Match: * to set a new key, or If-Match to replace one.",
         )
-    return checks.if_match(call.headers.get("if-match"))
+    return checks.if_match(request.headers.get("if-match"))
 
 
 def _content_type_of(sent: str | None, name: str) -> str:

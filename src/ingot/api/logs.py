@@ -42,16 +42,16 @@ class LogsApi:
         needs = Granted("jobs.read")
         return [routes_of("jobs")("GET", "/jobs/{id}/log", self.log, needs, headers=("Last-Event-ID",))]
 
-    async def log(self, call: Request, id: str, query: LogQuery) -> JobLog | StreamResponse:
+    async def log(self, request: Request, id: str, query: LogQuery) -> JobLog | StreamResponse:
         """Read the log of an attempt, or stream it and the logs of later attempts until the job has finished."""
-        await get_visible_job(self._jobs, call, id)
+        await get_visible_job(self._jobs, request, id)
         attempt, after = query.attempt, query.after
-        if EVENT_STREAM not in (call.headers.get("accept") or "").lower():
-            return await self._jobs.log(call.tenant, id, attempt=attempt, after=after)
-        if (last := call.headers.get("last-event-id")) is not None:
+        if EVENT_STREAM not in (request.headers.get("accept") or "").lower():
+            return await self._jobs.log(request.tenant, id, attempt=attempt, after=after)
+        if (last := request.headers.get("last-event-id")) is not None:
             attempt, after = _parse_event_id(last)
-        log = await self._jobs.log(call.tenant, id, attempt=attempt, after=after)
-        return StreamResponse(self._follow(call.tenant, id, log.attempt, after))
+        log = await self._jobs.log(request.tenant, id, attempt=attempt, after=after)
+        return StreamResponse(self._follow(request.tenant, id, log.attempt, after))
 
     async def _follow(self, tenant: str, job_id: str, attempt: int, after: int) -> AsyncGenerator[bytes, None]:
         """Send the logs of all attempts in order, until the job has finished and everything is sent."""

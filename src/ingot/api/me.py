@@ -37,10 +37,10 @@ class MeApi:
             route("DELETE", "/tokens/{id}", self.revoke_token),
         ]
 
-    async def who(self, call: Request) -> Me:
+    async def who(self, request: Request) -> Me:
         """Return the caller and its grants."""
-        caller = call.caller
-        tenant = await self._tenants.get(call.tenant) if call.tenant else None
+        caller = request.caller
+        tenant = await self._tenants.get(request.tenant) if request.tenant else None
         return Me(
             kind=caller.kind,
             id=caller.id,
@@ -53,43 +53,43 @@ class MeApi:
             session=caller.session,
         )
 
-    async def list_sessions(self, call: Request) -> Page[MySession]:
+    async def list_sessions(self, request: Request) -> Page[MySession]:
         """List your sessions, newest first."""
-        current_id = None if call.caller.session is None else call.caller.session.id
-        sessions = await self._sessions.list(_signed_in_user(call).id)
+        current_id = None if request.caller.session is None else request.caller.session.id
+        sessions = await self._sessions.list(_signed_in_user(request).id)
         return Page(
             items=[
                 MySession(**msgspec.structs.asdict(session), current=session.id == current_id) for session in sessions
             ]
         )
 
-    async def end_session(self, call: Request, id: str) -> None:
+    async def end_session(self, request: Request, id: str) -> None:
         """End one of your sessions."""
-        await self._sessions.end(id, user=_signed_in_user(call).id, act=call.act())
+        await self._sessions.end(id, user=_signed_in_user(request).id, act=request.act())
 
-    async def list_tokens(self, call: Request, query: PageQuery) -> Page[Token]:
+    async def list_tokens(self, request: Request, query: PageQuery) -> Page[Token]:
         """List the tokens that you created in all tenants, newest first."""
         return await self._credentials.list_user_tokens(
-            _signed_in_user(call).id, cursor=query.cursor, limit=query.limit
+            _signed_in_user(request).id, cursor=query.cursor, limit=query.limit
         )
 
-    async def create_token(self, call: Request, body: CreateTokenRequest) -> CreatedToken:
+    async def create_token(self, request: Request, body: CreateTokenRequest) -> CreatedToken:
         """Create a personal token. It never allows more than you may do. The response shows its text only once."""
-        _signed_in_user(call)
+        _signed_in_user(request)
         if body.operator:
-            call.require_operator("can create tokens for all tenants")
-        return await issue_token(self._credentials, call, None if body.operator else call.tenant, body)
+            request.require_operator("can create tokens for all tenants")
+        return await issue_token(self._credentials, request, None if body.operator else request.tenant, body)
 
-    async def revoke_token(self, call: Request, id: str) -> Token:
+    async def revoke_token(self, request: Request, id: str) -> Token:
         """Revoke one of your tokens."""
-        return await self._credentials.revoke_token(None, id, user=_signed_in_user(call).id, act=call.act())
+        return await self._credentials.revoke_token(None, id, user=_signed_in_user(request).id, act=request.act())
 
 
-def _signed_in_user(call: Request) -> User:
+def _signed_in_user(request: Request) -> User:
     """Return the person who is signed in. Raises `Forbidden` for tokens, also for those that a person created."""
-    if call.caller.user is None or call.caller.session is None:
+    if request.caller.user is None or request.caller.session is None:
         raise Forbidden(
             "this route needs a person who is signed in",
             hint="Sign in at /auth/login. Tokens and worker credentials cannot be used here.",
         )
-    return call.caller.user
+    return request.caller.user

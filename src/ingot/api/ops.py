@@ -103,18 +103,18 @@ class OpsApi:
             route("GET", "/metrics", self.metrics, Granted("ops.read"), response_content_type="text/plain"),
         ]
 
-    async def root(self, call: Request) -> Response[None]:  # noqa: ARG002 - handlers share one signature
+    async def root(self, request: Request) -> Response[None]:  # noqa: ARG002 - handlers share one signature
         """Redirect to `/docs`."""
         return Response(None, headers={"location": "/docs"})
 
-    async def health(self, call: Request) -> Health:  # noqa: ARG002 - handlers share one signature
+    async def health(self, request: Request) -> Health:  # noqa: ARG002 - handlers share one signature
         """Report that the server is up."""
         return Health()
 
-    async def status(self, call: Request) -> ServerStatus:
+    async def status(self, request: Request) -> ServerStatus:
         """Return the state of the tenant's queue and the load of the server."""
-        call.require("jobs.read")
-        summary = await self._jobs.summary(call.tenant)
+        request.require("jobs.read")
+        summary = await self._jobs.summary(request.tenant)
         lags = Lags(event_loop_seconds=self._metrics.lag.worst_seconds, store=await self._jobs.load())
         return ServerStatus(
             version=VERSION,
@@ -124,15 +124,15 @@ class OpsApi:
             queue_depth=summary.counts[JobStatus.QUEUED],
             running=summary.running,
             oldest_queued_seconds=summary.oldest_queued_seconds,
-            workers=await self._workers.counts(call.tenant),
+            workers=await self._workers.counts(request.tenant),
             lags=lags,
         )
 
-    async def document(self, call: Request) -> msgspec.Raw:  # noqa: ARG002 - handlers share one signature
+    async def document(self, request: Request) -> msgspec.Raw:  # noqa: ARG002 - handlers share one signature
         """Return this API as an OpenAPI document."""
         return (await self._api_docs()).document
 
-    async def page(self, call: Request) -> Response[bytes]:  # noqa: ARG002 - handlers share one signature
+    async def page(self, request: Request) -> Response[bytes]:  # noqa: ARG002 - handlers share one signature
         """Return this API as an HTML page."""
         return Response((await self._api_docs()).page, headers=docs.HEADERS)
 
@@ -146,9 +146,9 @@ class OpsApi:
                 self._docs_cache = await asyncio.to_thread(_render_api_docs, self._routes)
             return self._docs_cache
 
-    async def metrics(self, call: Request) -> Response[bytes]:
+    async def metrics(self, request: Request) -> Response[bytes]:
         """Return metrics for Prometheus. If the store cannot be read, its metrics are left out."""
-        if not call.caller.is_operator:
+        if not request.caller.is_operator:
             raise Forbidden("only operators can read metrics, which cover all tenants", hint="Use an operator token.")
         job_metrics = self._metrics.jobs
         try:

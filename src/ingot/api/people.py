@@ -51,71 +51,73 @@ class PeopleApi:
 
     # -- members --------------------------------------------------------------------------------------------
 
-    async def list_members(self, call: Request, query: PageQuery) -> Page[Member]:
+    async def list_members(self, request: Request, query: PageQuery) -> Page[Member]:
         """List the members of the tenant, including people with a role through a group, and invitations."""
-        return await self._members.list(call.tenant, cursor=query.cursor, limit=query.limit)
+        return await self._members.list(request.tenant, cursor=query.cursor, limit=query.limit)
 
-    async def put_member(self, call: Request, body: PutMemberRequest) -> Member:
+    async def put_member(self, request: Request, body: PutMemberRequest) -> Member:
         """Give a person a role in the tenant, or invite somebody by email."""
-        call.require_role(body.role)
-        return await self._members.put(call.tenant, role=body.role, user=body.user, email=body.email, act=call.act())
+        request.require_role(body.role)
+        return await self._members.put(
+            request.tenant, role=body.role, user=body.user, email=body.email, act=request.act()
+        )
 
-    async def get_member(self, call: Request, id: str) -> Member:
+    async def get_member(self, request: Request, id: str) -> Member:
         """Return a member or an invitation."""
-        return await self._members.get(call.tenant, id)
+        return await self._members.get(request.tenant, id)
 
-    async def change_member(self, call: Request, id: str, body: ChangeMemberRequest) -> Member:
+    async def change_member(self, request: Request, id: str, body: ChangeMemberRequest) -> Member:
         """Change the role of a member."""
-        call.require_role(body.role)
-        return await self._members.change(call.tenant, id, role=body.role, act=call.act())
+        request.require_role(body.role)
+        return await self._members.change(request.tenant, id, role=body.role, act=request.act())
 
-    async def remove_member(self, call: Request, id: str) -> Member:
+    async def remove_member(self, request: Request, id: str) -> Member:
         """Remove a member or an invitation. Tokens that the person created in the tenant are revoked."""
-        return await self._members.remove(call.tenant, id, act=call.act())
+        return await self._members.remove(request.tenant, id, act=request.act())
 
     # -- users ----------------------------------------------------------------------------------------------
 
-    async def list_users(self, call: Request, query: UsersQuery) -> Page[User]:
+    async def list_users(self, request: Request, query: UsersQuery) -> Page[User]:
         """List the people who have signed in to this server, newest first."""
-        call.require_operator("can list people")
+        request.require_operator("can list people")
         return await self._users.list(email=query.email, cursor=query.cursor, limit=query.limit)
 
-    async def get_user(self, call: Request, id: str) -> UserDetails:
+    async def get_user(self, request: Request, id: str) -> UserDetails:
         """Return a person with their roles."""
-        call.require_operator("can read people")
+        request.require_operator("can read people")
         owner = await self._users.get(id)
         operator = self._users.is_operator(owner.user)
         return UserDetails(**msgspec.structs.asdict(owner.user), operator=operator, tenants=owner.roles)
 
-    async def disable_user(self, call: Request, id: str) -> User:
+    async def disable_user(self, request: Request, id: str) -> User:
         """Disable a person at once. Their sessions end, their tokens are revoked, and they cannot sign in."""
-        call.require_operator("can disable people")
-        return await self._users.enable(id, enabled=False, act=call.act())
+        request.require_operator("can disable people")
+        return await self._users.enable(id, enabled=False, act=request.act())
 
-    async def enable_user(self, call: Request, id: str) -> User:
+    async def enable_user(self, request: Request, id: str) -> User:
         """Enable a person, who can then sign in again."""
-        call.require_operator("can enable people")
-        return await self._users.enable(id, enabled=True, act=call.act())
+        request.require_operator("can enable people")
+        return await self._users.enable(id, enabled=True, act=request.act())
 
-    async def list_sessions(self, call: Request, id: str) -> Page[Session]:
+    async def list_sessions(self, request: Request, id: str) -> Page[Session]:
         """List the sessions of a person, newest first."""
-        call.require_operator("can list the sessions of other people")
+        request.require_operator("can list the sessions of other people")
         return Page(items=await self._sessions.list((await self._users.get(id)).user.id))
 
-    async def end_session(self, call: Request, id: str, session: str) -> None:
+    async def end_session(self, request: Request, id: str, session: str) -> None:
         """End a session of a person."""
-        call.require_operator("can end the sessions of other people")
-        await self._sessions.end(session, user=id, act=call.act())
+        request.require_operator("can end the sessions of other people")
+        await self._sessions.end(session, user=id, act=request.act())
 
-    async def create_link(self, call: Request) -> SignInLinkResponse:
+    async def create_link(self, request: Request) -> SignInLinkResponse:
         """Create a link that signs the operator in once, within 15 minutes."""
-        call.require_operator("can create sign-in links")
-        call.require(ANY)  # The link signs in with all grants.
-        if call.caller.user is not None and not call.caller.user.is_local:
+        request.require_operator("can create sign-in links")
+        request.require(ANY)  # The link signs in with all grants.
+        if request.caller.user is not None and not request.caller.user.is_local:
             raise Forbidden("people who sign in with a provider cannot create sign-in links", hint=LINK_HINT)
-        link = await self._sessions.create_link(call.act())
+        link = await self._sessions.create_link(request.act())
         return SignInLinkResponse(
-            url=link_url(self._public_url or call.base_url, link.secret), expires_at=link.expires_at
+            url=link_url(self._public_url or request.base_url, link.secret), expires_at=link.expires_at
         )
 
 

@@ -28,34 +28,42 @@ class RecordsApi(Generic[B]):
         """Return the routes of this kind."""
         kind = self._records.kind
         record: Any = Record[kind.body_type]  # type: ignore[name-defined]
-        types_of_one = {"call": Request, "name": str, "query": RecordQuery, "return": record}
+        types_of_one = {"request": Request, "name": str, "query": RecordQuery, "return": record}
 
-        async def list_records(call: Request, query: RecordsQuery) -> Page[Record[B]]:
+        async def list_records(request: Request, query: RecordsQuery) -> Page[Record[B]]:
             return await self._records.page(
-                call.tenant,
+                request.tenant,
                 prefix=query.prefix,
                 cursor=query.cursor,
                 limit=query.limit,
-                is_visible=lambda name: call.caller.may(f"{self._plural}.read", self._resource(name)),
+                is_visible=lambda name: request.caller.may(f"{self._plural}.read", self._resource(name)),
             )
 
-        async def get_record(call: Request, name: str) -> Record[B]:
-            call.require(f"{self._plural}.read", self._resource(name))
-            return await self._records.get(call.tenant, name)
+        async def get_record(request: Request, name: str) -> Record[B]:
+            request.require(f"{self._plural}.read", self._resource(name))
+            return await self._records.get(request.tenant, name)
 
-        async def put_record(call: Request, name: str, query: RecordQuery, body: Any) -> Record[B]:
-            call.require(f"{self._plural}.write", self._resource(name))
-            return await self._records.write(call.tenant, name, body, if_version=query.expected_version, act=call.act())
+        async def put_record(request: Request, name: str, query: RecordQuery, body: Any) -> Record[B]:
+            request.require(f"{self._plural}.write", self._resource(name))
+            return await self._records.write(
+                request.tenant, name, body, if_version=query.expected_version, act=request.act()
+            )
 
-        async def delete_record(call: Request, name: str, query: RecordQuery) -> Record[B]:
-            call.require(f"{self._plural}.write", self._resource(name))
-            return await self._records.delete(call.tenant, name, if_version=query.expected_version, act=call.act())
+        async def delete_record(request: Request, name: str, query: RecordQuery) -> Record[B]:
+            request.require(f"{self._plural}.write", self._resource(name))
+            return await self._records.delete(
+                request.tenant, name, if_version=query.expected_version, act=request.act()
+            )
 
-        types_of_list = {"call": Request, "query": RecordsQuery, "return": Page[record]}
+        types_of_list = {"request": Request, "query": RecordsQuery, "return": Page[record]}
         return [
             self._route("GET", "", list_records, f"List {kind.plural}, ordered by name.", types_of_list),
             self._route(
-                "GET", "/{name}", get_record, f"Return a {kind.name}.", {"call": Request, "name": str, "return": record}
+                "GET",
+                "/{name}",
+                get_record,
+                f"Return a {kind.name}.",
+                {"request": Request, "name": str, "return": record},
             ),
             self._route(
                 "PUT",

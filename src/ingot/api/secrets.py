@@ -26,16 +26,16 @@ class SecretsApi(RecordsApi[Secret]):
             route("POST", "/admin/secrets/rotate-key", self.rotate_key, Granted("secrets.write")),
         ]
 
-    async def rotate_key(self, call: Request) -> Rotated:
+    async def rotate_key(self, request: Request) -> Rotated:
         """Encrypt the secrets of all tenants again with the current secret key of the server."""
-        call.require_operator("can rotate the key of all secrets")
-        call.require("secrets.write")
+        request.require_operator("can rotate the key of all secrets")
+        request.require("secrets.write")
         rotated = unreadable = 0
         cursor = None
         while True:
             page = await self._tenants.page(cursor=cursor, limit=PAGE_ROWS_MAX)
             for tenant in page.items:
-                of_tenant = await self._secrets.rotate(tenant.id, act=call.act())
+                of_tenant = await self._secrets.rotate(tenant.id, act=request.act())
                 rotated, unreadable = rotated + of_tenant.rotated, unreadable + of_tenant.unreadable
             if (cursor := page.next_cursor) is None:
                 return Rotated(key_id=self._secrets.key_id, rotated=rotated, unreadable=unreadable)

@@ -24,7 +24,7 @@ class UploadUrls:
         self._signer = signer
         self._public_url = public_url
 
-    def plan_upload(self, call: Request, tenant: str, upload_with_plan: UploadWithPlan) -> UploadPlan:
+    def plan_upload(self, request: Request, tenant: str, upload_with_plan: UploadWithPlan) -> UploadPlan:
         """Describe how to send the bytes of an upload. Signs a URL if the upload is open."""
         upload, plan = upload_with_plan.upload, upload_with_plan.plan
         if upload.state is not UploadState.OPEN:
@@ -34,16 +34,16 @@ class UploadUrls:
                 upload=upload, url=plan.url, headers=plan.headers, part_bytes=plan.part_bytes, expires_in=URL_SECONDS
             )
         path = f"{PREFIX}/blobs/uploads/{upload.id}/bytes"
-        url = (self._public_url or call.base_url) + self._signer.sign(
+        url = (self._public_url or request.base_url) + self._signer.sign(
             UPLOAD_PURPOSE, path, {"tenant": tenant}, URL_SECONDS
         )
         return UploadPlan(upload=upload, url=url, resumable=True, expires_in=URL_SECONDS)
 
     def describe_upload(
-        self, call: Request, tenant: str, upload_with_plan: UploadWithPlan, parts: Sequence[ObjectPart]
+        self, request: Request, tenant: str, upload_with_plan: UploadWithPlan, parts: Sequence[ObjectPart]
     ) -> UploadResponse:
         """Describe the state of an upload, and how to continue it if it is open."""
-        plan = self.plan_upload(call, tenant, upload_with_plan)
+        plan = self.plan_upload(request, tenant, upload_with_plan)
         return UploadResponse(
             upload=plan.upload,
             parts=[part.number for part in parts],

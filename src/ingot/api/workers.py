@@ -58,35 +58,35 @@ class WorkersApi:
 
     # -- for workers ----------------------------------------------------------------------------------------
 
-    async def register(self, call: Request, body: RegisterWorkerRequest) -> Response[RegisterWorkerResponse]:
+    async def register(self, request: Request, body: RegisterWorkerRequest) -> Response[RegisterWorkerResponse]:
         """Register a worker. Registering again updates it and brings it back online."""
         for type in body.types:
-            require_runnable_type(call, type)
+            require_runnable_type(request, type)
         metadata = bytes(body.metadata)
-        worker_id = await worker_id_of(self._authenticator, call, body.id)
+        worker_id = await worker_id_of(self._authenticator, request, body.id)
         with suppress(WorkerNotFound):
-            await self._require_worker_access(call, _tenant_scope(call), worker_id)
+            await self._require_worker_access(request, _tenant_scope(request), worker_id)
         worker = await self._workers.register(
-            _tenant_scope(call),
+            _tenant_scope(request),
             worker_id,
             body.types,
             hostname=body.hostname,
             version=body.version,
             metadata=metadata or None,
-            by=call.caller.principal,
+            by=request.caller.principal,
         )
         registered = RegisterWorkerResponse(id=worker.id, heartbeat_seconds=self._workers.heartbeat_seconds)
         return Response(registered, 201, {"location": f"{PREFIX}/workers/{quote(worker.id, safe='')}"})
 
-    async def heartbeat(self, call: Request, id: str, body: WorkerHeartbeatRequest) -> WorkerHeartbeatResponse:
+    async def heartbeat(self, request: Request, id: str, body: WorkerHeartbeatRequest) -> WorkerHeartbeatResponse:
         """Renew the leases of all running jobs of a worker, and wait for news such as a cancel request.
 
         Jobs that the worker was given more than 15 seconds ago and does not list are released.
         """
-        worker_id, tenant = await worker_id_of(self._authenticator, call, id), _tenant_scope(call)
-        await self._require_worker_access(call, tenant, worker_id)
-        jobs = [job for job in body.jobs if await self._can_run(call, job.id)]
-        scope: dict[str, str | None] = {"tenant": tenant, "worker": worker_scope(call)}
+        worker_id, tenant = await worker_id_of(self._authenticator, request, id), _tenant_scope(request)
+        await self._require_worker_access(request, tenant, worker_id)
+        jobs = [job for job in body.jobs if await self._can_run(request, job.id)]
+        scope: dict[str, str | None] = {"tenant": tenant, "worker": worker_scope(request)}
         heartbeats = [self._jobs.beat(job.id, job.fence, progress=job.progress, **scope) for job in jobs]
         await self._append_logs(jobs, **scope)
         answer = await self._workers.heartbeat(tenant, worker_id, heartbeats, wait_seconds=body.wait_seconds)
@@ -105,67 +105,67 @@ class WorkersApi:
             if isinstance(result, InvalidInput):
                 raise result
 
-    async def _can_run(self, call: Request, job_id: str) -> bool:
+    async def _can_run(self, request: Request, job_id: str) -> bool:
         """Return whether the caller may run jobs of this type. Otherwise it cannot hold a lease of the job."""
         try:
-            await require_job_access(self._jobs, call, job_id)
+            await require_job_access(self._jobs, request, job_id)
         except JobNotFound:
             return False
         return True
 
     # -- management -----------------------------------------------------------------------------------------
 
-    async def list(self, call: Request, query: WorkerListQuery) -> Page[RegisteredWorker]:
+    async def list(self, request: Request, query: WorkerListQuery) -> Page[RegisteredWorker]:
         """List the workers of the tenant, ordered by ID."""
-        call.require("workers.read")
-        tenant = _tenant_scope(call, shared=query.shared)
+        request.require("workers.read")
+        tenant = _tenant_scope(request, shared=query.shared)
         return await self._workers.list(tenant, cursor=query.cursor, limit=query.limit)
 
-    async def get(self, call: Request, id: str, query: WorkerQuery) -> RegisteredWorker:
+    async def get(self, request: Request, id: str, query: WorkerQuery) -> RegisteredWorker:
         """Return a worker."""
-        call.require("workers.read")
-        return await self._workers.get(_tenant_scope(call, shared=query.shared), id)
+        request.require("workers.read")
+        return await self._workers.get(_tenant_scope(request, shared=query.shared), id)
 
-    async def drain(self, call: Request, id: str, query: WorkerQuery) -> RegisteredWorker:
+    async def drain(self, request: Request, id: str, query: WorkerQuery) -> RegisteredWorker:
         """Drain a worker: it gets no more jobs, and the response to its next heartbeat says so."""
-        tenant = _tenant_scope(call, shared=query.shared)
-        await self._require_worker_access(call, tenant, id)
-        return await self._workers.drain(tenant, id, act=call.act(), itself=_is_caller(call, id))
+        tenant = _tenant_scope(request, shared=query.shared)
+        await self._require_worker_access(request, tenant, id)
+        return await self._workers.drain(tenant, id, act=request.act(), itself=_is_caller(request, id))
 
-    async def remove(self, call: Request, id: str, query: WorkerQuery) -> None:
+    async def remove(self, request: Request, id: str, query: WorkerQuery) -> None:
         """Remove a worker. Its jobs are released, which counts neither as a failure nor as a crash."""
-        tenant = _tenant_scope(call, shared=query.shared)
-        await self._require_worker_access(call, tenant, id)
-        await self._workers.remove(tenant, id, act=call.act(), itself=_is_caller(call, id))
+        tenant = _tenant_scope(request, shared=query.shared)
+        await self._require_worker_access(request, tenant, id)
+        await self._workers.remove(tenant, id, act=request.act(), itself=_is_caller(request, id))
 
-    async def _require_worker_access(self, call: Request, tenant: str | None, worker_id: str) -> None:
+    async def _require_worker_access(self, request: Request, tenant: str | None, worker_id: str) -> None:
         """Check that the caller may change a worker.
 
         Without a grant to manage workers, a worker credential may change its own workers, and a token may change
         workers that it registered. Raises `Forbidden` or `WorkerNotFound`.
         """
-        if call.caller.may("workers.manage"):
+        if request.caller.may("workers.manage"):
             return
-        if call.caller.kind == "worker":
-            await worker_id_of(self._authenticator, call, worker_id)
-        elif (await self._workers.get(tenant, worker_id)).registered_by != call.caller.principal:
+        if request.caller.kind == "worker":
+            await worker_id_of(self._authenticator, request, worker_id)
+        elif (await self._workers.get(tenant, worker_id)).registered_by != request.caller.principal:
             raise Forbidden(f"the worker {worker_id[:64]} was registered by another caller")
 
 
-def _tenant_scope(call: Request, *, shared: bool = False) -> str | None:
+def _tenant_scope(request: Request, *, shared: bool = False) -> str | None:
     """Return the tenant whose workers the request concerns, or `None` for shared workers."""
-    if call.caller.kind == "worker":
-        return call.caller.tenant
+    if request.caller.kind == "worker":
+        return request.caller.tenant
     if shared:
-        call.require_operator("can read and manage shared workers")
-    return None if shared else call.tenant
+        request.require_operator("can read and manage shared workers")
+    return None if shared else request.tenant
 
 
-def _is_caller(call: Request, worker_id: str) -> bool:
+def _is_caller(request: Request, worker_id: str) -> bool:
     """Return whether a worker sends the request about itself.
 
     That is a request with its own credential, or with a token that registered it and may not manage workers.
     """
-    if call.caller.kind == "worker":
-        return worker_id == (call.headers.get("x-worker-id") or call.caller.id)
-    return not call.caller.may("workers.manage")
+    if request.caller.kind == "worker":
+        return worker_id == (request.headers.get("x-worker-id") or request.caller.id)
+    return not request.caller.may("workers.manage")
