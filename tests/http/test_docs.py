@@ -7,7 +7,9 @@ from html.parser import HTMLParser
 from typing import Any
 
 from ingot.http import docs
+from ingot.http.attribute_docs import field_descriptions
 from ingot.http.routes import Signed
+from ingot.wire.jobs import JobSpec
 from tests.http.route_table import table
 from tests.http.serving import Served
 
@@ -84,7 +86,7 @@ async def test_bodies_of_several_kinds_and_streams_are_shown_as_they_are(served:
     assert "curl -N " in article(page, "events_stream")
     assert "curl -N -H &#39;Accept: text/event-stream&#39;" in article(page, "jobs_log")
     assert "curl -N" not in article(page, "jobs_list")
-    assert "<td>When the job is due.</td>" in article(page, "jobs_create")
+    assert f"<td>{field_descriptions(JobSpec)['run_at']}</td>" in article(page, "jobs_create")
 
 
 async def test_what_no_caller_is_ever_told_is_not_on_the_page(served: Served) -> None:
