@@ -95,13 +95,13 @@ def _describe_fields(components: dict[str, dict[str, Any]], types: Iterable[Any]
 def _structs_in(types: Iterable[Any]) -> dict[str, type[msgspec.Struct]]:
     """Return the structs that these types contain, by name. A generic struct is listed without its parameters."""
     structs: dict[str, type[msgspec.Struct]] = {}
-    seen = set()
+    seen: set[Any] = set()
     pending = [*inspect.multi_type_info(types)]
     while pending:
         match pending.pop():
             case inspect.StructType(cls=cls, fields=fields) if cls not in seen:
                 seen.add(cls)
-                struct = get_origin(cls) or cls
+                struct: Any = get_origin(cls) or cls
                 assert structs.setdefault(struct.__name__, struct) is struct, (
                     f"two structs are called {struct.__name__}"
                 )
