@@ -9,7 +9,7 @@ from tests.browser.place import Place
 async def test_a_person_signs_in_sees_who_they_are_and_signs_out(place: Place) -> None:
     bob = await place.visitor()
     await bob.go("/auth/login")
-    assert "You sign in with your account at 127.0.0.1" in await bob.text()
+    assert "your account at 127.0.0.1" in await bob.text()
     await bob.press("Sign in", role="link")
     assert bob.page.url.startswith(place.provider.issuer)
     await bob.fill_in("bob")
@@ -23,7 +23,7 @@ async def test_a_person_signs_in_sees_who_they_are_and_signs_out(place: Place) -
     (user,) = await place.users()
     (session,) = await place.sessions(user["id"])
     assert (user["subject"], session["address"]) == ("bob", "127.0.0.1")
-    assert f"Id {user['id']}" in text
+    assert f"ID {user['id']}" in text
     await bob.press("Sign out")
     assert bob.path == "/auth/login?next=/me"
     assert await bob.secret() is None
@@ -126,7 +126,7 @@ async def test_the_session_of_another_browser_is_seen_and_ended(place: Place) ->
     listed = here.page.locator(".sessions li")
     assert await listed.count() == 2
     own, other = listed.filter(has_text="Desk/1.0"), listed.filter(has_text="Pocket/2.0")
-    assert "This one" in await own.inner_text()
+    assert "Current session" in await own.inner_text()
     assert await own.get_by_role("button").count() == 0
     assert "from 127.0.0.1" in await other.inner_text()
     await here.press("End")

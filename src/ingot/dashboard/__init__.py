@@ -1,1 +1,1 @@
-"""Pages for people."""
+"""HTML pages: signing in and out, and the account of the signed-in person."""

@@ -1,4 +1,4 @@
-"""Signing in and out in a browser, by way of a provider, or with a link of the operator."""
+"""Signing in and out in a browser, with an OpenID Connect provider or with an operator link."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ from ingot.wire.jobs import RequestStruct
 if TYPE_CHECKING:
     from ingot.outbound.provider import Provider
 
-STATE_CHARS: Final = 8  # Of the state, in the name of its cookie.
+STATE_CHARS: Final = 8  # Length of the part of the state that is in the name of the login cookie.
 STYLE_PATH: Final = "/static/ingot.css"
 log = structlog.get_logger("ingot.auth")
+# Errors with which a provider declines a silent sign-in that would need an interaction with the person.
 INTERACTION_ERRORS: Final = frozenset(
     {"login_required", "interaction_required", "consent_required", "account_selection_required"}
 )
 
 
 class SignInQuery(RequestStruct, frozen=True, kw_only=True):
-    """Where to go after the sign-in. With `silent` the provider asks nothing, and says no when it would have to.
+    """The path to return to after the sign-in, and how the provider interacts with the person.
 
-    With `other` it asks who they are, also those whom it knows: somebody wants to come as somebody else.
+    With `silent`, the provider shows no page and reports an error if it would have to. With `other`, it asks for the
+    account even if the person is signed in there, so that they can choose another one.
     """
 
     next: str = DEFAULT_PAGE
@@ -40,7 +42,7 @@ class SignInQuery(RequestStruct, frozen=True, kw_only=True):
 
 
 class CallbackQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What the provider sends back: a code or an error, and what tells to which sign-in it belongs."""
+    """The parameters that the provider sends: a code or an error, and the state that identifies the sign-in."""
 
     code: str | None = None
     state: str | None = None
@@ -49,13 +51,13 @@ class CallbackQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkQuery(RequestStruct, frozen=True, kw_only=True):
-    """The secret in a link of the operator."""
+    """The secret of an operator link."""
 
     code: str
 
 
 class AuthPages:
-    """The pages on which people sign in and out. Without a provider only links let somebody in."""
+    """The pages for signing in and out. Without a provider, people can sign in only with operator links."""
 
     def __init__(self, sessions: Sessions, provider: Provider | None, *, public_url: str | None) -> None:
         self._sessions = sessions
@@ -63,7 +65,7 @@ class AuthPages:
         self._public_url = public_url
 
     def routes(self) -> list[Route]:
-        """The routes of this room."""
+        """Return the routes of these pages."""
         route = routes_of(
             "sign-in", "", Open(), response_content_type=HTML, other_statuses=(303,), limit_by_address=True
         )
@@ -77,19 +79,19 @@ class AuthPages:
             route("GET", STYLE_PATH, self.style, response_content_type="text/css", limit_by_address=False),
         ]
 
-    async def sign_in(self, call: Request, query: SignInQuery) -> Response[bytes]:
-        """The page on which one signs in."""
+    async def sign_in(self, request: Request, query: SignInQuery) -> Response[bytes]:
+        """Show the sign-in page."""
         return render_page(
             "sign_in",
             provider=None if self._provider is None else urlsplit(self._provider.issuer).hostname,
-            here=self._public_url or call.base_url,
-            start=f"/auth/start?next={quote(safe_redirect_path(query.next), safe='/')}",
-            unsafe=not self._is_secure(call),
+            server_url=self._public_url or request.base_url,
+            start_url=f"/auth/start?next={quote(safe_redirect_path(query.next), safe='/')}",
+            is_secure=self._is_secure(request),
         )
 
-    async def start(self, call: Request, query: SignInQuery) -> Response[bytes]:
-        """Leads to the provider."""
-        self._require_secure(call)
+    async def start(self, request: Request, query: SignInQuery) -> Response[bytes]:
+        """Redirect to the provider."""
+        self._require_secure(request)
         if self._provider is None:
             return redirect(SIGN_IN_PATH)
         login = await self._sessions.begin_login(query.next)
@@ -101,79 +103,79 @@ class AuthPages:
         )
         return redirect(url, cookies=(set_cookie(_login_cookie(login.state), login.secret, LOGIN_SECONDS),))
 
-    async def callback(self, call: Request, query: CallbackQuery) -> Response[bytes]:
-        """Where the provider sends people back to: it makes a session of what the provider says of them."""
-        self._require_secure(call)
-        login, following = await self._sessions.resume_login(
-            read_cookie(call.headers, _login_cookie(query.state)), query.state
+    async def callback(self, request: Request, query: CallbackQuery) -> Response[bytes]:
+        """Complete the sign-in when the provider redirects back, and start a session."""
+        self._require_secure(request)
+        login, next_page = await self._sessions.resume_login(
+            read_cookie(request.headers, _login_cookie(query.state)), query.state
         )
         if self._provider is None:
-            raise SignInRefused("there is no provider here")
+            raise SignInRefused("no identity provider is configured")
         if query.error is not None:
-            if query.error in INTERACTION_ERRORS:  # It was to ask nothing, and would have to.
+            if query.error in INTERACTION_ERRORS:  # A silent sign-in was not possible.
                 return redirect(
-                    f"{SIGN_IN_PATH}?next={quote(following, safe='/')}",
+                    f"{SIGN_IN_PATH}?next={quote(next_page, safe='/')}",
                     cookies=(delete_cookie(_login_cookie(query.state)),),
                 )
             raise SignInRefused("the provider did not sign you in")
         if query.code is None:
-            raise SignInRefused("the provider sent no code")
+            raise SignInRefused("the provider sent no authorization code")
         try:
             person = await self._provider.fetch_person(
                 code=query.code, nonce=login.nonce, verifier=login.verifier, iss=query.iss
             )
         except SignInRefused as refusal:
             if refusal.person is not None:
-                await self._sessions.deny_sign_in(refusal.person, act=call.act())
+                await self._sessions.deny_sign_in(refusal.person, act=request.act())
             raise
-        return await self._start_session(call, person, following, delete_cookie(_login_cookie(query.state)))
+        return await self._start_session(request, person, next_page, delete_cookie(_login_cookie(query.state)))
 
-    async def link(self, call: Request, query: LinkQuery) -> Response[bytes]:
-        """The page that a link of the operator leads to. It asks, so that nobody uses the link up by looking at it."""
-        return render_page("link", code=query.code, unsafe=not self._is_secure(call))
+    async def link(self, request: Request, query: LinkQuery) -> Response[bytes]:
+        """Show the page of an operator link. A button uses the link, so that programs that preview it do not."""
+        return render_page("link", code=query.code, is_secure=self._is_secure(request))
 
-    async def use_link(self, call: Request, query: LinkQuery) -> Response[bytes]:
-        """Signs the operator in, once for each link."""
-        require_same_origin(call.headers)
-        self._require_secure(call)
+    async def use_link(self, request: Request, query: LinkQuery) -> Response[bytes]:
+        """Sign the operator in. Each link works once."""
+        require_same_origin(request.headers)
+        self._require_secure(request)
         await self._sessions.use_link(query.code)
-        return await self._start_session(call, OPERATOR, DEFAULT_PAGE)
+        return await self._start_session(request, OPERATOR, DEFAULT_PAGE)
 
-    async def sign_out(self, call: Request) -> Response[bytes]:
-        """Ends the session, also one for which the provider must be asked anew: who leaves is not led through it."""
-        require_same_origin(call.headers)
-        await self._sessions.sign_out(read_cookie(call.headers, SESSION_COOKIE), act=call.act())
+    async def sign_out(self, request: Request) -> Response[bytes]:
+        """End the session. This needs no valid session, so that a person with a stale one need not renew it first."""
+        require_same_origin(request.headers)
+        await self._sessions.sign_out(read_cookie(request.headers, SESSION_COOKIE), act=request.act())
         return redirect(f"{SIGN_IN_PATH}?next={DEFAULT_PAGE}", cookies=(delete_cookie(SESSION_COOKIE),))
 
-    async def style(self, call: Request) -> Response[bytes]:  # noqa: ARG002 - every handler gets its call
-        """How the pages look."""
+    async def style(self, request: Request) -> Response[bytes]:  # noqa: ARG002 - every handler gets the request
+        """Return the style sheet of the pages."""
         headers = {"content-type": "text/css; charset=utf-8", "cache-control": "max-age=3600"}
         return Response(STYLE, headers=headers)
 
-    async def _start_session(self, call: Request, person: Person, following: str, *cookies: str) -> Response[bytes]:
-        made = await self._sessions.sign_in(
+    async def _start_session(self, request: Request, person: Person, next_page: str, *cookies: str) -> Response[bytes]:
+        session = await self._sessions.sign_in(
             person,
-            user_agent=call.headers.get("user-agent"),
-            old_secret=read_cookie(call.headers, SESSION_COOKIE),
-            act=call.act(),
+            user_agent=request.headers.get("user-agent"),
+            old_secret=read_cookie(request.headers, SESSION_COOKIE),
+            act=request.act(),
         )
-        log.info("signed_in", user_id=made.user.id)
-        return redirect(following, cookies=(set_cookie(SESSION_COOKIE, made.secret), *cookies))
+        log.info("signed_in", user_id=session.user.id)
+        return redirect(next_page, cookies=(set_cookie(SESSION_COOKIE, session.secret), *cookies))
 
-    def _is_secure(self, call: Request) -> bool:
-        """Whether a browser keeps our cookies: over https, or on the machine itself."""
+    def _is_secure(self, request: Request) -> bool:
+        """Return whether browsers accept our cookies, which they do over HTTPS or from the local machine."""
         if self._public_url is not None and self._public_url.startswith("https://"):
             return True
-        return is_loopback_host(call.headers.get("host"))
+        return is_loopback_host(request.headers.get("host"))
 
-    def _require_secure(self, call: Request) -> None:
-        if not self._is_secure(call):
+    def _require_secure(self, request: Request) -> None:
+        if not self._is_secure(request):
             raise SignInRefused(
-                "without https one can sign in only on the machine that the server runs on",
-                hint="Put a proxy with https before the server, and set INGOT_PUBLIC_URL to its address.",
+                "signing in requires HTTPS, except on the machine that the server runs on",
+                hint="Put a reverse proxy with HTTPS in front of the server, and set INGOT_PUBLIC_URL to its URL.",
             )
 
 
 def _login_cookie(state: str | None) -> str:
-    """The cookie of one sign-in: with several under way, each in a tab of its own, each finds its own."""
+    """Return the name of the cookie of one sign-in. Sign-ins in several tabs have different cookies."""
     return f"{LOGIN_COOKIE}_{(state or '')[:STATE_CHARS]}"

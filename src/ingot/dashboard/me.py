@@ -1,4 +1,4 @@
-"""The page that says who you are, what you may do, and where you are signed in."""
+"""The account page of the signed-in person, with roles and sessions."""
 
 from __future__ import annotations
 
@@ -13,58 +13,58 @@ from ingot.identity.people import ROLE_GRANTS, User
 from ingot.identity.sessions import DEFAULT_PAGE, Sessions
 
 ACTION_DESCRIPTIONS: Final = {
-    "jobs.*": "make, see and manage jobs",
-    "jobs.read": "see jobs",
-    "jobs.create": "make jobs",
-    "workers.*": "run, see and manage workers",
-    "workers.read": "see workers",
-    "events.*": "publish and see events",
-    "events.read": "see events",
+    "jobs.*": "create, view and manage jobs",
+    "jobs.read": "view jobs",
+    "jobs.create": "create jobs",
+    "workers.*": "run, view and manage workers",
+    "workers.read": "view workers",
+    "events.*": "publish and view events",
+    "events.read": "view events",
     "blobs.*": "store, read and delete files",
     "blobs.read": "read files",
     "blobs.write": "store files",
     "blobs.delete": "delete files",
-    **{f"{plural}.*": f"see and change {plural}" for plural in RECORD_RESOURCES},
+    **{f"{plural}.*": f"view and change {plural}" for plural in RECORD_RESOURCES},
     "admin.*": "manage members, tokens, worker credentials and definitions, and read the audit log",
 }
 
 
 class MePage:
-    """One's own page."""
+    """The account page."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
 
     def routes(self) -> list[Route]:
-        """The routes of this room."""
+        """Return the routes of this page."""
         route = routes_of("sign-in", DEFAULT_PAGE, Authenticated(), response_content_type=HTML)
         return [
             route("GET", "", self.show),
             route("POST", "/sessions/{id}/end", self.end_session, status=303),
         ]
 
-    async def show(self, call: Request) -> Response[bytes]:
-        """The page that says who you are and what you may do."""
-        user = _signed_in_user(call)
+    async def show(self, request: Request) -> Response[bytes]:
+        """Show the account page."""
+        user = _signed_in_user(request)
         return render_page(
             "me",
             user=user,
-            operator=call.caller.is_operator,
+            is_operator=request.caller.is_operator,
             roles=[
                 (role, [ACTION_DESCRIPTIONS[grant.action] for grant in ROLE_GRANTS[role.role]])
-                for role in call.caller.roles
+                for role in request.caller.roles
             ],
             sessions=await self._sessions.list(user.id),
-            current=call.caller.session,
+            current_session=request.caller.session,
         )
 
-    async def end_session(self, call: Request, id: str) -> Response[bytes]:
-        """Signs you out in one of your browsers."""
-        await self._sessions.end(id, user=_signed_in_user(call).id, act=call.act())
+    async def end_session(self, request: Request, id: str) -> Response[bytes]:
+        """End one session of the signed-in person."""
+        await self._sessions.end(id, user=_signed_in_user(request).id, act=request.act())
         return redirect(DEFAULT_PAGE)
 
 
-def _signed_in_user(call: Request) -> User:
-    if call.caller.user is None or call.caller.session is None:
-        raise Forbidden("this page is for people", hint="Ask GET /api/v1/me with a token.")
-    return call.caller.user
+def _signed_in_user(request: Request) -> User:
+    if request.caller.user is None or request.caller.session is None:
+        raise Forbidden("this page needs a signed-in person", hint="With a token, use GET /api/v1/me.")
+    return request.caller.user

@@ -1,4 +1,4 @@
-"""How a page is made: a template, and headers that let nothing in that is not ours."""
+"""Rendering of pages from templates, with headers that block foreign content."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ log = structlog.get_logger("ingot.auth")
 
 
 def render_page(template: str, *, status: int = 200, cookies: tuple[str, ...] = (), **values: Any) -> Response[bytes]:
-    """A page made of a template with these values, all of which are taken for text."""
+    """Render a template with these values, which are escaped."""
     text = _templates().get_template(f"{template}.html").render(values)
     return Response(text.encode(), status=status, headers=HEADERS, cookies=cookies)
 
 
 @cache
 def _templates() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - a server without people needs none
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only servers with pages need it
 
     return Environment(
         loader=PackageLoader("ingot.dashboard"),
@@ -53,28 +53,29 @@ def _templates() -> Environment:
 
 
 def redirect(url: str, *, cookies: tuple[str, ...] = ()) -> Response[bytes]:
-    """The answer that leads elsewhere."""
+    """Return a redirect to this URL."""
     return Response(b"", status=303, headers={**HEADERS, "location": url}, cookies=cookies)
 
 
 def error_page(error: IngotError, path: str | None) -> Response[bytes]:
-    """What people see of an error. Who is not signed in is led to where one signs in, and back to this path.
+    """Return the page for an error, or a redirect to the sign-in page if the person is not signed in.
 
-    Without a path it was a button: what it sent is not sent again by itself, and a form does not lead to the provider.
+    `path` is the page to return to after the sign-in. It is `None` if the request came from a form, which is not sent
+    again automatically and from which the content security policy allows no redirect to the provider.
     """
-    back = quote(safe_redirect_path(path or DEFAULT_PAGE), safe="/")
+    next_page = quote(safe_redirect_path(path or DEFAULT_PAGE), safe="/")
     if isinstance(error, SessionStale):
         if path is not None:
-            return redirect(f"/auth/start?silent=true&next={back}")
-        error = SessionStale("your session had to be renewed first", hint="Go back, and press the button again.")
+            return redirect(f"/auth/start?silent=true&next={next_page}")
+        error = SessionStale("your session must be renewed first", hint="Go back and press the button again.")
     elif isinstance(error, Unauthorized):
-        return redirect(f"{SIGN_IN_PATH}?next={back}")
+        return redirect(f"{SIGN_IN_PATH}?next={next_page}")
     _log_refusal(error)
-    return render_page("error", status=error.status, error=error, refused=isinstance(error, SignInRefused))
+    return render_page("error", status=error.status, error=error, is_sign_in_refused=isinstance(error, SignInRefused))
 
 
 def _log_refusal(error: IngotError) -> None:
-    """Tell whoever runs the server why somebody did not come in: they do not see the page."""
+    """Log why a sign-in failed, because the operator of the server does not see the page."""
     if isinstance(error, ProviderUnavailable):
         cause = None if error.__cause__ is None else str(error.__cause__)[:CAUSE_CHARS_MAX]
         log.warning("sign_in_failed", code=error.code, detail=error.detail, cause=cause)
