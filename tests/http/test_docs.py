@@ -57,7 +57,7 @@ async def test_every_route_and_every_error_is_on_the_page(served: Served) -> Non
             continue
         label = f"{route.tag}_{route.handler.__name__}"
         article = answer.text.partition(f'<article aria-labelledby="{label}">')[2].partition("</article>")[0]
-        for part in (route.template, route.method, "curl", "Answers"):
+        for part in (route.template, route.method, "curl", "Responses"):
             assert part in article, f"{label}: {part}"
         assert route.title.replace("`", "") in Reader(article).text, label
         assert ("$TOKEN" in article) == (route.path not in ("/", "/healthz") and not isinstance(route.needs, Signed))

@@ -64,7 +64,7 @@ def taken(pieces: Iterable[Piece], *, pause_seconds: float = 0.0) -> tuple[int, 
 def test_who_sends_a_byte_now_and_then_is_waited_for_no_more(seconds: float) -> None:
     size, after, error = taken([(seconds, 1)] * int(600 / seconds))
     assert error is not None
-    assert "bytes of the body came in" in error.detail
+    assert "bytes of the body arrived in" in error.detail
     assert size < 60 / seconds + 2
     assert of_call.PACE_SECONDS <= after <= of_call.PACE_SECONDS + of_call.QUIET_SECONDS_MAX + 1
 

@@ -18,7 +18,7 @@ def words(problem: dict[str, Any]) -> str:
 async def test_a_token_without_bearer_is_not_told_back(served: Served) -> None:
     answer = await served.client.get("/api/v1/jobs", headers={"authorization": served.operator})
     assert answer.status_code == 401
-    assert "write Bearer before it" in words(answer.json())
+    assert "`Authorization: Bearer ingot_…`" in words(answer.json())
     assert served.operator[:12] not in answer.text
 
 
@@ -68,14 +68,14 @@ async def test_a_tenant_that_is_not_there_is_told_to_callers_over_http(served: S
 @on_one_server(
     ("path", "body", "said"),
     [
-        ("/jobs", {"type": "a", "on_dead": "x"}, "it is one of cancel, run"),
+        ("/jobs", {"type": "a", "on_dead": "x"}, ": cancel, run"),
         ("/jobs", {"type": "a", "prioritie": 1}, "did you mean `priority`?"),
-        ("/jobs", {"type": "a", "x" * 2000: 1}, "It takes after, "),
-        ("/jobs/batch", {"jobs": [{"typ": "a"}]}, "no field `typ` in `jobs`; did you mean `type`?"),
-        ("/jobs/actions", {"action": "stop"}, "it is one of cancel, retry, change"),
-        ("/jobs/actions", {"action": "cancel", "filter": {"status": "x"}}, "it is one of blocked, queued"),
-        ("/admin/tenants", {"slug": "a", "groups": {"staff": "boss"}}, "it is one of admin, member, viewer"),
-        ("/jobs/settle", {"jobs": [{"id": "x", "fence": 1, "outcome": "ok"}]}, "it is one of succeeded, failed"),
+        ("/jobs", {"type": "a", "x" * 2000: 1}, ": after, "),
+        ("/jobs/batch", {"jobs": [{"typ": "a"}]}, "field `typ` in `jobs`; did you mean `type`?"),
+        ("/jobs/actions", {"action": "stop"}, ": cancel, retry, change"),
+        ("/jobs/actions", {"action": "cancel", "filter": {"status": "x"}}, ": blocked, queued"),
+        ("/admin/tenants", {"slug": "a", "groups": {"staff": "boss"}}, ": admin, member, viewer"),
+        ("/jobs/settle", {"jobs": [{"id": "x", "fence": 1, "outcome": "ok"}]}, ": succeeded, failed"),
         ("/jobs", {"type": "a", "priority": 9}, "`priority` must be at most 5"),
         ("/jobs", {"type": "a", "idempotency_key": "x" * 513}, "`idempotency_key` must have at most 512 characters"),
         ("/jobs", {"type": "a", "inputs": {"": "0" * 64}}, "a name in `inputs` must have at least 1 character"),
@@ -100,15 +100,15 @@ async def test_what_a_body_has_wrong_is_told_so_that_it_can_be_mended(
 async def test_what_stands_in_a_mapping_is_not_said_of_the_mapping(served: Served) -> None:
     answer = await served.call("PATCH", "/admin/tenants/default", json={"groups": ["staff"]})
     assert answer.status_code == 422
-    assert "it is one of" not in words(answer.json())
+    assert "viewer" not in words(answer.json())
 
 
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("statuss=queued", "there is no query parameter `statuss`; did you mean `status`?"),
-        ("limit=ten", "the query parameter `limit` is wrong"),
-        ("status=lost", "it is one of blocked, queued, running, succeeded, dead, canceled"),
+        ("statuss=queued", "query parameter `statuss`; did you mean `status`?"),
+        ("limit=ten", "the query parameter `limit`"),
+        ("status=lost", ": blocked, queued, running, succeeded, dead, canceled"),
     ],
 )
 async def test_a_wrong_parameter_is_called_that(served: Served, query: str, said: str) -> None:

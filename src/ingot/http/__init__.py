@@ -1,1 +1,1 @@
-"""HTTP: the route table, who calls, what errors look like, streams and limits."""
+"""HTTP: the ASGI application with its routes, authentication, error responses, streams and limits."""

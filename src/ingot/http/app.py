@@ -1,4 +1,4 @@
-"""The ASGI application: finds the route, knows the caller, reads what it takes, and answers."""
+"""The ASGI application: finds the route, authenticates the caller, decodes the request and sends the response."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ from ingot.kernel.logs import is_debug_enabled, request_fields
 from ingot.kernel.redaction import contains_secret
 
 UNREPEATABLE_HEADERS: Final = ("ingot-tenant", "idempotency-key", "last-event-id")
-HELD_CONNECTIONS_SHARE_MAX: Final = 0.5  # Of all connections, for what the callers of one tenant hold open.
+# Share of all connections that the callers of one tenant can hold open with streams, uploads and waiting requests.
+HELD_CONNECTIONS_SHARE_MAX: Final = 0.5
 WAITING_RETRY_SECONDS: Final = 5.0
 BODY_SECONDS_MAX: Final = 30.0
 QUERY_CHARS_MAX: Final = 8192
@@ -60,9 +61,8 @@ WORKER_CHARS_MAX: Final = 200
 JOB_PATH: Final = f"{PREFIX}/jobs/{{id}}"
 NOT_MODIFIED: Final = int(HTTPStatus.NOT_MODIFIED)
 JSON: Final = "application/json"
-ErrorPage = Callable[
-    [IngotError, str | None], Response[bytes]
-]  # What people see of an error; a path they can come back to.
+# Renders an error as a page. The second argument is the path to return to after a sign-in, or `None`.
+ErrorPage = Callable[[IngotError, str | None], Response[bytes]]
 STREAM_HEADERS: Final = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
 log = structlog.get_logger("ingot.http")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -70,12 +70,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class App:
-    """Serves the routes of a table."""
+    """The ASGI application that serves the routes of a table."""
 
     def __init__(
         self,
         table: RouteTable,
-        gate: RequestAuthenticator,
+        authenticator: RequestAuthenticator,
         metrics: Metrics,
         *,
         tracer: Tracer | None = None,
@@ -83,41 +83,41 @@ class App:
         error_page: ErrorPage | None = None,
     ) -> None:
         self._routes = table
-        self._authenticator = gate
+        self._authenticator = authenticator
         self._metrics = metrics
         self._tracer = tracer
         self._error_page = error_page
-        self._streams = Streams(gate)
-        self._held_connections: Counter[str] = Counter()  # Streams, and requests that wait, by tenant.
+        self._streams = Streams(authenticator)
+        self._held_connections: Counter[str] = Counter()  # By tenant, or by caller without one.
         self._held_connections_max = max(1, round(connections_max * HELD_CONNECTIONS_SHARE_MAX))
         metrics.register_streams(lambda: len(self._streams))
         self._decoders = {id(route): _decoders_of(route) for route in table.routes}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Serve one request."""
         if scope["type"] != "http":
-            raise RuntimeError(f"there is nothing that speaks {scope['type']} here")
+            raise RuntimeError(f"unsupported ASGI scope type: {scope['type']}")
         began = time.perf_counter()
         headers = Headers(scope["headers"])
         request_id = _request_id(headers)
         trace = parse_traceparent(headers.get("traceparent"))
         span = None if self._tracer is None else self._tracer.start_span(trace)
         trace_id = span.trace_id if span is not None else None if trace is None else trace.trace_id
-        known = _set_log_context(request_id, trace_id)
+        log_context = _set_log_context(request_id, trace_id)
         route: Route | None = None
-        call: Request | None = None
+        request: Request | None = None
         try:
             headers.require_unique(UNREPEATABLE_HEADERS)
             target = scope["method"], scope["raw_path"].decode("latin-1"), scope["query_string"]
-            route, path = self._routes.find(target[0], target[1])
+            route, path_params = self._routes.find(target[0], target[1])
             client = scope.get("client")
-            call = await self._authenticator.authenticate(
-                route, headers, path, request_id=request_id, client=client, target=target
+            request = await self._authenticator.authenticate(
+                route, headers, path_params, request_id=request_id, client=client, target=target
             )
-            call.method = scope["method"]
-            call.trace_id = trace_id
-            _extend_log_context(known, route, call)
-            status = await self._handle(route, call, scope, receive, send)
+            request.method = scope["method"]
+            request.trace_id = trace_id
+            _extend_log_context(log_context, route, request)
+            status = await self._handle(route, request, scope, receive, send)
         except ClientDisconnected:
             status = 499
         except IngotError as error:
@@ -129,115 +129,116 @@ class App:
             status = await self._send_error(InternalError(), route, scope, send, request_id)
         self._metrics.record_request(route, status, time.perf_counter() - began)
         if span is not None:
-            path_of = None if route is None else route.path
-            tenant = "" if call is None else call.tenant
-            span.end(method=scope["method"], route=path_of, status=status, request_id=request_id, tenant=tenant)
+            route_path = None if route is None else route.path
+            tenant = "" if request is None else request.tenant
+            span.end(method=scope["method"], route=route_path, status=status, request_id=request_id, tenant=tenant)
         if is_debug_enabled():
             log.debug("request", **_log_fields(scope, route, status, began))
 
     def stop(self) -> None:
-        """End the streams."""
+        """End all streams."""
         self._streams.stop()
 
     async def _send_error(
         self, error: IngotError, route: Route | None, scope: Scope, send: Send, request_id: str
     ) -> int:
-        """Tell of an error: on a page for people, and to programs as a problem."""
+        """Send an error: as an HTML page if the route is a page, otherwise as a problem. Return the status."""
         if route is None or route.response_content_type != HTML or self._error_page is None:
             return await _send_problem(error, send, request_id)
-        answer = self._error_page(error, scope["path"] if scope["method"] in SAFE_METHODS else None)
-        status = answer.status or error.status
-        await _send_response(send, status, answer.headers, answer.content, request_id, answer.cookies)
+        response = self._error_page(error, scope["path"] if scope["method"] in SAFE_METHODS else None)
+        status = response.status or error.status
+        await _send_response(send, status, response.headers, response.content, request_id, response.cookies)
         return status
 
-    async def _handle(self, route: Route, call: Request, scope: Scope, receive: Receive, send: Send) -> int:
+    async def _handle(self, route: Route, request: Request, scope: Scope, receive: Receive, send: Send) -> int:
         body, query = self._decoders[id(route)]
-        given: dict[str, Any] = dict(call.path_params)
+        arguments: dict[str, Any] = dict(request.path_params)
         if isinstance(body, msgspec.json.Decoder):
-            given["body"] = _decode(await _read_body(route, call.headers, receive), body)
+            arguments["body"] = _decode(await _read_body(route, request.headers, receive), body)
         elif body is not None:
-            given["body"] = RequestBody(call.headers, receive, bytes_max=route.body_bytes_max)
+            arguments["body"] = RequestBody(request.headers, receive, bytes_max=route.body_bytes_max)
         if query is not None:
-            sent = _parse_query(scope["query_string"]) if call.signed_params is None else call.signed_params
-            given["query"] = _decode_query(sent, query)
-        elif scope["query_string"] and call.signed_params is None:
-            raise InvalidInput("this route takes no query", hint="Leave out what stands behind the question mark.")
+            params = _parse_query(scope["query_string"]) if request.signed_params is None else request.signed_params
+            arguments["query"] = _decode_query(params, query)
+        elif scope["query_string"] and request.signed_params is None:
+            raise InvalidInput("this route has no query parameters", hint="Remove the question mark and all after it.")
         if route.waits:
-            with self._hold_connection(call):
-                answer = await cancel_on_disconnect(route.handler(call, **given), call, receive)
-            await self._reauthenticate(route, call)
+            with self._hold_connection(request):
+                response = await cancel_on_disconnect(route.handler(request, **arguments), request, receive)
+            await self._reauthenticate(route, request)
         elif body is RequestBody:
-            with self._hold_connection(call):
-                answer = await route.handler(call, **given)
+            with self._hold_connection(request):
+                response = await route.handler(request, **arguments)
         else:
-            answer = await route.handler(call, **given)
-        if isinstance(answer, BytesResponse):
-            return await self._send_bytes(answer, route, call, receive, send)
-        if isinstance(answer, StreamResponse):
+            response = await route.handler(request, **arguments)
+        if isinstance(response, BytesResponse):
+            return await self._send_bytes(response, route, request, receive, send)
+        if isinstance(response, StreamResponse):
             if scope["method"] == "HEAD":
-                await answer.chunks.aclose()
+                await response.chunks.aclose()
                 raise MethodNotAllowed(["GET"])
-            with self._hold_connection(call):
+            with self._hold_connection(request):
                 await send(
                     {
                         "type": "http.response.start",
                         "status": 200,
-                        "headers": _encode_headers(STREAM_HEADERS, call.request_id),
+                        "headers": _encode_headers(STREAM_HEADERS, request.request_id),
                     }
                 )
-                await send({"type": "http.response.body", "more_body": True})  # The head is sent with the first part.
-                await self._streams.serve(answer, route, call, receive, send)
+                # The transport holds the headers back until the first body message; an empty one sends them now.
+                await send({"type": "http.response.body", "more_body": True})
+                await self._streams.serve(response, route, request, receive, send)
             return 200
-        status, content = route.status, answer
+        status, content = route.status, response
         headers: dict[str, str] = {}
         cookies: tuple[str, ...] = ()
-        if isinstance(answer, Response):
-            status, content = answer.status or route.status, answer.content
-            headers, cookies = answer.headers, answer.cookies
+        if isinstance(response, Response):
+            status, content = response.status or route.status, response.content
+            headers, cookies = response.headers, response.cookies
         if content is None:
             content = b""
         elif not isinstance(content, bytes):
             headers, content = {"content-type": JSON, **headers}, _encode(content)
-        await _send_response(send, status, headers, content, call.request_id, cookies)
+        await _send_response(send, status, headers, content, request.request_id, cookies)
         return status
 
     async def _send_bytes(
-        self, answer: BytesResponse, route: Route, call: Request, receive: Receive, send: Send
+        self, response: BytesResponse, route: Route, request: Request, receive: Receive, send: Send
     ) -> int:
-        status = answer.status or route.status
-        headers = _encode_headers({"content-length": str(answer.length), **answer.headers}, call.request_id)
+        status = response.status or route.status
+        headers = _encode_headers({"content-length": str(response.length), **response.headers}, request.request_id)
         start = {"type": "http.response.start", "status": status, "headers": headers}
-        if call.method == "HEAD":
+        if request.method == "HEAD":
             await send(start)
             await send({"type": "http.response.body"})
             return status
-        with self._hold_connection(call):
-            await send_bytes(answer, start, receive, send)
+        with self._hold_connection(request):
+            await send_bytes(response, start, receive, send)
         return status
 
     @contextmanager
-    def _hold_connection(self, call: Request) -> Iterator[None]:
-        """Nobody takes all connections for what waits, or takes long. Raises `TooManyWaiting`."""
-        name = call.caller.tenant or (
-            call.caller.principal if call.caller.id else self._authenticator.rate_limit_key_of(call)
+    def _hold_connection(self, request: Request) -> Iterator[None]:
+        """Limit how many connections one tenant holds open with slow requests. Raises `TooManyWaiting`."""
+        holder = request.caller.tenant or (
+            request.caller.principal if request.caller.id else self._authenticator.rate_limit_key_of(request)
         )
-        if self._held_connections[name] >= self._held_connections_max:
+        if self._held_connections[holder] >= self._held_connections_max:
             raise TooManyWaiting(WAITING_RETRY_SECONDS)
-        self._held_connections[name] += 1
+        self._held_connections[holder] += 1
         try:
             yield
         finally:
-            self._held_connections[name] -= 1
-            if not self._held_connections[name]:
-                del self._held_connections[name]
+            self._held_connections[holder] -= 1
+            if not self._held_connections[holder]:
+                del self._held_connections[holder]
 
-    async def _reauthenticate(self, route: Route, call: Request) -> None:
-        """A credential that ended while its caller waited gets nothing: what was taken for it is given back."""
+    async def _reauthenticate(self, route: Route, request: Request) -> None:
+        """Check the credential again after a wait. If it is no longer valid, undo what the handler did, and raise."""
         try:
-            await self._authenticator.reauthenticate(route, call)
+            await self._authenticator.reauthenticate(route, request)
         except IngotError:
-            if call.undo is not None:
-                await call.undo()
+            if request.undo is not None:
+                await request.undo()
             raise
 
 
@@ -247,31 +248,34 @@ def _decoders_of(route: Route) -> tuple[msgspec.json.Decoder[Any] | type[Request
     return body if body in (None, RequestBody) else msgspec.json.Decoder(body), types.get("query")
 
 
-async def cancel_on_disconnect(work: Awaitable[Any], call: Request, receive: Receive) -> Any:
-    """Wait for an answer as long as there is somebody to give it to. What was taken for them is given back."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(wait_for_disconnect(receive))
+async def cancel_on_disconnect(handler: Awaitable[Any], request: Request, receive: Receive) -> Any:
+    """Return the result of a handler. If the client disconnects first, cancel the handler and undo what it did.
+
+    Raises `ClientDisconnected`.
+    """
+    handling = asyncio.ensure_future(handler)
+    disconnect = asyncio.ensure_future(wait_for_disconnect(receive))
     try:
-        await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
-        if not leaving.done():
-            return working.result()
+        await asyncio.wait([handling, disconnect], return_when=asyncio.FIRST_COMPLETED)
+        if not disconnect.done():
+            return handling.result()
         raise ClientDisconnected
     except (ClientDisconnected, asyncio.CancelledError):
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
-        if call.undo is not None:
-            await call.undo()
+        handling.cancel()
+        await asyncio.gather(handling, return_exceptions=True)
+        if request.undo is not None:
+            await request.undo()
         raise
     finally:
-        leaving.cancel()
-        working.cancel()
+        disconnect.cancel()
+        handling.cancel()
 
 
 async def _read_body(route: Route, headers: Headers, receive: Receive) -> bytes:
     assert route.body_bytes_max is not None
     length, bytes_max = headers.get("content-length"), route.body_bytes_max
     if length is not None and length.isdecimal() and int(length) > bytes_max:
-        raise BodyTooLarge(f"the body has {length} bytes; this route takes {bytes_max}")
+        raise BodyTooLarge(f"the body has {length} bytes; this route accepts at most {bytes_max}")
     if is_body_complete(receive):
         body = await _receive_body(bytes_max, receive)
     else:
@@ -308,28 +312,28 @@ def _decode(body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     except msgspec.ValidationError as error:
         raise invalid_body(error, decoder.type) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedBody(f"the body is not JSON: {str(error)[:200]}") from None
+        raise MalformedBody(f"the body is not valid JSON: {str(error)[:200]}") from None
 
 
 def _parse_query(query: bytes) -> dict[str, str]:
     if len(query) > QUERY_CHARS_MAX:
-        raise InvalidInput(f"the query has {len(query)} characters; it goes up to {QUERY_CHARS_MAX}")
+        raise InvalidInput(f"the query must have at most {QUERY_CHARS_MAX} characters, got {len(query)}")
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, strict_parsing=bool(query), errors="strict")
     except ValueError:
-        raise InvalidInput("the query cannot be read") from None
-    given = dict(pairs)
-    if len(given) != len(pairs):
-        raise InvalidInput("the query says something twice")
-    return given
+        raise InvalidInput("the query is malformed", hint="Use `name=value&name=value`, percent-encoded.") from None
+    params = dict(pairs)
+    if len(params) != len(pairs):
+        raise InvalidInput("duplicate query parameter", hint="Send each query parameter once.")
+    return params
 
 
-def _decode_query(given: dict[str, str], kind: Any) -> Any:
-    reject_numeric_timestamps(given, kind)
+def _decode_query(params: dict[str, str], query_type: Any) -> Any:
+    reject_numeric_timestamps(params, query_type)
     try:
-        return msgspec.convert(given, kind, strict=False)
+        return msgspec.convert(params, query_type, strict=False)
     except msgspec.ValidationError as error:
-        raise invalid_query(error, kind) from None
+        raise invalid_query(error, query_type) from None
 
 
 async def _send_problem(error: IngotError, send: Send, request_id: str) -> int:
@@ -341,39 +345,39 @@ async def _send_problem(error: IngotError, send: Send, request_id: str) -> int:
 async def _send_response(
     send: Send, status: int, headers: dict[str, str], body: bytes, request_id: str, cookies: tuple[str, ...] = ()
 ) -> None:
-    if status != NOT_MODIFIED:  # That has the length of what it stands for, or none.
+    if status != NOT_MODIFIED:  # In a 304, Content-Length would be the size of the resource.
         headers = {"content-length": str(len(body)), **headers}
-    whole = _encode_headers(headers, request_id)
-    whole += [(b"set-cookie", one.encode()) for one in cookies]
-    await send({"type": "http.response.start", "status": status, "headers": whole})
+    encoded = _encode_headers(headers, request_id)
+    encoded += [(b"set-cookie", cookie.encode()) for cookie in cookies]
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
     await send({"type": "http.response.body", "body": body})
 
 
 def _encode_headers(headers: dict[str, str], request_id: str) -> list[tuple[bytes, bytes]]:
-    whole = {"x-request-id": request_id, "x-content-type-options": "nosniff", **headers}
-    return [(name.encode(), value.encode()) for name, value in whole.items()]
+    headers = {"x-request-id": request_id, "x-content-type-options": "nosniff", **headers}
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
 def _set_log_context(request_id: str, trace_id: str | None) -> dict[str, object]:
-    """What stands in every line that is logged from now on; more can be added to it."""
-    known: dict[str, object] = {"request_id": request_id}
+    """Set the fields of all later log entries of this request. Fields added to the returned dict are logged too."""
+    log_context: dict[str, object] = {"request_id": request_id}
     if trace_id is not None:
-        known["trace_id"] = trace_id
-    request_fields.set(known)
-    return known
+        log_context["trace_id"] = trace_id
+    request_fields.set(log_context)
+    return log_context
 
 
-def _extend_log_context(known: dict[str, object], route: Route, call: Request) -> None:
-    if call.tenant:
-        known["tenant_id"] = call.tenant
-    if call.caller.kind == "worker":
-        known["worker_id"] = (call.headers.get("x-worker-id") or call.caller.id)[:WORKER_CHARS_MAX]
-    if "id" in call.path_params and route.path.startswith(JOB_PATH):
-        known["job_id"] = call.path_params["id"][:ID_CHARS_MAX]
+def _extend_log_context(log_context: dict[str, object], route: Route, request: Request) -> None:
+    if request.tenant:
+        log_context["tenant_id"] = request.tenant
+    if request.caller.kind == "worker":
+        log_context["worker_id"] = (request.headers.get("x-worker-id") or request.caller.id)[:WORKER_CHARS_MAX]
+    if "id" in request.path_params and route.path.startswith(JOB_PATH):
+        log_context["job_id"] = request.path_params["id"][:ID_CHARS_MAX]
 
 
 def _log_fields(scope: Scope, route: Route | None, status: int, began: float) -> dict[str, object]:
-    """The request as it stands in the log: not its path, in which people put what they should not."""
+    """Return the fields of a request for the log, without its path, which may contain secrets."""
     return {
         "method": scope["method"],
         "route": None if route is None else route.path,
@@ -383,8 +387,7 @@ def _log_fields(scope: Scope, route: Route | None, status: int, began: float) ->
 
 
 def _request_id(headers: Headers) -> str:
-    given = headers.get("x-request-id")
-    usable = (
-        given is not None and _REQUEST_ID.fullmatch(given) and not contains_secret(given)
-    )  # It is logged, and kept.
-    return given if given is not None and usable else new_id()
+    """Return the ID that the client chose, or a new one. IDs are logged and stored, so none may contain a secret."""
+    sent = headers.get("x-request-id")
+    usable = sent is not None and _REQUEST_ID.fullmatch(sent) and not contains_secret(sent)
+    return sent if sent is not None and usable else new_id()

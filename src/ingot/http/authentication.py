@@ -1,4 +1,4 @@
-"""The gate: who calls, in which tenant, and whether they may, before anything else is looked at."""
+"""Authentication of requests: find the caller, apply rate limits, check the grant and determine the tenant."""
 
 from __future__ import annotations
 
@@ -22,17 +22,15 @@ from ingot.identity.tenants import DEFAULT_SLUG, Tenants
 
 CREDENTIAL_HEADERS: Final = ("Authorization", "X-Worker-ID", "X-Worker-Secret")
 ANONYMOUS: Final = Caller(id="", kind="token", tenant="", grants=())
-BURST_SECONDS: Final = 2.0  # Who made no requests for so long may make theirs at once.
-FAILURE_RATE: Final = RateLimit(
-    10, 200
-)  # Credentials that do not hold, from one address, before the store is asked no more.
-ANONYMOUS_RATE: Final = RateLimit(2, 60)  # What anybody may do from one address, where it costs us something.
-ALL_ANONYMOUS_RATE: Final = RateLimit(200, 2000)  # The same from all addresses together: somebody may have very many.
-TENANT_RATE_FACTOR: Final = 4  # All callers of a tenant together may make so many times the requests of one.
+BURST_SECONDS: Final = 2.0  # The burst of a caller, in seconds of its rate.
+FAILURE_RATE: Final = RateLimit(10, 200)  # Failed authentications from one address. Beyond it the store is not asked.
+ANONYMOUS_RATE: Final = RateLimit(2, 60)  # Requests without a credential from one address, for expensive routes.
+ALL_ANONYMOUS_RATE: Final = RateLimit(200, 2000)  # The same from all addresses, because a client can have many.
+TENANT_RATE_FACTOR: Final = 4  # The rate of all callers of a tenant, in multiples of the rate of one caller.
 
 
 def rate_limits_by_class(*, read: float, write: float, wait: float) -> dict[RateClass, RateLimit]:
-    """What a caller may do in each class of routes, from so many requests in a second."""
+    """Return the rate limit of one caller for each class of routes, from rates in requests per second."""
     per_second: dict[RateClass, float] = {"read": read, "write": write, "wait": wait}
     return {name: RateLimit(rate, max(1.0, rate * BURST_SECONDS)) for name, rate in per_second.items()}
 
@@ -41,51 +39,49 @@ DEFAULT_RATE_LIMITS: Final = rate_limits_by_class(read=1000, write=2000, wait=10
 
 
 class RequestAuthenticator:
-    """Lets callers in."""
+    """Authenticates requests and checks what their callers may do."""
 
     def __init__(
         self,
-        access: Authenticator,
+        authenticator: Authenticator,
         tenants: Tenants,
-        rates: RateLimiter,
+        rate_limiter: RateLimiter,
         *,
         rate_limits: Mapping[RateClass, RateLimit] = DEFAULT_RATE_LIMITS,
         address_resolver: ClientAddressResolver | None = None,
         signer: Signer | None = None,
     ) -> None:
-        self._authenticator = access
+        self._authenticator = authenticator
         self._tenants = tenants
-        self._rate_limiter = rates
+        self._rate_limiter = rate_limiter
         self._rate_limits = rate_limits
         self._address_resolver = address_resolver or ClientAddressResolver()
         self._resolve_address = self._address_resolver.resolve
         self._signer = signer
-        self._failure_limiter = (
-            RateLimiter()
-        )  # Apart from those of callers, whom a flood of addresses must not push out.
+        # These limiters are separate, so that a flood of addresses cannot evict the buckets of callers.
+        self._failure_limiter = RateLimiter()
         self._anonymous_limiter = RateLimiter()
-        self._tenant_id_cache: dict[
-            str, tuple[str, float]
-        ] = {}  # The tenants that operators named, and until when that holds.
+        # Tenant IDs by slug, each with the monotonic time at which the entry expires.
+        self._tenant_id_cache: dict[str, tuple[str, float]] = {}
         tenants.on_removed(lambda _: self._tenant_id_cache.clear())
 
     async def authenticate(
         self,
         route: Route,
         headers: Headers,
-        path: dict[str, str],
+        path_params: dict[str, str],
         *,
         request_id: str,
         client: tuple[str, int] | None = None,
         target: tuple[str, str, bytes] = ("", "", b""),
     ) -> Request:
-        """The call that a request makes. `target` is what it asks for: its method, path and query as they were sent.
+        """Authenticate the sender of a request. `target` is its method, path and query, as they were sent.
 
-        Raises `Unauthorized`, `Forbidden`, `SignatureInvalid` or `TooManyRequests`.
+        Raises `Unauthorized`, `Forbidden`, `SignatureInvalid`, `TenantNotFound` or `TooManyRequests`.
         """
-        caller, tenant, signed = ANONYMOUS, "", None
+        caller, tenant, signed_params = ANONYMOUS, "", None
         if isinstance(route.needs, Signed):
-            signed = self._verify_signature((route.needs.purpose or target[0], *target[1:]), headers, client)
+            signed_params = self._verify_signature((route.needs.purpose or target[0], *target[1:]), headers, client)
         elif not isinstance(route.needs, Open):
             caller = await self._find_caller_limited(headers, client)
             if caller.session is not None and route.method not in SAFE_METHODS:
@@ -102,100 +98,112 @@ class RequestAuthenticator:
             caller=caller,
             tenant=tenant,
             headers=headers,
-            path_params=path,
+            path_params=path_params,
             request_id=request_id,
             client=client,
-            signed_params=signed,
+            signed_params=signed_params,
             resolve_address=self._resolve_address,
         )
 
-    async def reauthenticate(self, route: Route, call: Request) -> None:
-        """Whether a call that goes on would still be let in, and its tenant is still there; counts nothing.
+    async def reauthenticate(self, route: Route, request: Request) -> None:
+        """Check that the caller of an open request is still allowed to make it, and that the tenant still exists.
 
-        Raises `Unauthorized`, `Forbidden` or `TenantNotFound`.
+        The check does not count against a rate limit. Raises `Unauthorized`, `Forbidden` or `TenantNotFound`.
         """
         if not isinstance(route.needs, Open | Signed):
-            caller = await self._find_caller(call.headers, tenant=call.tenant)
+            caller = await self._find_caller(request.headers, tenant=request.tenant)
             _authorize(route, caller)
             if caller.tenant is None:
-                await self._tenant_id_of_slug(call.tenant)
+                await self._tenant_id_of_slug(request.tenant)
 
-    def rate_limit_key_of(self, call: Request) -> str:
-        """From where a call comes."""
-        return self._address_resolver.rate_limit_key(call.client, call.headers)
+    def rate_limit_key_of(self, request: Request) -> str:
+        """Return the client address of a request in the form in which rate limits count it."""
+        return self._address_resolver.rate_limit_key(request.client, request.headers)
 
     def _verify_signature(
         self, target: tuple[str, str, bytes], headers: Headers, client: tuple[str, int] | None
     ) -> dict[str, str]:
-        """The parameters of a signed address, unless too many from there were none. One that does not hold counts."""
+        """Return the parameters of a signed URL. Invalid signatures count as failures of the client address.
+
+        Raises `SignatureInvalid` or `TooManyFailures`.
+        """
         if self._signer is None:
             raise SignatureInvalid
-        name = self._address_resolver.rate_limit_key(client, headers), "failures"
-        self._failure_limiter.take(name, FAILURE_RATE, TooManyFailures)
-        signed = self._signer.verify(*target)
-        self._failure_limiter.refund(name)
-        return signed
+        bucket = self._address_resolver.rate_limit_key(client, headers), "failures"
+        self._failure_limiter.take(bucket, FAILURE_RATE, TooManyFailures)
+        params = self._signer.verify(*target)
+        self._failure_limiter.refund(bucket)
+        return params
 
     async def _find_caller_limited(self, headers: Headers, client: tuple[str, int] | None) -> Caller:
-        """The caller, unless too many from there were none. What the store is asked for in vain stays counted."""
-        asked: list[tuple[str, str]] = []
+        """Find the caller. Failed lookups in the store count against the client address.
 
-        def asking() -> None:
-            name = self._address_resolver.rate_limit_key(client, headers), "failures"
-            self._failure_limiter.take(name, FAILURE_RATE, TooManyFailures)
-            asked.append(name)
+        Raises `Unauthorized` or `TooManyFailures`.
+        """
+        charged: list[tuple[str, str]] = []
+
+        def before_lookup() -> None:
+            bucket = self._address_resolver.rate_limit_key(client, headers), "failures"
+            self._failure_limiter.take(bucket, FAILURE_RATE, TooManyFailures)
+            charged.append(bucket)
 
         try:
-            return await self._find_caller(headers, asking)
+            return await self._find_caller(headers, before_lookup)
         except Unauthorized:
-            asked.clear()  # It stays counted.
+            charged.clear()  # A failure is not refunded.
             raise
         finally:
-            for name in asked:
-                self._failure_limiter.refund(name)
+            for bucket in charged:
+                self._failure_limiter.refund(bucket)
 
     async def _find_caller(
-        self, headers: Headers, asking: Callable[[], None] = lambda: None, *, tenant: str | None = None
+        self, headers: Headers, before_lookup: Callable[[], None] = lambda: None, *, tenant: str | None = None
     ) -> Caller:
-        """Who sends these headers. A person is looked for in the tenant that they name, or in the one that is told."""
+        """Find the caller by the credential in the headers. Calls `before_lookup` before the store is asked.
+
+        A person acts in `tenant`, or without it in the tenant that the headers name.
+        """
         worker_id, secret = headers.get("x-worker-id"), headers.get("x-worker-secret")
         if worker_id is not None and secret is not None:
             if headers.has("authorization"):
-                raise Unauthorized("the request has two credentials, a token and a worker's", hint="Send one of them.")
-            return await self._authenticator.authenticate_worker(worker_id, secret, asking)
+                raise Unauthorized(
+                    "the request has two credentials, a token and a worker secret", hint="Send only one."
+                )
+            return await self._authenticator.authenticate_worker(worker_id, secret, before_lookup)
         authorization = headers.get("authorization")
         if authorization is None:
             session = None if _sent_credential_headers(headers) else read_cookie(headers, SESSION_COOKIE)
             if session is None:
                 raise _missing_credential_error(headers)
             return await self._authenticator.authenticate_session(
-                session, tenant or headers.get("ingot-tenant"), asking
+                session, tenant or headers.get("ingot-tenant"), before_lookup
             )
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
             raise Unauthorized(
-                "the header Authorization holds no bearer token",
-                hint="When it is a token, write Bearer before it: `Authorization: Bearer ingot_…`.",
+                "the Authorization header has no bearer token",
+                hint="Put `Bearer` before the token: `Authorization: Bearer ingot_…`.",
             )
-        return await self._authenticator.authenticate_token(token.strip(), asking)
+        return await self._authenticator.authenticate_token(token.strip(), before_lookup)
 
     def _count_request(self, route: Route, caller: Caller) -> None:
-        rate = self._rate_limits[route.rate]
-        own = rate
+        """Count a request against the rates of its caller and its tenant. Raises `TooManyRequests`."""
+        limit = self._rate_limits[route.rate]
+        caller_limit = limit
         if caller.limits.rate is not None:
-            own = RateLimit(caller.limits.rate, caller.limits.burst or max(1.0, caller.limits.rate))
-        self._rate_limiter.take((caller.principal, route.rate), own)
+            caller_limit = RateLimit(caller.limits.rate, caller.limits.burst or max(1.0, caller.limits.rate))
+        self._rate_limiter.take((caller.principal, route.rate), caller_limit)
         if caller.tenant is not None:
-            shared = RateLimit(rate.per_second * TENANT_RATE_FACTOR, rate.burst * TENANT_RATE_FACTOR)
-            self._rate_limiter.take((caller.tenant, route.rate), shared)
+            tenant_limit = RateLimit(limit.per_second * TENANT_RATE_FACTOR, limit.burst * TENANT_RATE_FACTOR)
+            self._rate_limiter.take((caller.tenant, route.rate), tenant_limit)
 
     async def _tenant_of(self, headers: Headers, caller: Caller) -> str:
-        """The tenant that the call is made in: the caller's own, or the one an operator names."""
+        """Return the ID of the tenant of a request: the caller's own, or the one that an operator names."""
         if caller.kind == "user" and caller.tenant is not None:
             return caller.tenant
         named = headers.get("ingot-tenant")
         if named is not None and caller.kind == "worker" and caller.tenant is None:
-            raise Forbidden("a shared worker serves all tenants", hint="Leave out the header Ingot-Tenant.")
+            raise Forbidden("shared workers cannot choose a tenant", hint="Remove the Ingot-Tenant header.")
         if named is None and caller.tenant is not None:
             return caller.tenant
         try:
@@ -205,15 +213,15 @@ class RequestAuthenticator:
                 raise
             tenant = ""
         if caller.tenant not in (None, tenant):
-            raise Forbidden("the credential is for another tenant", hint="Leave out the header Ingot-Tenant.")
+            raise Forbidden("the credential belongs to another tenant", hint="Remove the Ingot-Tenant header.")
         return tenant
 
     async def _tenant_id_of_slug(self, slug: str) -> str:
-        known, until = self._tenant_id_cache.get(slug, ("", 0.0))
-        if until < time.monotonic():
-            known = (await self._tenants.get(slug)).id
-            self._tenant_id_cache[slug] = known, time.monotonic() + CREDENTIAL_CACHE_SECONDS
-        return known
+        tenant_id, expires_at = self._tenant_id_cache.get(slug, ("", 0.0))
+        if expires_at < time.monotonic():
+            tenant_id = (await self._tenants.get(slug)).id
+            self._tenant_id_cache[slug] = tenant_id, time.monotonic() + CREDENTIAL_CACHE_SECONDS
+        return tenant_id
 
 
 def _sent_credential_headers(headers: Headers) -> list[str]:
@@ -221,14 +229,14 @@ def _sent_credential_headers(headers: Headers) -> list[str]:
 
 
 def _missing_credential_error(headers: Headers) -> Unauthorized:
-    """Why nobody can be told from these headers."""
+    """Explain why these headers identify no caller."""
     sent = _sent_credential_headers(headers)
     for name in sent:
         if headers.get(name.lower()) is None:
             return Unauthorized(f"the header {name} was sent twice", hint="Send it once.")
     if sent:
         (missing,) = {"X-Worker-ID", "X-Worker-Secret"}.difference(sent)
-        return Unauthorized(f"{sent[0]} was sent without {missing}", hint="A worker sends both of them.")
+        return Unauthorized(f"{sent[0]} was sent without {missing}", hint="Send both headers.")
     return Unauthorized("the request has no credential")
 
 
@@ -241,7 +249,7 @@ def _authorize(route: Route, caller: Caller) -> None:
         raise no_tenant_error(caller)
     if caller.kind == "worker":
         raise Forbidden(
-            f"the credential of a worker has no grant for {route.needs.action}",
-            hint=f"Workers claim, renew and settle; for the rest use a token with a grant for {route.needs.action}.",
+            f"worker credentials have no grant for {route.needs.action}",
+            hint=f"Use a token with a grant for {route.needs.action}. Workers can only claim, renew and settle.",
         )
     raise caller.missing_grant_error(route.needs.action)

@@ -1,4 +1,4 @@
-"""Figures of blobs in the form that Prometheus reads."""
+"""Prometheus metrics of blobs."""
 
 from __future__ import annotations
 
@@ -13,50 +13,57 @@ from ingot.blobs.counters import BlobCounters
 from ingot.blobs.model import BlobMetrics
 
 COUNTERS: Final = {
-    "ingot_blob_uploads_begun": ("uploads_begun", "Uploads that were begun."),
-    "ingot_blob_uploads_completed": ("uploads_completed", "Uploads whose bytes were read and are a blob."),
-    "ingot_blob_addresses": ("signed_urls", "Signed URLs for reading that were created."),
-    "ingot_blob_quota_refused": ("quota_refusals", "Blobs that were refused because a quota is reached."),
-    "ingot_blobs_collected": ("blobs_collected", "Blobs that nothing referred to and that were taken away."),
-    "ingot_blob_bytes_collected": ("bytes_collected", "Their bytes."),
-    "ingot_blobs_scrubbed": ("blobs_scrubbed", "Blobs that were read whole to see that they are."),
-    "ingot_blob_bytes_scrubbed": ("bytes_scrubbed", "Their bytes."),
-    "ingot_blob_damage_found": ("damage_found", "How often bytes were not what they should be."),
-    "ingot_blob_strays_deleted": ("orphans_deleted", "Objects that no row named and that were deleted."),
+    "ingot_blob_uploads_begun": ("uploads_begun", "Uploads started."),
+    "ingot_blob_uploads_completed": ("uploads_completed", "Uploads that were verified and became a blob."),
+    "ingot_blob_addresses": ("signed_urls", "Signed download URLs issued."),
+    "ingot_blob_quota_refused": ("quota_refusals", "Blobs rejected because of a quota."),
+    "ingot_blobs_collected": ("blobs_collected", "Unreferenced blobs deleted."),
+    "ingot_blob_bytes_collected": ("bytes_collected", "Bytes of unreferenced blobs deleted."),
+    "ingot_blobs_scrubbed": ("blobs_scrubbed", "Blobs read completely to verify them."),
+    "ingot_blob_bytes_scrubbed": ("bytes_scrubbed", "Bytes read to verify blobs."),
+    "ingot_blob_damage_found": ("damage_found", "Number of times that stored bytes were damaged."),
+    "ingot_blob_strays_deleted": ("orphans_deleted", "Objects deleted because no row referred to them."),
 }
 GAUGES: Final = {
-    "ingot_blobs": ("blobs", "Blobs that are kept, of all tenants."),
-    "ingot_blob_bytes": ("bytes", "Their bytes."),
-    "ingot_blobs_damaged": ("damaged", "Blobs that are damaged: they are not served."),
-    "ingot_blob_tombstones": ("tombstones", "References that went, and whose blob was not looked at since."),
-    "ingot_blob_objects_waiting": ("trash", "Objects that wait to be deleted."),
-    "ingot_blob_uploads": ("uploads", "Uploads that are under way."),
+    "ingot_blobs": ("blobs", "Blobs of all tenants. Each counts once."),
+    "ingot_blob_bytes": ("bytes", "Bytes of all blobs."),
+    "ingot_blobs_damaged": ("damaged", "Damaged blobs, which are not served."),
+    "ingot_blob_tombstones": (
+        "tombstones",
+        "Removed references whose blob the collector has not checked yet, counted up to 10,000.",
+    ),
+    "ingot_blob_objects_waiting": ("trash", "Objects that wait to be deleted, counted up to 10,000."),
+    "ingot_blob_uploads": ("uploads", "Uploads in progress, counted up to 10,000."),
 }
 
 
 class BlobMetricsCollector(Collector):
-    """Tells what this process counted, and what the store says when it is asked."""
+    """Reports the counters of this process, and the gauges last read from the store."""
 
-    def __init__(self, tally: BlobCounters) -> None:
-        self._counters = tally
+    def __init__(self, counters: BlobCounters) -> None:
+        self._counters = counters
         self.store_metrics: BlobMetrics | None = None
 
     def collect(self) -> Iterator[Metric]:
-        """All of it."""
-        operations = CounterMetricFamily("ingot_blob_operations", "Operations on blobs.", labels=("kind", "status"))
+        """Return all metrics."""
+        operations = CounterMetricFamily(
+            "ingot_blob_operations", "Blob operations by outcome.", labels=("kind", "status")
+        )
         for labels, count in self._counters.operations.items():
             operations.add_metric(labels, count)
         yield operations
-        moved = CounterMetricFamily("ingot_blob_bytes_moved", "Bytes of blobs through this process.", labels=("way",))
+        moved = CounterMetricFamily(
+            "ingot_blob_bytes_moved", "Bytes of blobs that this process received or sent.", labels=("way",)
+        )
         moved.add_metric(["in"], self._counters.bytes_in)
         moved.add_metric(["out"], self._counters.bytes_out)
         yield moved
-        for name, (field, about) in COUNTERS.items():
-            yield CounterMetricFamily(name, about, value=getattr(self._counters, field))
+        for name, (field, description) in COUNTERS.items():
+            yield CounterMetricFamily(name, description, value=getattr(self._counters, field))
         if self.store_metrics is not None:
-            for name, (field, about) in GAUGES.items():
-                yield GaugeMetricFamily(name, about, value=getattr(self.store_metrics, field))
+            for name, (field, description) in GAUGES.items():
+                yield GaugeMetricFamily(name, description, value=getattr(self.store_metrics, field))
             if self.store_metrics.verified_before is not None:
-                at = self.store_metrics.verified_before.timestamp()
-                about = "When the blob that was not read for longest was last read."
-                yield GaugeMetricFamily("ingot_blobs_verified_before_seconds", about, value=at)
+                timestamp = self.store_metrics.verified_before.timestamp()
+                description = "Unix time of the oldest verification: every blob has been read since then."
+                yield GaugeMetricFamily("ingot_blobs_verified_before_seconds", description, value=timestamp)

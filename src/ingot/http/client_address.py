@@ -1,4 +1,4 @@
-"""Peers: from which address a request comes, whatever it says of itself."""
+"""The address of a client, with and without trusted proxies."""
 
 from __future__ import annotations
 
@@ -9,44 +9,45 @@ from typing import Final
 from ingot.http.request import Headers
 
 FORWARDED_HEADER: Final = "x-forwarded-for"
-IPV6_PREFIX_BITS: Final = 64  # Who has one address of IPv6 has all of these.
+IPV6_PREFIX_BITS: Final = 64  # One client usually owns all addresses of such a network.
 
 
 class ClientAddressResolver:
-    """Tells where requests come from. Only a proxy that is trusted is believed when it says on whose behalf it asks."""
+    """Determines the address of a client. Uses X-Forwarded-For only as far as trusted proxies have written it."""
 
     def __init__(self, trusted: Iterable[str] = ()) -> None:
-        self._trusted_networks = [ip_network(one) for one in trusted]
+        self._trusted_networks = [ip_network(network) for network in trusted]
 
     def rate_limit_key(self, client: tuple[str, int] | None, headers: Headers) -> str:
-        """The name of who is at the other end: an address, or the beginning that addresses of one house share."""
-        peer = self._resolve_ip(client, headers)
-        if isinstance(peer, IPv6Address):
-            return str(ip_network((peer, IPV6_PREFIX_BITS), strict=False))
-        return "" if peer is None else str(peer)
+        """Return the address under which rate limits count a client: for IPv6, its network."""
+        ip = self._resolve_ip(client, headers)
+        if isinstance(ip, IPv6Address):
+            return str(ip_network((ip, IPV6_PREFIX_BITS), strict=False))
+        return "" if ip is None else str(ip)
 
     def resolve(self, client: tuple[str, int] | None, headers: Headers) -> str | None:
-        """The whole address of who is at the other end, or `None` when there is none."""
-        peer = self._resolve_ip(client, headers)
-        return None if peer is None else str(peer)
+        """Return the full address of a client, or `None` if it is unknown."""
+        ip = self._resolve_ip(client, headers)
+        return None if ip is None else str(ip)
 
     def _resolve_ip(self, client: tuple[str, int] | None, headers: Headers) -> IPv4Address | IPv6Address | None:
-        peer = None if client is None else _parse_ip(client[0])
-        if peer is None:
+        ip = None if client is None else _parse_ip(client[0])
+        if ip is None:
             return None
-        for said in reversed((headers.get(FORWARDED_HEADER) or "").split(",")):
-            if not self._is_trusted(peer) or (before := _parse_ip(said.strip())) is None:
+        # Each proxy appends the address that it was called from, so the last entry is the nearest one.
+        for forwarded in reversed((headers.get(FORWARDED_HEADER) or "").split(",")):
+            if not self._is_trusted(ip) or (previous_ip := _parse_ip(forwarded.strip())) is None:
                 break
-            peer = before
-        return peer
+            ip = previous_ip
+        return ip
 
-    def _is_trusted(self, peer: IPv4Address | IPv6Address) -> bool:
-        return any(peer in network for network in self._trusted_networks)
+    def _is_trusted(self, ip: IPv4Address | IPv6Address) -> bool:
+        return any(ip in network for network in self._trusted_networks)
 
 
 def _parse_ip(text: str) -> IPv4Address | IPv6Address | None:
     try:
-        found = ip_address(text.partition("%")[0])
+        ip = ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found
+    return (ip.ipv4_mapped or ip) if isinstance(ip, IPv6Address) else ip

@@ -1,4 +1,4 @@
-"""Cookies: what a browser keeps for us. None is seen by scripts, or sent by what another site embeds."""
+"""Cookies of signed-in browsers. Scripts cannot read them, and browsers send none with forms of other sites."""
 
 from __future__ import annotations
 
@@ -6,30 +6,29 @@ from typing import Final
 
 from ingot.http.request import Headers
 
-SESSION_COOKIE: Final = (
-    "__Host-ingot_session"  # A browser takes such a name only over https, or from the machine itself.
-)
+# Browsers accept the prefix `__Host-` only over HTTPS or from the local machine.
+SESSION_COOKIE: Final = "__Host-ingot_session"
 LOGIN_COOKIE: Final = "__Host-ingot_login"
 COOKIE_ATTRIBUTES: Final = "Path=/; Secure; HttpOnly; SameSite=Lax"
 
 
 def read_cookie(headers: Headers, name: str) -> str | None:
-    """The value of a cookie, or `None`; also when there are two of that name, as nobody can tell which is ours."""
-    sent = headers.get("cookie")
-    if sent is None:
+    """Return the value of a cookie. `None` if it is missing, or ambiguous because it was sent twice."""
+    cookies = headers.get("cookie")
+    if cookies is None:
         return None
-    found = [
-        value.strip() for key, _, value in (part.partition("=") for part in sent.split(";")) if key.strip() == name
+    values = [
+        value.strip() for key, _, value in (part.partition("=") for part in cookies.split(";")) if key.strip() == name
     ]
-    return found[0] if len(found) == 1 else None
+    return values[0] if len(values) == 1 else None
 
 
 def set_cookie(name: str, value: str, seconds: float | None = None) -> str:
-    """The header that makes a browser keep a cookie, for some time or until it is closed."""
+    """Return the Set-Cookie value that sets a cookie, for this time or until the browser is closed."""
     age = "" if seconds is None else f"; Max-Age={seconds:.0f}"
     return f"{name}={value}; {COOKIE_ATTRIBUTES}{age}"
 
 
 def delete_cookie(name: str) -> str:
-    """The header that makes a browser forget a cookie."""
+    """Return the Set-Cookie value that deletes a cookie."""
     return set_cookie(name, "", 0)

@@ -1,4 +1,4 @@
-"""Where a request comes from, as browsers tell: what a page of another site sends is not what its reader means."""
+"""Protection against cross-site requests: a session changes something only from our own pages."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ from urllib.parse import urlsplit
 
 from ingot.http.request import Headers
 from ingot.identity.credentials import Forbidden
-from ingot.settings import is_loopback as is_this_machine
+from ingot.settings import is_loopback
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
 
 class CrossSite(Forbidden):
-    """The request comes from a page of another site."""
+    """The request was sent by a page of another site."""
 
     code = "cross_site"
-    hint = "With a session only our own pages change something; programs send a token in Authorization."
+    hint = "Use the pages of this server, or send a token in the Authorization header."
 
 
 def require_same_origin(headers: Headers) -> None:
-    """Raises `CrossSite` unless the browser says that the request comes from a page of ours.
+    """Raise `CrossSite` unless the browser states that the request comes from one of our pages.
 
-    A browser that says nothing is not believed: a header such as HX-Request is no proof, as any page can set it.
+    Browsers state that in Sec-Fetch-Site or Origin, and a request with neither is rejected. Headers that pages set
+    themselves, such as HX-Request, prove nothing.
     """
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is None and origin is None:
-        raise CrossSite("the request does not say from which site it comes")
+        raise CrossSite("the request has neither Sec-Fetch-Site nor Origin")
     if site == "same-origin":
         return
     if site not in (None, "none") or (origin is not None and not _is_same_host(origin, headers.get("host"))):
-        raise CrossSite("the request comes from a page of another site")
+        raise CrossSite("the request was sent by a page of another site")
 
 
 def is_loopback_host(host: str | None) -> bool:
-    """Whether a name or address, with or without a port, is that of the machine itself."""
+    """Return whether a host name or address, with or without a port, is a loopback one."""
     try:
         name = urlsplit(f"//{host or ''}").hostname or ""
-    except ValueError:  # An address that is only begun, as `[::1`.
+    except ValueError:  # An incomplete address, such as `[::1`.
         return False
-    return is_this_machine(name) or name.endswith(".localhost")
+    return is_loopback(name) or name.endswith(".localhost")
 
 
 def _is_same_host(origin: str, host: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""The page that people read: the OpenAPI document as HTML, without a script."""
+"""The API documentation page: the OpenAPI document as HTML, without scripts."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-UNDOCUMENTED_ERRORS: Final = (
-    frozenset(  # Kinds of errors that others are kinds of, and those that keep a server from starting.
-        {
-            "address_in_use",
-            "conflict",
-            "error",
-            "invalid_setting",
-            "not_found",
-            "otel_missing",
-            "secret_key_unusable",
-            "store_locked",
-            "store_too_new",
-            "too_many",
-        }
-    )
+# Base classes of other errors, and errors that keep a server from starting.
+UNDOCUMENTED_ERRORS: Final = frozenset(
+    {
+        "address_in_use",
+        "conflict",
+        "error",
+        "invalid_setting",
+        "not_found",
+        "otel_missing",
+        "secret_key_unusable",
+        "store_locked",
+        "store_too_new",
+        "too_many",
+    }
 )
 JSON: Final = "application/json"
 EVENT_STREAM: Final = "text/event-stream"
@@ -49,169 +48,175 @@ Schema = dict[str, Any]
 
 
 def render_docs_page(document: dict[str, Any]) -> bytes:
-    """The page of an OpenAPI document."""
-    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - nobody may ask for the page
+    """Render an OpenAPI document as an HTML page."""
+    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - most servers never render the page
 
-    shapes = document["components"]["schemas"]
+    schemas = document["components"]["schemas"]
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     filters: dict[str, Callable[..., Any]] = {
-        "bounds": _bounds_text,
-        "else_value": _else_value,
+        "bounds": _bounds_html,
+        "default_value": _default_html,
+        "display_name": _display_name,
         "examples": _examples,
-        "fields": _field_rows,
-        "needs": _needs,
-        "parameters": _parameters,
-        "plain": _display_name,
-        "resolved": lambda schema: shapes[_name(schema)] if "$ref" in schema else schema,
+        "field_rows": _field_rows,
+        "parameter_rows": _parameter_rows,
+        "prose": _prose_html,
+        "requirement": _requirement,
+        "resolved": lambda schema: schemas[_schema_name(schema)] if "$ref" in schema else schema,
         "type": _type_html,
-        "words": _prose_html,
     }
     environment.filters.update(filters)
-    page = environment.from_string(files("ingot.http").joinpath("docs.html").read_text(encoding="utf-8"))
-    rooms = {tag["name"]: list(_operations_of_tag(document, tag["name"])) for tag in document["tags"]}
+    template = environment.from_string(files("ingot.http").joinpath("docs.html").read_text(encoding="utf-8"))
+    operations = {tag["name"]: list(_operations_of_tag(document, tag["name"])) for tag in document["tags"]}
     version, style = document["info"]["version"], Markup(STYLE)
-    text = page.render(rooms=rooms, shapes=shapes, errors=known_errors(), version=version, style=style)
-    return text.lstrip().encode()
+    html = template.render(
+        operations=operations, schemas=schemas, errors=documented_errors(), version=version, style=style
+    )
+    return html.lstrip().encode()
 
 
-def known_errors() -> list[type[IngotError]]:
-    """Every kind of error that a caller can be told of, by status and code."""
-    found: dict[str, type[IngotError]] = {}
-    waiting: list[type[IngotError]] = [IngotError]
-    while waiting:
-        kind = waiting.pop()
-        waiting.extend(kind.__subclasses__())
-        ours = kind.__module__.startswith("ingot.") and not kind.__module__.startswith("ingot.client.")
-        if ours and kind.code not in UNDOCUMENTED_ERRORS:
-            found[kind.code] = kind
-    return sorted(found.values(), key=lambda kind: (kind.status, kind.code))
+def documented_errors() -> list[type[IngotError]]:
+    """Return every class of error that a response can report, ordered by status and code."""
+    errors: dict[str, type[IngotError]] = {}
+    classes: list[type[IngotError]] = [IngotError]
+    while classes:
+        error = classes.pop()
+        classes.extend(error.__subclasses__())
+        is_of_server = error.__module__.startswith("ingot.") and not error.__module__.startswith("ingot.client.")
+        if is_of_server and error.code not in UNDOCUMENTED_ERRORS:
+            errors[error.code] = error
+    return sorted(errors.values(), key=lambda error: (error.status, error.code))
 
 
-# -- what stands in it ----------------------------------------------------------------------------------------
+# -- operations and their tables -------------------------------------------------------------------------------
 
 
-def _operations_of_tag(document: dict[str, Any], room: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _operations_of_tag(document: dict[str, Any], tag: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            if room in operation["tags"]:
+            if tag in operation["tags"]:
                 yield method.upper(), path, operation
 
 
-def _needs(operation: dict[str, Any]) -> str:
+def _requirement(operation: dict[str, Any]) -> str:
     if not operation["security"] and "description" not in operation:
-        return "Open to anybody."
-    return str(operation.get("description", "Needs a credential, whatever it allows."))
+        return "Needs no credential."
+    return str(operation.get("description", "Needs a credential. No grant is required."))
 
 
-def _parameters(parameters: list[dict[str, Any]]) -> list[tuple[str, Schema, bool, str]]:
+def _parameter_rows(parameters: list[dict[str, Any]]) -> list[tuple[str, Schema, bool, str]]:
     return [
-        (one["name"], {**one["schema"], "description": one.get("description", "")}, one["required"], one["in"])
-        for one in parameters
+        (
+            parameter["name"],
+            {**parameter["schema"], "description": parameter.get("description", "")},
+            parameter["required"],
+            parameter["in"],
+        )
+        for parameter in parameters
     ]
 
 
 def _field_rows(schema: Schema) -> list[tuple[str, Schema, bool, str]]:
     required = schema.get("required", ())
-    return [(name, of, name in required, "") for name, of in schema.get("properties", {}).items()]
+    return [(name, field, name in required, "") for name, field in schema.get("properties", {}).items()]
 
 
 # -- examples -------------------------------------------------------------------------------------------------
 
 
 def _examples(operation: dict[str, Any], method: str, path: str) -> Iterator[str]:
-    """Requests that can be sent as they are: one, and where an answer can be a stream, one that follows it."""
-    kinds = [kind for answer in operation["responses"].values() for kind in answer.get("content", {})]
-    if EVENT_STREAM not in kinds:
+    """Yield curl commands: one for JSON, one for a stream, or both if the route supports both."""
+    content_types = [name for response in operation["responses"].values() for name in response.get("content", {})]
+    if EVENT_STREAM not in content_types:
         yield _example(method, path, operation, ["curl"])
-    elif JSON not in kinds:
+    elif JSON not in content_types:
         yield _example(method, path, operation, ["curl", "-N"])
     else:
         yield _example(method, path, operation, ["curl"])
         yield _example(method, path, operation, ["curl", "-N", f"-H 'Accept: {EVENT_STREAM}'"])
 
 
-def _example(method: str, path: str, operation: dict[str, Any], words: list[str]) -> str:
+def _example(method: str, path: str, operation: dict[str, Any], command: list[str]) -> str:
     if method != "GET":
-        words = [*words, "-X", method]
-    place = re.sub(r"\{(\w+)\}", lambda found: f"${found[1].upper()}", path)
-    words = [*words, f'"http://127.0.0.1:8080{place}"']
+        command = [*command, "-X", method]
+    path = re.sub(r"\{(\w+)\}", lambda match: f"${match[1].upper()}", path)
+    command = [*command, f'"http://127.0.0.1:8080{path}"']
     if operation["security"]:
-        words.append('-H "Authorization: Bearer $TOKEN"')
-    return " ".join([*words, *_curl_body_options(operation)])
+        command.append('-H "Authorization: Bearer $TOKEN"')
+    return " ".join([*command, *_curl_body_options(operation)])
 
 
 def _curl_body_options(operation: dict[str, Any]) -> Iterator[str]:
-    """How curl sends a body, and keeps an answer that is a file."""
-    kind, body = next(iter(operation.get("requestBody", {"content": {}})["content"].items()), (None, Schema()))
-    if kind == JSON:
-        said = msgspec.json.encode(body.get("example", {})).decode()
-        yield f"-H 'Content-Type: application/json' -d '{said}'"
-    elif kind == FORM:
+    """Yield the curl options that send a request body, and that save a response that is a file."""
+    request_body = operation.get("requestBody", {"content": {}})
+    content_type, body = next(iter(request_body["content"].items()), (None, Schema()))
+    if content_type == JSON:
+        example = msgspec.json.encode(body.get("example", {})).decode()
+        yield f"-H 'Content-Type: application/json' -d '{example}'"
+    elif content_type == FORM:
         fields = body["schema"]["properties"]
         yield from (
-            f"-F {name}={f'@{FILE_VARIABLE}' if 'type' not in of else f'${name.upper()}'}"
-            for name, of in fields.items()
+            f"-F {name}={f'@{FILE_VARIABLE}' if 'type' not in field else f'${name.upper()}'}"
+            for name, field in fields.items()
         )
-    elif kind is not None:
+    elif content_type is not None:
         yield f"--data-binary @{FILE_VARIABLE}"
     if ANY_CONTENT_TYPE in operation["responses"].get("200", {}).get("content", {}):
         yield f"-o {FILE_VARIABLE}"
 
 
-# -- schemas in words -----------------------------------------------------------------------------------------
+# -- schemas as text -------------------------------------------------------------------------------------------
 
 
 def _type_html(schema: Schema) -> Markup:
     if "$ref" in schema:
-        name = _name(schema)
-        return Markup('<a href="#shape-{}">{}</a>').format(name, _display_name(name))
+        name = _schema_name(schema)
+        return Markup('<a href="#schema-{}">{}</a>').format(name, _display_name(name))
     if "anyOf" in schema:
-        return Markup(" or ").join(_type_html(one) for one in schema["anyOf"])
+        return Markup(" or ").join(_type_html(option) for option in schema["anyOf"])
     if "enum" in schema:
         return Markup(" or ").join(_code_html(value) for value in schema["enum"])
     if "const" in schema:
         return _code_html(schema["const"])
-    kind = schema.get("type")
-    if kind == "array":
+    json_type = schema.get("type")
+    if json_type == "array":
         items = schema.get("items") or {}
-        return Markup("list of {}{}").format(_type_html(items), _bounds_text(items))
-    if kind == "object" and "additionalProperties" in schema:
+        return Markup("list of {}{}").format(_type_html(items), _bounds_html(items))
+    if json_type == "object" and "additionalProperties" in schema:
         return Markup("map of {}").format(_type_html(schema["additionalProperties"]))
-    return escape(
-        schema.get("format") or {"string": "text", "integer": "whole number", None: "any JSON"}.get(kind, kind)
-    )
+    return escape(schema.get("format") or json_type or "any JSON")
 
 
-def _bounds_text(schema: Schema) -> Markup:
-    """Where values begin and end, in words."""
-    parts = [_bounds_text(one) for one in schema.get("anyOf", ())]
+def _bounds_html(schema: Schema) -> Markup:
+    """Describe the limits of a value, as a continuation of the description of its type."""
+    parts = [_bounds_html(option) for option in schema.get("anyOf", ())]
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:
         parts.append(escape(f", {low:g} to {high:,}"))
-    if (longest := schema.get("maxLength")) is not None:
-        parts.append(escape(f", up to {longest:,} characters"))
-    if (most := schema.get("maxItems")) is not None:
-        parts.append(escape(f"; up to {most:,} of them"))
+    if (length_max := schema.get("maxLength")) is not None:
+        parts.append(escape(f", up to {length_max:,} characters"))
+    if (items_max := schema.get("maxItems")) is not None:
+        parts.append(escape(f"; up to {items_max:,} items"))
     if "pattern" in schema:
-        parts.append(Markup(", as {}").format(_code_html(schema["pattern"])))
+        parts.append(Markup(", pattern {}").format(_code_html(schema["pattern"])))
     return Markup().join(parts)
 
 
-def _else_value(schema: Schema) -> Markup:
-    """What a field is that is not given."""
+def _default_html(schema: Schema) -> Markup:
+    """Describe the default of a field, if it has one."""
     value = schema.get("default")
     if value is None or value in ([], {}):
         return Markup()
-    return Markup(", else {}").format(_code_html(msgspec.json.encode(value).decode()))
+    return Markup(", default {}").format(_code_html(msgspec.json.encode(value).decode()))
 
 
-def _name(schema: Schema) -> str:
-    """The name of the shape that a schema refers to."""
+def _schema_name(schema: Schema) -> str:
+    """Return the name of the schema that a reference points to."""
     return str(schema["$ref"].rpartition("/")[2])
 
 
 def _display_name(name: str) -> str:
-    """The name of a shape as people write it."""
+    """Return a readable name of a schema: `Page of Job` for `Page_Job_`."""
     return re.sub(r"_(\w+)_$", r" of \1", name)
 
 
@@ -220,5 +225,5 @@ def _code_html(value: object) -> Markup:
 
 
 def _prose_html(value: str) -> Markup:
-    """A sentence, in which what stands between backticks is code."""
+    """Escape a sentence and turn text between backticks into code."""
     return Markup(_CODE.sub(r"<code>\1</code>", str(escape(value))))

@@ -1,4 +1,4 @@
-"""How late the event loop is: what keeps it busy keeps everybody waiting."""
+"""Measuring the lag of the event loop. Whatever blocks the loop delays every request."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from ingot.kernel.loops import Loop
 
 EVERY_SECONDS: Final = 0.5
-SAMPLES_MAX: Final = 20  # The last ten seconds.
+SAMPLES_MAX: Final = 20  # These cover the last ten seconds.
 
 
 class EventLoopLag(Loop):
-    """Sleeps a little, again and again, and notes how much longer that took."""
+    """Sleeps repeatedly and records how late it wakes up."""
 
     name = "http.lag"
 
@@ -23,17 +23,17 @@ class EventLoopLag(Loop):
 
     @property
     def worst_seconds(self) -> float:
-        """The longest of the last ten seconds."""
+        """The largest delay of the last ten seconds."""
         return max(self._delays_seconds, default=0.0)
 
     async def run_once(self) -> float:
-        """Measure once."""
+        """Measure the delay once and return it in seconds."""
         clock = asyncio.get_running_loop().time
         due = clock() + EVERY_SECONDS
         await asyncio.sleep(EVERY_SECONDS)
-        late = max(0.0, clock() - due)
-        self._delays_seconds.append(late)
-        return late
+        delay_seconds = max(0.0, clock() - due)
+        self._delays_seconds.append(delay_seconds)
+        return delay_seconds
 
     async def wait(self) -> None:
-        """The measuring is the rest."""
+        """Do not pause: a measurement itself takes half a second."""

@@ -1,4 +1,4 @@
-"""Bodies of requests that can be sent as they are, by the name of the operation."""
+"""Example request bodies for the API documentation, by operation ID."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms: multipart/form-data that is read as it comes, some fields and then a file."""
+"""Streaming parser of multipart/form-data: some fields, then one file."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ from ingot.kernel.errors import IngotError, InvalidInput
 
 FORM: Final = "multipart/form-data"
 FIELDS_MAX: Final = 32
-DELIMITERS_MAX: Final = (
-    64  # Between parts, and what looks so; no honest file holds any, and the parser is slow at them.
-)
+# Boundary delimiters in a body. The parser is slow at them, and a real file does not contain its own boundary.
+DELIMITERS_MAX: Final = 64
 FIELD_BYTES_MAX: Final = 8 * 1024
-HEADERS_MAX: Final = 8  # Of one part,
-HEADER_BYTES_MAX: Final = 4 * 1024  # each.
-OTHER_BYTES_MAX: Final = 512 * 1024  # All that is not in the file.
-STEP_BYTES: Final = 256 * 1024  # So much is looked at in one go.
+PART_HEADERS_MAX: Final = 8
+HEADER_BYTES_MAX: Final = 4 * 1024
+OTHER_BYTES_MAX: Final = 512 * 1024  # Everything outside the file.
+STEP_BYTES: Final = 256 * 1024  # Largest piece that is passed to the parser at once.
 UNENCODED: Final = ("", "7bit", "8bit", "binary")
-logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # What is wrong with a form its sender is told.
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # Errors in a form are reported to its sender.
 
 
 class MalformedForm(IngotError):
-    """The body is no form."""
+    """The body is not a valid form."""
 
     code = "malformed_form"
     status = 400
-    hint = "Nothing was kept. Send multipart/form-data as `curl -F` does: the fields, then one file."
+    hint = "Send multipart/form-data as `curl -F` does: the fields, then one file. Nothing was stored."
 
 
 class FormTooLarge(IngotError):
-    """There is more in the form beside its file than a form holds."""
+    """The fields of the form are too many or too large."""
 
     code = "form_too_large"
     status = 413
@@ -44,9 +43,9 @@ class FormTooLarge(IngotError):
 
 
 class FormFile:
-    """The file of a form, which is read as it comes. `name` is the one that its sender knows it by."""
+    """The file of a form, read as it arrives. `name` is the file name that the client sent."""
 
-    length: None = None  # A form does not tell.
+    length: None = None  # Forms do not state the size of a file.
 
     def __init__(self, form: Form, *, name: str | None, content_type: str | None) -> None:
         self.name = name
@@ -54,18 +53,18 @@ class FormFile:
         self._form = form
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The bytes of the file, as they come. Raises what `RequestBody.chunks` does, and what `Form.read` does."""
-        async for part in self._form._file_chunks():
-            yield part
+        """Yield the bytes of the file as they arrive. Raises the errors of `RequestBody.chunks` and `Form.read`."""
+        async for chunk in self._form._file_chunks():
+            yield chunk
 
 
 class Form:
-    """A form: its fields, and the file that stands behind them, whose bytes are not read yet."""
+    """A form: its fields, and the file after them, which has not been read yet."""
 
-    def __init__(self, boundary: bytes, file: str) -> None:
+    def __init__(self, boundary: bytes, file_field: str) -> None:
         self.fields: dict[str, str] = {}
         self.file: FormFile | None = None
-        self._file_field = file
+        self._file_field = file_field
         self._parser = MultipartParser(
             boundary,
             {
@@ -78,10 +77,10 @@ class Form:
                 "on_part_end": self._on_part_end,
                 "on_end": self._on_end,
             },
-            max_header_count=HEADERS_MAX,
+            max_header_count=PART_HEADERS_MAX,
             max_header_size=HEADER_BYTES_MAX,
         )
-        self._pending_chunks: list[bytes] = []  # Of the file, not handed out yet.
+        self._pending_chunks: list[bytes] = []  # Parsed chunks of the file that are not consumed yet.
         self._body: AsyncIterator[bytes]
         self._other_bytes = self._delimiters = 0
         self._delimiter = b"\r\n--" + boundary
@@ -93,19 +92,22 @@ class Form:
 
     @classmethod
     async def read(cls, body: RequestBody, *, file: str) -> Form:
-        """The fields of a form, up to the file in its field `file`, or its end. Each stands once, before the file.
+        """Read a form up to the beginning of the file in the field `file`, or up to its end. Fields must be unique.
 
-        Raises `UnsupportedMedia`, `MalformedForm`, `FormTooLarge`, `InvalidInput`, and what `RequestBody.chunks` does.
+        Raises `UnsupportedMedia`, `MalformedForm`, `FormTooLarge`, `InvalidInput`, and the errors of
+        `RequestBody.chunks`.
         """
-        kind, options = parse_options_header((body.content_type or "")[:HEADER_BYTES_MAX])
-        if kind != FORM.encode():
-            raise UnsupportedMedia(f"the body is no {FORM}", hint=f"Send Content-Type: {FORM}, as `curl -F` does.")
+        content_type, options = parse_options_header((body.content_type or "")[:HEADER_BYTES_MAX])
+        if content_type != FORM.encode():
+            raise UnsupportedMedia(
+                f"the content type is not {FORM}", hint=f"Send Content-Type: {FORM}, as `curl -F` does."
+            )
         if not (boundary := options.get(b"boundary")):
-            raise MalformedForm("the content type names no boundary")
+            raise MalformedForm("the content type has no boundary")
         try:
             form = cls(boundary, file)
         except FormParserError:
-            raise MalformedForm("the content type names a boundary that is too long") from None
+            raise MalformedForm("the boundary in the content type is too long") from None
         form._body = body.chunks()
         while form.file is None and not form._is_complete:
             await form._read_more()
@@ -114,17 +116,18 @@ class Form:
     async def _file_chunks(self) -> AsyncIterator[bytes]:
         while True:
             if self._pending_chunks:
-                pieces, self._pending_chunks = self._pending_chunks, []
-                yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                chunks, self._pending_chunks = self._pending_chunks, []
+                yield chunks[0] if len(chunks) == 1 else b"".join(chunks)
             elif self._is_complete:
                 break
             else:
                 await self._read_more()
-        while (rest := await anext(self._body, None)) is not None:  # Nothing may hide behind the end.
-            self._count_other_bytes(len(rest))
+        # Data after the last boundary is discarded, but counts against the limit.
+        while (trailing := await anext(self._body, None)) is not None:
+            self._count_other_bytes(len(trailing))
 
     async def _read_more(self) -> None:
-        """Read some more. What is of the file comes to `_pieces`."""
+        """Parse the next chunk of the body. Bytes of the file are added to `_pending_chunks`."""
         data = await anext(self._body, None)
         if data is None:
             raise MalformedForm("the form ends before its last boundary")
@@ -132,27 +135,27 @@ class Form:
             step = data[start : start + STEP_BYTES] if len(data) > STEP_BYTES else data
             self._delimiters += step.count(self._delimiter)
             if self._delimiters > DELIMITERS_MAX:
-                raise FormTooLarge("the form has too many parts, or its boundary stands in its file")
-            before = sum(map(len, self._pending_chunks))
+                raise FormTooLarge("the form has too many parts, or its file contains the boundary")
+            file_bytes_before = sum(map(len, self._pending_chunks))
             try:
                 self._parser.write(step)
             except FormParserError as error:
-                raise MalformedForm(f"the form cannot be read: {str(error)[:200]}") from None
-            self._count_other_bytes(len(step) - (sum(map(len, self._pending_chunks)) - before))
+                raise MalformedForm(f"the form is malformed: {str(error)[:200]}") from None
+            self._count_other_bytes(len(step) - (sum(map(len, self._pending_chunks)) - file_bytes_before))
 
     def _count_other_bytes(self, size: int) -> None:
-        """What is not of the file is bounded as a whole, whatever it is."""
+        """Count bytes outside the file against their common limit. Raises `FormTooLarge`."""
         self._other_bytes += max(0, size)
         if self._other_bytes > OTHER_BYTES_MAX:
             raise FormTooLarge
 
-    # -- what the parser finds --------------------------------------------------------------------------------
+    # -- callbacks of the parser ------------------------------------------------------------------------------
 
     def _on_part_begin(self) -> None:
         if self.file is not None:
-            raise InvalidInput("something stands behind the file", hint="Send the file last; nothing was kept.")
+            raise InvalidInput("the form has a field after the file", hint="Send the file last. Nothing was stored.")
         if len(self.fields) >= FIELDS_MAX:
-            raise FormTooLarge(f"the form has more than {FIELDS_MAX} fields")
+            raise FormTooLarge(f"the form must have at most {FIELDS_MAX} fields")
         self._headers = {}
         self._header_name = self._header_value = self._field_value = b""
 
@@ -164,39 +167,43 @@ class Form:
 
     def _on_header_end(self) -> None:
         if (name := self._header_name.lower()) in self._headers:
-            raise MalformedForm("a part of the form has a header twice")
+            raise MalformedForm("a part of the form has a duplicate header")
         self._headers[name] = self._header_value
         self._header_name = self._header_value = b""
 
     def _on_headers_finished(self) -> None:
-        kind, options = parse_options_header(self._headers.get(b"content-disposition"))
-        if kind != b"form-data" or b"name" not in options:
+        disposition, options = parse_options_header(self._headers.get(b"content-disposition"))
+        if disposition != b"form-data" or b"name" not in options:
             raise MalformedForm("a part of the form has no name")
-        name = _decode_text(options[b"name"], "the name of a field")
+        name = _decode_text(options[b"name"], "a field name")
         content_type = self._headers.get(b"content-type")
         if content_type is not None and content_type.lower().startswith(b"multipart/"):
-            raise InvalidInput("a part of the form holds parts itself", hint="Send one file, as a part of its own.")
+            raise InvalidInput("a part of the form is itself multipart", hint="Send one file in a part of its own.")
         if self._headers.get(b"content-transfer-encoding", b"").decode("latin-1").lower() not in UNENCODED:
-            raise InvalidInput("a part of the form is encoded", hint="Send the bytes as they are.")
+            raise InvalidInput(
+                "a part of the form is encoded", hint="Send raw bytes, without Content-Transfer-Encoding."
+            )
         if name == self._file_field:
             self._in_file = True
-            told = options.get(b"filename")
+            file_name = options.get(b"filename")
             self.file = FormFile(
                 self,
-                name=_decode_text(told, "the name of the file") if told else None,
+                name=_decode_text(file_name, "the file name") if file_name else None,
                 content_type=None if content_type is None else content_type.decode("latin-1"),
             )
         elif b"filename" in options:
-            raise InvalidInput(f"there is a file in the field {name[:100]!r}", hint=f"It goes in {self._file_field!r}.")
+            raise InvalidInput(
+                f"the field {name[:100]!r} must not be a file", hint=f"Send the file in the field {self._file_field!r}."
+            )
         elif name in self.fields:
-            raise InvalidInput(f"the field {name[:100]!r} stands twice in the form")
+            raise InvalidInput(f"the form has the field {name[:100]!r} twice", hint="Send each field once.")
         self._field_name = name
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
         if self._in_file:
             self._pending_chunks.append(data if start == 0 and end == len(data) else data[start:end])
         elif len(self._field_value) + end - start > FIELD_BYTES_MAX:
-            raise FormTooLarge(f"the field {self._field_name[:100]!r} has more than {FIELD_BYTES_MAX} bytes")
+            raise FormTooLarge(f"the field {self._field_name[:100]!r} must have at most {FIELD_BYTES_MAX} bytes")
         else:
             self._field_value += data[start:end]
 
@@ -209,8 +216,8 @@ class Form:
         self._is_complete = True
 
 
-def _decode_text(value: bytes, what: str) -> str:
+def _decode_text(value: bytes, subject: str) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise InvalidInput(f"{what} is no UTF-8") from None
+        raise InvalidInput(f"{subject} is not valid UTF-8") from None

@@ -1,4 +1,4 @@
-"""Figures of jobs in the form that Prometheus reads: counted as they are told, put into words when asked for."""
+"""Prometheus metrics of jobs. Events are counted as they happen and formatted when metrics are requested."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import IngotError
 
 TYPES_MAX: Final = 200
-OTHER_LABEL: Final = "other"  # Stands for the types and tenants beyond those that are told by themselves.
+OTHER_LABEL: Final = "other"  # Label value of all types and tenants that have none of their own.
 SECONDS_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800, 3600)
 COMMAND_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 COUNTERS: Final = {
-    "ingot_jobs_enqueued": "Jobs that were made.",
+    "ingot_jobs_enqueued": "Jobs created.",
     "ingot_jobs_succeeded": "Jobs that succeeded.",
-    "ingot_attempts_failed": "Attempts of which the worker said that they failed.",
-    "ingot_leases_lost": "Attempts whose worker went silent.",
-    "ingot_jobs_retried": "Jobs that wait again after an attempt that failed or was lost.",
-    "ingot_jobs_dead": "Jobs that are tried no more.",
+    "ingot_attempts_failed": "Attempts that the worker reported as failed.",
+    "ingot_leases_lost": "Attempts whose lease expired because the worker was silent.",
+    "ingot_jobs_retried": "Jobs queued again after a failed or lost attempt.",
+    "ingot_jobs_dead": "Jobs that became dead.",
     "ingot_jobs_canceled": "Jobs that were canceled.",
 }
 ENQUEUED, SUCCEEDED, FAILED, LOST, RETRIED, DEAD, CANCELED = range(len(COUNTERS))
@@ -34,7 +34,7 @@ TIMED_OUTCOMES: Final = (AttemptOutcome.SUCCEEDED, AttemptOutcome.FAILED)
 
 
 class HistogramCounts:
-    """How many values fell between which bounds, and their sum."""
+    """A histogram: the number of values per bucket, and the sum of all values."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -49,16 +49,16 @@ class HistogramCounts:
         self.sum += value
 
     def cumulative_buckets(self) -> list[tuple[str, float]]:
-        """How many values are not above each bound."""
-        upto, found = 0, []
+        """Return each bound with the number of values up to it."""
+        total, buckets = 0, []
         for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
-            upto += count
-            found.append(("+Inf" if bound == float("inf") else str(float(bound)), float(upto)))
-        return found
+            total += count
+            buckets.append(("+Inf" if bound == float("inf") else str(float(bound)), float(total)))
+        return buckets
 
 
 class JobTypeMetrics:
-    """What is counted of one type of job."""
+    """The counters and histograms of one job type."""
 
     __slots__ = ("counts", "latency_seconds", "run_seconds")
 
@@ -69,7 +69,7 @@ class JobTypeMetrics:
 
 
 class JobMetricsCollector(Collector):
-    """Counts what this process does with jobs, and tells what the store says when it is asked."""
+    """Counts what happens to jobs in this process, and reports the gauges last read from the store."""
 
     def __init__(self) -> None:
         self._types: dict[str, JobTypeMetrics] = {}
@@ -77,16 +77,16 @@ class JobMetricsCollector(Collector):
         self.depths: Sequence[Depth] = ()
         self.load: Load | None = None
 
-    # -- being told -----------------------------------------------------------------------------------------
+    # -- counting -------------------------------------------------------------------------------------------
 
-    def enqueued(self, made: Sequence[Enqueued]) -> None:
+    def enqueued(self, results: Sequence[Enqueued]) -> None:
         """See `Listener`."""
-        for one in made:
-            if one.created:
-                self._metrics_of_type(one.job.type).counts[ENQUEUED] += 1
+        for result in results:
+            if result.created:
+                self._metrics_of_type(result.job.type).counts[ENQUEUED] += 1
 
     def claimed(self, claims: Sequence[Claim]) -> None:
-        """See `Listener`. Of work that waited for other jobs nobody knows since when it was ready."""
+        """See `Listener`. First claims of jobs with parents have no latency: it is unknown when they became ready."""
         for claim in claims:
             job = claim.job
             if job.started_at is not None and (job.attempts > 1 or not job.after):
@@ -94,23 +94,23 @@ class JobMetricsCollector(Collector):
                     max(0.0, (job.started_at - job.run_at).total_seconds())
                 )
 
-    def settled(self, answers: Sequence[Settled | IngotError]) -> None:
-        """See `Listener`. How attempts ended is told once, by `ended`."""
+    def settled(self, results: Sequence[Settled | IngotError]) -> None:
+        """See `Listener`. Outcomes are counted by `ended` instead, which reports each of them once."""
 
-    def ended(self, type: str, outcome: AttemptOutcome, status: JobStatus, micros: Sequence[int]) -> None:
+    def ended(self, type: str, outcome: AttemptOutcome, status: JobStatus, durations_micros: Sequence[int]) -> None:
         """See `Listener`."""
-        known, jobs = self._metrics_of_type(type), len(micros)
+        metrics, jobs = self._metrics_of_type(type), len(durations_micros)
         if outcome is AttemptOutcome.FAILED:
-            known.counts[FAILED] += jobs
+            metrics.counts[FAILED] += jobs
         elif outcome is AttemptOutcome.LOST:
-            known.counts[LOST] += jobs
+            metrics.counts[LOST] += jobs
         if status is JobStatus.QUEUED:
-            known.counts[RETRIED] += jobs if outcome in UNSUCCESSFUL_OUTCOMES else 0
+            metrics.counts[RETRIED] += jobs if outcome in UNSUCCESSFUL_OUTCOMES else 0
         else:
-            known.counts[_COUNTER_OF_STATUS[status]] += jobs
+            metrics.counts[_COUNTER_OF_STATUS[status]] += jobs
         if outcome in TIMED_OUTCOMES:
-            for one in micros:
-                known.run_seconds.observe(one / MICROS)
+            for duration in durations_micros:
+                metrics.run_seconds.observe(duration / MICROS)
 
     def canceled(self, type: str, jobs: int) -> None:
         """See `Listener`."""
@@ -118,54 +118,54 @@ class JobMetricsCollector(Collector):
 
     def committed(self, engine: str, kind: str, commands: int) -> None:
         """See `Listener`."""
-        known = self._commits.get((engine, kind))
-        if known is None:
-            known = self._commits[engine, kind] = HistogramCounts(COMMAND_BUCKETS)
-        known.observe(commands)
+        histogram = self._commits.get((engine, kind))
+        if histogram is None:
+            histogram = self._commits[engine, kind] = HistogramCounts(COMMAND_BUCKETS)
+        histogram.observe(commands)
 
     def _metrics_of_type(self, type: str) -> JobTypeMetrics:
-        known = self._types.get(type)
-        if known is None:
+        metrics = self._types.get(type)
+        if metrics is None:
             if len(self._types) >= TYPES_MAX:
                 type = OTHER_LABEL
-            known = self._types.setdefault(type, JobTypeMetrics())
-        return known
+            metrics = self._types.setdefault(type, JobTypeMetrics())
+        return metrics
 
-    # -- telling --------------------------------------------------------------------------------------------
+    # -- reporting ------------------------------------------------------------------------------------------
 
     def collect(self) -> Iterator[Metric]:
-        """Everything, in words."""
+        """Return all metrics."""
         yield from self._counter_families()
         yield _histogram_family(
             "ingot_queue_latency_seconds",
-            "How long jobs were ready before they were claimed.",
+            "Time from run_at to the claim of a job.",
             ("type",),
-            (((type,), known.latency_seconds) for type, known in self._types.items()),
+            (((type,), metrics.latency_seconds) for type, metrics in self._types.items()),
         )
         yield _histogram_family(
             "ingot_run_seconds",
-            "How long attempts ran that succeeded or failed.",
+            "Duration of attempts that succeeded or failed.",
             ("type",),
-            (((type,), known.run_seconds) for type, known in self._types.items()),
+            (((type,), metrics.run_seconds) for type, metrics in self._types.items()),
         )
         commits = self._commits.items()
-        yield _histogram_family(
-            "ingot_commit_commands", "Commands that were committed together.", ("engine", "kind"), commits
-        )
+        yield _histogram_family("ingot_commit_commands", "Commands committed together.", ("engine", "kind"), commits)
         yield from self._depth_families()
         yield from self._load_families()
 
     def _counter_families(self) -> Iterator[Metric]:
-        for place, (name, words) in enumerate(COUNTERS.items()):
-            family = CounterMetricFamily(name, words, labels=("type",))
-            for type, known in self._types.items():
-                family.add_metric((type,), known.counts[place])
+        for index, (name, description) in enumerate(COUNTERS.items()):
+            family = CounterMetricFamily(name, description, labels=("type",))
+            for type, metrics in self._types.items():
+                family.add_metric((type,), metrics.counts[index])
             yield family
 
     def _depth_families(self) -> Iterator[Metric]:
-        jobs = GaugeMetricFamily("ingot_jobs", "Jobs there are.", labels=("tenant", "status"))
+        jobs = GaugeMetricFamily("ingot_jobs", "Number of jobs.", labels=("tenant", "status"))
         oldest = GaugeMetricFamily(
-            "ingot_oldest_ready_seconds", "How long the oldest ready job has waited.", labels=("tenant",)
+            "ingot_oldest_ready_seconds",
+            "How long the oldest ready job has waited; 0 if none is ready.",
+            labels=("tenant",),
         )
         for depth in _merge_depths(self.depths):
             for status, count in depth.counts.items():
@@ -176,14 +176,22 @@ class JobMetricsCollector(Collector):
 
     def _load_families(self) -> Iterator[Metric]:
         load = self.load or Load(waiting_commands=0)
-        for name, words, value in (
-            ("ingot_store_waiting_commands", "Commands that wait to be begun.", load.waiting_commands),
-            ("ingot_store_commit_seconds", "How long the commit under way has taken (SQLite).", load.commit_seconds),
-            ("ingot_events_horizon_seconds", "How long events were kept from readers.", load.horizon_seconds),
-            ("ingot_database_connections", "Connections to the database that are open.", load.connections),
-            ("ingot_database_connections_used", "Those of them that are in use.", load.connections_used),
+        for name, description, value in (
+            ("ingot_store_waiting_commands", "Commands that wait to be started.", load.waiting_commands),
+            ("ingot_store_commit_seconds", "Duration so far of the commit in progress (SQLite).", load.commit_seconds),
+            (
+                "ingot_events_horizon_seconds",
+                "How long the oldest transaction has kept newer events from being read (PostgreSQL).",
+                load.horizon_seconds,
+            ),
+            ("ingot_database_connections", "Connections to the database (PostgreSQL).", load.connections),
+            (
+                "ingot_database_connections_used",
+                "Connections to the database that are in use (PostgreSQL).",
+                load.connections_used,
+            ),
         ):
-            family = GaugeMetricFamily(name, words)
+            family = GaugeMetricFamily(name, description)
             if value is not None and self.load is not None:
                 family.add_metric((), value)
             yield family
@@ -193,23 +201,23 @@ _COUNTER_OF_STATUS: Final = {JobStatus.SUCCEEDED: SUCCEEDED, JobStatus.DEAD: DEA
 
 
 def _merge_depths(depths: Sequence[Depth]) -> list[Depth]:
-    """Depths with names of their own: a tenant may be called what stands for all others."""
-    found: dict[str, Depth] = {}
+    """Merge depths with the same label. A tenant can have the slug that also labels all remaining tenants."""
+    merged: dict[str, Depth] = {}
     for depth in depths:
         name = depth.tenant or OTHER_LABEL
-        before = found.get(name)
-        if before is not None:
-            counts = {status: before.counts[status] + depth.counts[status] for status in before.counts}
-            ages = [age for age in (before.oldest_ready_seconds, depth.oldest_ready_seconds) if age is not None]
+        same = merged.get(name)
+        if same is not None:
+            counts = {status: same.counts[status] + depth.counts[status] for status in same.counts}
+            ages = [age for age in (same.oldest_ready_seconds, depth.oldest_ready_seconds) if age is not None]
             depth = Depth(tenant=name, counts=counts, oldest_ready_seconds=max(ages, default=None))  # noqa: PLW2901
-        found[name] = depth
-    return list(found.values())
+        merged[name] = depth
+    return list(merged.values())
 
 
 def _histogram_family(
-    name: str, words: str, labels: Sequence[str], spreads: Iterable[tuple[Sequence[str], HistogramCounts]]
+    name: str, description: str, labels: Sequence[str], histograms: Iterable[tuple[Sequence[str], HistogramCounts]]
 ) -> HistogramMetricFamily:
-    family = HistogramMetricFamily(name, words, labels=labels)
-    for values, spread in spreads:
-        family.add_metric(values, buckets=spread.cumulative_buckets(), sum_value=spread.sum)
+    family = HistogramMetricFamily(name, description, labels=labels)
+    for label_values, histogram in histograms:
+        family.add_metric(label_values, buckets=histogram.cumulative_buckets(), sum_value=histogram.sum)
     return family

@@ -1,4 +1,4 @@
-"""Spans sent with OpenTelemetry. Import this only where it may be missing: it comes with the extra `otel`."""
+"""Sending spans with OpenTelemetry. Importing this module fails unless the extra `otel` is installed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class OtelSpan:
 
 
 class OtelTracer:
-    """Sends spans to an OTLP endpoint, from a thread of their own. See `Spans`."""
+    """Sends spans to an OTLP endpoint from a background thread. See `Tracer`."""
 
     def __init__(self, endpoint: str, *, version: str) -> None:
         resource = Resource.create({"service.name": "ingot", "service.version": version})
@@ -52,7 +52,7 @@ class OtelTracer:
         self._tracer = self._provider.get_tracer("ingot")
 
     def start_span(self, trace: TraceContext | None) -> OtelSpan:
-        """See `Spans`."""
+        """See `Tracer`."""
         context = Context()
         if trace is not None:
             flags = otel.TraceFlags(trace.flags)
@@ -63,6 +63,6 @@ class OtelTracer:
         return OtelSpan(self._tracer.start_span("request", context, kind=otel.SpanKind.SERVER))
 
     def close(self) -> None:
-        """See `Spans`."""
+        """See `Tracer`."""
         self._provider.force_flush(CLOSE_MILLIS_MAX)
         self._provider.shutdown()

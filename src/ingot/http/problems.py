@@ -1,4 +1,4 @@
-"""Errors on the wire: RFC 9457 problems with a stable code and a hint."""
+"""Error responses: RFC 9457 problems with a stable code and a hint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """What went wrong, for programs (`code`) and for people (`detail`, `hint`)."""
+    """An error. Programs use `code`, which is stable. `title`, `detail` and `hint` are for people."""
 
     type: str
     """URL of the description of this error."""
@@ -32,34 +32,34 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InternalError(IngotError):
-    """Something went wrong in the server."""
+    """The server failed to handle the request."""
 
     code = "internal_error"
-    hint = "Try again; when it stays, the log of the server has the request id and what happened."
+    hint = "Try again. If the error persists, search the server log for the ID in the X-Request-ID header."
 
 
 class NoSuchRoute(IngotError):
-    """There is nothing at this path."""
+    """No route has this path."""
 
     code = "no_such_route"
     status = 404
-    hint = "/docs lists every route."
+    hint = "See /docs for all routes."
 
 
 class MethodNotAllowed(IngotError):
-    """The path does not take this method."""
+    """The route does not support this method."""
 
     code = "method_not_allowed"
     status = 405
-    hint = "The header Allow names those that it takes."
+    hint = "Use a method from the Allow header."
 
     def __init__(self, allowed: list[str]) -> None:
-        super().__init__(hint=f"It takes {', '.join(allowed)}.")
+        super().__init__(hint=f"Supported methods: {', '.join(allowed)}.")
         self.allowed = allowed
 
 
 class MalformedBody(IngotError):
-    """The body is not JSON."""
+    """The body is not valid JSON."""
 
     code = "malformed_body"
     status = 400
@@ -67,7 +67,7 @@ class MalformedBody(IngotError):
 
 
 class UnsupportedMedia(IngotError):
-    """The body has another content type than JSON."""
+    """The content type of the body is not supported."""
 
     code = "unsupported_media_type"
     status = 415
@@ -75,23 +75,23 @@ class UnsupportedMedia(IngotError):
 
 
 class BodyTooLarge(IngotError):
-    """The body is larger than this route takes."""
+    """The body is too large for this route."""
 
     code = "body_too_large"
     status = 413
-    hint = "Send less at once; large inputs travel as blobs."
+    hint = "Send less per request, and store large inputs as blobs."
 
 
 class SlowSender(IngotError):
-    """The request took too long to arrive."""
+    """The body of the request took too long to arrive."""
 
     code = "request_timeout"
     status = 408
-    hint = "Send the request again over a better line."
+    hint = "Send the request again, over a faster connection."
 
 
 def problem_of(error: IngotError) -> tuple[int, dict[str, str], bytes]:
-    """The status, headers and body that tell of an error."""
+    """Return the status, headers and body of the response for an error."""
     problem = Problem(
         type=f"/docs#{error.code}",
         title=type(error).title(),
@@ -107,6 +107,6 @@ def problem_of(error: IngotError) -> tuple[int, dict[str, str], bytes]:
         headers["allow"] = ", ".join(error.allowed)
     if error.status == HTTPStatus.UNAUTHORIZED:
         headers["www-authenticate"] = "Bearer"
-    members = getattr(error, "members", None)  # What a program may want to know, beside what all errors tell.
+    members = getattr(error, "members", None)  # Data for programs that only this kind of error has.
     body = problem if members is None else {**msgspec.structs.asdict(problem), **members}
     return error.status, headers, _encode(body)

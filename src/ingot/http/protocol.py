@@ -1,4 +1,4 @@
-"""The protocol below the application: what is no request, comes too slowly or is too much never gets to a handler."""
+"""The HTTP protocol below the application. Rejects requests that are malformed, too large or too slow."""
 
 from __future__ import annotations
 
@@ -17,34 +17,36 @@ from ingot.http.slow_readers import SlowReaderGuard
 from ingot.kernel.errors import IngotError
 
 CONNECTIONS_MAX: Final = 10_000
-HEAD_SECONDS_MAX: Final = 15.0  # A request's line and headers are there by then.
+HEAD_SECONDS_MAX: Final = 15.0  # For the request line and headers to arrive.
 HEAD_BYTES_MAX: Final = 64 * 1024
 HEADERS_MAX: Final = 100
-PIPELINED_REQUESTS_MAX: Final = 100  # Requests of a connection that wait for their turn.
-PIPELINED_BYTES_MAX: Final = 64 * 1024  # So much is read while some wait; then no more until one is answered.
-LINGER_SECONDS: Final = 1.0  # So long an answer can be read before the connection is gone.
-BODY_LINGER_SECONDS: Final = 5.0  # Some callers look for an answer only when they have sent all,
-DISCARDED_BYTES_MAX: Final = 64 * 1024 * 1024  # and so much of that is read for them, and thrown away.
+PIPELINED_REQUESTS_MAX: Final = 100  # Requests of one connection that wait for the responses to earlier ones.
+PIPELINED_BYTES_MAX: Final = 64 * 1024  # Above it, reading pauses until the next response is sent.
+LINGER_SECONDS: Final = 1.0  # How long a connection stays open after its last response, so that it can be read.
+# Some clients read the response only after they have sent the whole body. An unwanted body is read and discarded for
+# this long, and up to this size.
+BODY_LINGER_SECONDS: Final = 5.0
+DISCARDED_BYTES_MAX: Final = 64 * 1024 * 1024
 LINGERING_CONNECTIONS_MAX: Final = 100
-UNREAD_BYTES_MAX: Final = 64 * 1024  # So much of a body that nobody wants is read, to keep the connection.
-PARSER_BYPASS_BYTES_MIN: Final = 64 * 1024  # A body of which so much is left is not shown to the parser.
+UNREAD_BYTES_MAX: Final = 64 * 1024  # An unwanted remainder of a body up to this size is read to keep the connection.
+PARSER_BYPASS_BYTES_MIN: Final = 64 * 1024  # A remainder of a body of at least this size bypasses the parser.
 RETRY_SECONDS: Final = 5
 
 
 class BadRequest(IngotError):
-    """This is no request of HTTP/1.1."""
+    """The request is not valid HTTP/1.1."""
 
     code = "bad_request"
     status = 400
-    hint = "Nothing was done; the connection is closed."
+    hint = "Correct the request. Nothing was changed, and the connection was closed."
 
 
 class HeadTooLarge(IngotError):
-    """The line and headers of the request are too large."""
+    """The request line and headers are too large."""
 
     code = "head_too_large"
     status = 431
-    hint = f"Send up to {HEADERS_MAX} headers of together {HEAD_BYTES_MAX} bytes."
+    hint = f"Send at most {HEADERS_MAX} headers, with {HEAD_BYTES_MAX} bytes in total."
 
 
 class SlowHead(IngotError):
@@ -52,36 +54,36 @@ class SlowHead(IngotError):
 
     code = "head_timeout"
     status = 408
-    hint = "Send the request again over a better line."
+    hint = "Send the request again, over a faster connection."
 
 
 class TooManyConnections(IngotError):
-    """The server has as many connections as it takes."""
+    """The server has reached its maximum number of connections."""
 
     code = "too_many_connections"
     status = 503
-    hint = "Try again in a moment; use a connection for more than one request."
+    hint = "Try again in a moment, and reuse connections."
     retry_after = RETRY_SECONDS
 
 
 class Stopping(IngotError):
-    """The server stops, and could not finish this request."""
+    """The server stopped before it finished this request."""
 
     code = "stopping"
     status = 503
-    hint = "It may have been done or not; look, and send it again in a moment."
+    hint = "The request may have taken effect. Check, and send it again in a moment if it did not."
     retry_after = RETRY_SECONDS
 
 
 class ConnectionLimits(msgspec.Struct):
-    """How many connections there may be, and how many were turned away and are not gone yet."""
+    """The maximum of connections of a server, and the number of those that linger before they close."""
 
     connections_max: int
     lingering: int = 0
 
 
 class CoalescingTransport:
-    """The transport of an answer whose head waits for what is behind it: to send both at once costs half as much."""
+    """A transport that sends the headers of a response together with its first bytes, which halves the cost."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
@@ -92,61 +94,60 @@ class CoalescingTransport:
         self.close = self._transport.close
 
     def write(self, data: bytes) -> None:
-        """Send these bytes, unless they are a head."""
+        """Send bytes, or hold them back if they are the headers."""
         if self._head is not None:
             head, self._head = self._head, None
             self._transport.writelines((head, data))
-        elif self._has_seen_head or not self._cycle.response_started:  # What comes before an answer is waited for.
-            self._transport.write(data)
+        elif self._has_seen_head or not self._cycle.response_started:
+            self._transport.write(data)  # `100 Continue` precedes the response and must not wait.
         else:
             self._has_seen_head, self._head = True, data
 
 
 class LingeringTransport:
-    """The transport of an answer that ends the connection in the middle of its request."""
+    """A transport for the response to an unfinished request. Closing it lets the connection linger."""
 
-    def __init__(self, transport: asyncio.Transport, leave: Callable[[], None]) -> None:
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self.write = transport.write
         self.is_closing = transport.is_closing
-        self.close = leave
+        self.close = close
 
 
 class HttpProtocol(HttpToolsProtocol):
     """One connection.
 
-    While we owe an answer, the application has its own clocks. While we owe none, what has begun must be whole soon.
+    The application limits the time of a request that it handles. Between requests, a timer limits how long the next
+    request line and headers may take.
     """
 
-    def __init__(self, *given: Any, limits: ConnectionLimits, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, limits: ConnectionLimits, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self._limits = limits
-        self._current_cycle: RequestResponseCycle | None = (
-            None  # Whose answer is being made; later ones are in the pipeline.
-        )
+        self._current_cycle: RequestResponseCycle | None = None  # The request being handled; later ones are pipelined.
         self._head_timer: asyncio.TimerHandle | None = None
         self._slow_reader_guard: SlowReaderGuard | None = None
         self._in_head = False
         self._in_message = False
-        self._has_progressed = (
-            False  # Whether what came last held anything of a request that is kept outside the parser.
-        )
-        self._stalled_bytes = 0  # So much the parser was fed since then.
-        self._head_bytes = 0  # No head that is being read can be larger.
-        self._pipelined_bytes = 0  # So much came since requests wait for their turn.
-        self.remaining_body_bytes: int | None = (
-            None  # Behind the head of the last request, which asked for another protocol.
-        )
-        self._bypass_bytes = 0  # So much of the body that is being read comes past the parser.
-        self._refusal: IngotError | None = None  # Nothing is read any more.
+        # The parser accepts headers, chunk extensions and trailers of any size. These two limit how much it consumes
+        # without yielding a request or a piece of a body: whether the last data yielded one, and the bytes since then.
+        self._has_progressed = False
+        self._stalled_bytes = 0
+        self._head_bytes = 0  # Upper bound for the size of the request line and headers that are being read.
+        self._pipelined_bytes = 0  # Received while requests wait in the pipeline.
+        # Remaining body of a request that asked for a protocol upgrade, which the parser does not read. Such a
+        # request is the last one of its connection.
+        self.remaining_body_bytes: int | None = None
+        self._bypass_bytes = 0  # Remaining body that bypasses the parser.
+        self._refusal: IngotError | None = None  # Once it is set, incoming data is ignored.
         self._is_lingering = False
-        self._is_write_closed = False  # Nothing more is said.
-        self._body_bytes = 0  # So much came of the body of the last request,
-        self._discarded_bytes = 0  # and so much of it was thrown away.
+        self._is_write_closed = False
+        self._body_bytes = 0  # Received of the body of the last request.
+        self._discarded_bytes = 0  # Received of that body after the last response.
 
-    # -- a connection comes and goes --------------------------------------------------------------------------
+    # -- opening and closing the connection -------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, or turn it away."""
+        """Accept the connection, or reject it if there are too many."""
         if len(self.connections) >= self._limits.connections_max:
             self.transport = transport
             self._refuse_now(TooManyConnections())
@@ -156,7 +157,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._start_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody is there any more: whoever makes an answer for them is told."""
+        """Clean up, and notify the handler of the current request."""
         self._stop_head_timer()
         if self._slow_reader_guard is not None:
             self._slow_reader_guard.stop()
@@ -164,15 +165,15 @@ class HttpProtocol(HttpToolsProtocol):
             self._is_lingering = False
             self._limits.lingering -= 1
         self.pipeline.clear()
-        if (serving := self._current_cycle) is not None and not serving.response_complete:
-            serving.disconnected = True
-            serving.message_event.set()
+        if (cycle := self._current_cycle) is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
-    # -- what is sent to us -----------------------------------------------------------------------------------
+    # -- receiving --------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Read on."""
+        """Process received bytes."""
         self._unset_keepalive_if_required()
         if self._refusal is not None:
             return
@@ -189,7 +190,7 @@ class HttpProtocol(HttpToolsProtocol):
             data = self._read_bypassing_parser(data)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:  # The parser takes the body for another protocol.
+        except httptools.HttpParserUpgrade as upgrade:  # The parser stops before the body.
             self._read_final_body(data[upgrade.args[0] :])
             return
         except httptools.HttpParserError:
@@ -205,32 +206,32 @@ class HttpProtocol(HttpToolsProtocol):
             self._start_head_timer()
 
     def _bypassable_bytes(self) -> int:
-        """How much of a body that is being read the parser need not see: it would only copy it, piece by piece."""
+        """Return how much of the current body can skip the parser, which would copy it piece by piece."""
         if self._in_head or self._bypass_bytes or self._transfer_codings():
             return self._bypass_bytes
-        left = self._content_length() - self._body_bytes
-        return left if left >= PARSER_BYPASS_BYTES_MIN else 0
+        remaining = self._content_length() - self._body_bytes
+        return remaining if remaining >= PARSER_BYPASS_BYTES_MIN else 0
 
     def _read_bypassing_parser(self, data: bytes) -> bytes:
-        """Read on in a body whose length is known. Answers what is behind it, for a parser that begins anew."""
-        body, behind = data[: self._bypass_bytes], data[self._bypass_bytes :]
+        """Read a body of known length. Return the bytes after it, for which a new parser is created."""
+        body, next_data = data[: self._bypass_bytes], data[self._bypass_bytes :]
         self._bypass_bytes -= len(body)
         self.on_body(body)
         if self._bypass_bytes:
             return b""
         self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # As the one before was made.
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # As uvicorn configures it.
         self.on_message_complete()
-        return behind
+        return next_data
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Handle the beginning of a request."""
         super().on_message_begin()
         self._in_head = self._in_message = self._has_progressed = True
         self._body_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; what stands behind the body is none."""
+        """Store a header. Trailers, which follow the body, are ignored."""
         if self._in_head:
             name = name.lower()
             if name == b"expect" and value.lower() == b"100-continue":
@@ -238,69 +239,69 @@ class HttpProtocol(HttpToolsProtocol):
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The head of a request is whole: look at it before anybody acts on it."""
+        """Check the complete request line and headers before the request is handled."""
         if (refusal := self._check_head()) is not None:
             self._refusal = refusal
             raise refusal
         super().on_headers_complete()
         self._stop_head_timer()
         self._in_head = False
-        if self.parser.should_upgrade():  # It is answered as if it did not ask for that, and is the last one.
+        if self.parser.should_upgrade():  # The Upgrade header is ignored, but the connection closes afterwards.
             self.cycle.keep_alive = False
             self.remaining_body_bytes = self._content_length()
         if len(self.pipeline) > PIPELINED_REQUESTS_MAX:
-            self._refusal = BadRequest(f"more than {PIPELINED_REQUESTS_MAX} requests wait on this connection")
+            self._refusal = BadRequest(f"more than {PIPELINED_REQUESTS_MAX} requests are waiting on this connection")
             raise self._refusal
-        if self.pipeline and self._pipelined_bytes <= PIPELINED_BYTES_MAX:  # Who does not read does not see them leave.
-            self.flow.resume_reading()
+        if self.pipeline and self._pipelined_bytes <= PIPELINED_BYTES_MAX:
+            self.flow.resume_reading()  # asyncio reports a disconnect only while it is reading.
 
     def on_body(self, body: bytes) -> None:
-        """A part of a body."""
+        """Pass a chunk of the body to the handler."""
         self._has_progressed = True
         self._body_bytes += len(body)
         cycle: Any = self.cycle
-        if not cycle.body and not cycle.response_complete:  # Who reads gets these very bytes, and no copy of them.
+        if not cycle.body and not cycle.response_complete:  # A single chunk is passed on without a copy.
             cycle.body, body = body, b""
         elif isinstance(cycle.body, bytes):
             cycle.body = bytearray(cycle.body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """A request is whole."""
-        if self.remaining_body_bytes:  # So the parser says, which does not read this body.
+        """Handle the end of a request."""
+        if self.remaining_body_bytes:  # The parser reports the end too early, because it does not read this body.
             return
         self._in_message = False
         super().on_message_complete()
 
     def _read_final_body(self, data: bytes) -> None:
-        """Read on in the body of the last request. What comes behind it is not read."""
+        """Read the body of the last request of this connection. Later data is ignored."""
         if not self.remaining_body_bytes:
             return
-        part = data[: self.remaining_body_bytes]
-        self.remaining_body_bytes -= len(part)
-        if part:
-            self.on_body(part)
+        body = data[: self.remaining_body_bytes]
+        self.remaining_body_bytes -= len(body)
+        if body:
+            self.on_body(body)
         if self.remaining_body_bytes == 0:
             self.on_message_complete()
 
     def _check_head(self) -> IngotError | None:
-        """What is wrong with the head of a request, if anything is."""
+        """Return the reason to reject the request by its line and headers, or `None`."""
         if len(self.headers) > HEADERS_MAX:
-            return HeadTooLarge(f"the request has {len(self.headers)} headers; it goes up to {HEADERS_MAX}")
+            return HeadTooLarge(f"the request must have at most {HEADERS_MAX} headers, got {len(self.headers)}")
         if self._head_bytes > HEAD_BYTES_MAX and (size := self._head_size()) > HEAD_BYTES_MAX:
-            return HeadTooLarge(f"line and headers have {size} bytes; it goes up to {HEAD_BYTES_MAX}")
+            return HeadTooLarge(f"request line and headers must have at most {HEAD_BYTES_MAX} bytes, got {size}")
         names = [name for name, _ in self.headers]
         if b"transfer-encoding" in names and self._transfer_codings() != [b"chunked"]:
-            return BadRequest("the body has a transfer coding that is not known here", hint="Send it chunked.")
+            return BadRequest("the transfer coding is not supported", hint="Use `Transfer-Encoding: chunked`.")
         if b"transfer-encoding" in names and self.parser.should_upgrade():
-            return BadRequest("the body is chunked, and behind it is another protocol", hint="Leave out Upgrade.")
+            return BadRequest("a protocol upgrade cannot have a chunked body", hint="Remove the Upgrade header.")
         version, hosts = self.parser.get_http_version(), names.count(b"host")
         if version not in ("1.0", "1.1"):
-            return BadRequest(f"this is HTTP/{version}", hint="Speak HTTP/1.1.")
+            return BadRequest(f"HTTP/{version} is not supported", hint="Use HTTP/1.1.")
         if hosts > 1 or (hosts == 0 and version == "1.1"):
-            return BadRequest(f"the request has {hosts} Host headers; it has one")
+            return BadRequest(f"the request must have one Host header, got {hosts}")
         if self.parser.get_method() == b"CONNECT":
-            return BadRequest("this is no proxy")
+            return BadRequest("this server is not a proxy")
         return None
 
     def _transfer_codings(self) -> list[bytes]:
@@ -312,17 +313,17 @@ class HttpProtocol(HttpToolsProtocol):
     def _head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
-    # -- refusing ---------------------------------------------------------------------------------------------
+    # -- rejecting requests -----------------------------------------------------------------------------------
 
     def _parse_error(self) -> IngotError:
-        """Why the parser did not go on."""
+        """Return the reason why the parser stopped."""
         return self._refusal or BadRequest()
 
     def _refuse(self, error: IngotError) -> None:
-        """Say no, behind the answers that are still owed. Nothing is read any more."""
+        """Stop reading, and send an error after the responses to earlier requests."""
         self._refusal = error
         self._stop_head_timer()
-        if self._in_message and not self._in_head:  # It is the body that is wrong.
+        if self._in_message and not self._in_head:  # The error is in the body.
             if self.cycle.response_started:
                 self.transport.close()
                 return
@@ -331,7 +332,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._refuse_now(error)
 
     def _drop_last_request(self) -> None:
-        """The last request gets the refusal for an answer."""
+        """Stop handling the last request, so that the error becomes its response."""
         if self.pipeline:
             self.pipeline.popleft()
         else:
@@ -347,14 +348,14 @@ class HttpProtocol(HttpToolsProtocol):
         self._close_after_linger(LINGER_SECONDS)
 
     def _close_after_linger(self, seconds: float) -> None:
-        """Say no more, and close when what was said could be read: who is still sending would lose it otherwise."""
+        """Stop writing, and close after a delay. Closing at once could cost a sending client the response."""
         self._is_write_closed = True
         if self.transport.is_closing():
             return
         if self.transport.can_write_eof():
             self.transport.write_eof()
         if self.flow is not None:
-            self.flow.resume_reading()  # Who does not read does not see them leave.
+            self.flow.resume_reading()  # asyncio reports a disconnect only while it is reading.
         if self._limits.lingering < LINGERING_CONNECTIONS_MAX:
             self._is_lingering = True
             self._limits.lingering += 1
@@ -363,42 +364,42 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _discard(self, data: bytes) -> None:
-        """Read on in a body that nobody wants, but not far."""
+        """Discard a part of an unwanted body, up to a limit."""
         self._discarded_bytes += len(data)
         if self._discarded_bytes > DISCARDED_BYTES_MAX:
             self.flow.pause_reading()
         elif not self._transfer_codings() and self._discarded_bytes >= self._content_length() - self._body_bytes:
             self.transport.close()
 
-    # -- what is taken from us --------------------------------------------------------------------------------
+    # -- flow control -----------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """More waits to be taken than should."""
+        """Handle a full write buffer: start to check how fast the client reads."""
         super().pause_writing()
         if self._slow_reader_guard is not None:
             self._slow_reader_guard.start()
 
     def resume_writing(self) -> None:
-        """It was taken."""
+        """Handle a write buffer that has room again."""
         super().resume_writing()
         if self._slow_reader_guard is not None:
             self._slow_reader_guard.stop()
 
-    # -- clocks -----------------------------------------------------------------------------------------------
+    # -- running the application, and timeouts ----------------------------------------------------------------
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._current_cycle = cycle
         super()._start_asgi_task(cycle, partial(self._run, cycle, app))
 
     async def _run(self, cycle: RequestResponseCycle, app: Any, scope: Any, receive: Any, send: Any) -> None:
-        """Run the application. An answer that was begun and is not ended, ends with the connection."""
+        """Run the application. If it leaves a response incomplete, abort the connection."""
         if cycle.more_body:
             send = partial(self._send_before_body_end, cycle)
-        if scope["method"] != "HEAD":  # Its answer is nothing but a head.
+        if scope["method"] != "HEAD":  # A response without a body must not hold its headers back.
             cycle.transport = CoalescingTransport(cycle)  # type: ignore[assignment]
         try:
             await app(scope, receive, send)
-        except asyncio.CancelledError:  # The server stops, and has waited for it long enough.
+        except asyncio.CancelledError:  # The server is stopping, and the grace period is over.
             if not cycle.response_started and not cycle.disconnected:
                 cycle.disconnected = True
                 self.transport.write(encode_error_response(Stopping()))
@@ -408,9 +409,9 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     async def _send_before_body_end(self, cycle: RequestResponseCycle, message: Any) -> None:
-        """Send an answer to a request that was not whole when it began to be made.
+        """Send a part of a response whose request body had not arrived completely when the handler started.
 
-        When much of it is still to come, or may never come, nothing is read any more behind the answer.
+        If much of the body is still missing, or might never come, the connection closes after the response.
         """
         if not cycle.response_started and cycle.more_body and self._has_large_unread_body(cycle):
             cycle.keep_alive = False
@@ -423,7 +424,7 @@ class HttpProtocol(HttpToolsProtocol):
         return self._content_length() - self._body_bytes > UNREAD_BYTES_MAX
 
     def on_response_complete(self) -> None:
-        """An answer is sent: the next request, or the end of this connection, is due."""
+        """Continue after a response: with the next request, with a pending error, or by closing the connection."""
         if self._is_write_closed:
             return
         super().on_response_complete()
@@ -440,7 +441,7 @@ class HttpProtocol(HttpToolsProtocol):
         return (self._current_cycle is None or self._current_cycle.response_complete) and not self.pipeline
 
     def _start_head_timer(self) -> None:
-        """What is on its way, and the head of the next request, must be here soon."""
+        """Limit the time until the next request line and headers are complete."""
         if self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_SECONDS_MAX, self._on_head_timeout)
 
@@ -450,7 +451,7 @@ class HttpProtocol(HttpToolsProtocol):
             return
         if self._in_head:
             self._refuse(SlowHead(f"the headers did not arrive within {HEAD_SECONDS_MAX:g} seconds"))
-        else:  # Nothing was asked, or it was answered already.
+        else:  # No request has begun, or its response was already sent.
             self.transport.close()
 
     def _stop_head_timer(self) -> None:
@@ -460,8 +461,8 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 def encode_error_response(error: IngotError) -> bytes:
-    """An answer that ends the connection, as it goes over the wire."""
+    """Return the bytes of an error response that closes the connection."""
     status, headers, body = problem_of(error)
-    whole = {**headers, "content-length": str(len(body)), "connection": "close"}
-    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {value}" for name, value in whole.items())]
+    headers = {**headers, "content-length": str(len(body)), "connection": "close"}
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", *(f"{name}: {value}" for name, value in headers.items())]
     return "\r\n".join([*lines, "", ""]).encode() + body

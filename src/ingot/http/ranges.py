@@ -1,4 +1,4 @@
-"""What of some bytes a request wants, by its headers (RFC 9110), and the headers of what is handed out."""
+"""Range and conditional requests (RFC 9110), and safe headers for downloads."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from ingot.http.request import Request
 from ingot.kernel.content_types import BINARY_CONTENT_TYPE, is_content_type
 from ingot.kernel.errors import IngotError
 
-DOWNLOAD_HEADERS: Final = {  # Whatever it is, a browser that gets it shows and runs nothing of it.
+# With these headers, a browser neither displays nor runs what it downloads.
+DOWNLOAD_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
     "cross-origin-resource-policy": "same-origin",
 }
 NAME_CHARS_MAX: Final = 255
-DIGITS_MAX: Final = 18  # More than any size has.
+DIGITS_MAX: Final = 18  # Longer numbers exceed every size.
 ACTIVE_CONTENT: Final = re.compile(
     r"html|(?:java|ecma|live|vb|j)script|^multipart/|^message/|[/+](?:xml|css|xslt?|wasm|manifest\+json"
     r"|cache-manifest|x-shockwave-flash)$"
@@ -28,27 +29,27 @@ _UNSAFE_FILE_NAME_CHARS = re.compile(r"[^ !#-$&-.0-\[\]-~]")
 
 
 class RangeNotSatisfiable(IngotError):
-    """There is nothing in this range."""
+    """The requested range is outside the file."""
 
     code = "range_not_satisfiable"
     status = 416
-    hint = "Content-Range tells how many bytes there are."
+    hint = "Request a range within the size in the Content-Range header."
 
     def __init__(self, size: int) -> None:
-        super().__init__(f"there are {size} bytes, and none of them in this range")
+        super().__init__(f"the range is outside the file, which has {size} bytes")
         self.headers = {"content-range": f"bytes */{size}"}
 
 
 class PreconditionFailed(IngotError):
-    """What is here is not what If-Match names."""
+    """The file does not match If-Match."""
 
     code = "precondition_failed"
     status = 412
-    hint = "It has changed; read it again without If-Match."
+    hint = "The file has changed. Read it again without If-Match."
 
 
 class SelectedRange(msgspec.Struct, frozen=True):
-    """What to send: the bytes from `start` up to `end`, with this status and these headers; with 304 none."""
+    """The selected bytes: from `start` up to, but not including, `end`. With status 304 there are none."""
 
     status: int
     start: int
@@ -57,39 +58,39 @@ class SelectedRange(msgspec.Struct, frozen=True):
 
     @property
     def length(self) -> int:
-        """How many bytes that is."""
+        """The number of bytes."""
         return self.end - self.start
 
 
-def select_range(call: Request, *, size: int, etag: str) -> SelectedRange:
-    """What a GET or HEAD wants of so many bytes, which have this strong entity tag, with its quotes.
+def select_range(request: Request, *, size: int, etag: str) -> SelectedRange:
+    """Select the bytes that a GET or HEAD request asks for. `etag` is the strong entity tag, in quotes.
 
-    Several ranges are answered with the whole, and so is what cannot be read. Raises `RangeNotSatisfiable`, or
-    `PreconditionFailed`; `InvalidInput` for a condition that was sent twice.
+    A request with several ranges, or with a malformed one, gets all bytes. Raises `RangeNotSatisfiable`,
+    `PreconditionFailed`, or `InvalidInput` for a condition that was sent twice.
     """
-    call.headers.require_unique(("if-match", "if-none-match"))
-    get = call.headers.get
+    request.headers.require_unique(("if-match", "if-none-match"))
+    get = request.headers.get
     headers = {"etag": etag, "accept-ranges": "bytes"}
     if (match := get("if-match")) is not None and not _matches_etag(match, etag, weak=False):
         raise PreconditionFailed
     if (match := get("if-none-match")) is not None and _matches_etag(match, etag, weak=True):
         return SelectedRange(304, 0, 0, headers)
-    asked, condition = get("range"), get("if-range")
-    if asked is None or call.method != "GET" or (condition is not None and condition.strip() != etag):
+    range_header, condition = get("range"), get("if-range")
+    if range_header is None or request.method != "GET" or (condition is not None and condition.strip() != etag):
         return SelectedRange(200, 0, size, headers)
-    if (found := _parse_range(asked, size)) is None:
+    if (bounds := _parse_range(range_header, size)) is None:
         return SelectedRange(200, 0, size, headers)
-    start, end = found
+    start, end = bounds
     if start >= end:
         raise RangeNotSatisfiable(size)
     return SelectedRange(206, start, end, {**headers, "content-range": f"bytes {start}-{end - 1}/{size}"})
 
 
-def _parse_range(asked: str, size: int) -> tuple[int, int] | None:
-    """The range that is asked for, empty where there is nothing in it; `None` when it is none, or more than one."""
-    if (found := _RANGE.fullmatch(asked)) is None:
+def _parse_range(header: str, size: int) -> tuple[int, int] | None:
+    """Return the start and end of a range, or `None` if it is malformed or not a single one. It can be empty."""
+    if (match := _RANGE.fullmatch(header)) is None:
         return None
-    first, last = found[1], found[2]
+    first, last = match[1], match[2]
     if not first:
         return (max(0, size - _parse_digits(last)), size) if last else None
     start, end = _parse_digits(first), _parse_digits(last) + 1 if last else size
@@ -102,30 +103,30 @@ def _parse_digits(digits: str) -> int:
 
 
 def _matches_etag(tags: str, etag: str, *, weak: bool) -> bool:
-    """Whether a list of entity tags names this one, or all. A weak tag is as good as a strong one, or is none."""
+    """Return whether a list of entity tags contains this one or is `*`. Weak tags match only with `weak`."""
     if tags.strip() == "*":
         return True
-    found = (tag[0] for tag in _ETAG.finditer(tags))
-    return any(tag == etag or (weak and tag.removeprefix("W/") == etag) for tag in found)
+    listed = (match[0] for match in _ETAG.finditer(tags))
+    return any(tag == etag or (weak and tag.removeprefix("W/") == etag) for tag in listed)
 
 
 def content_disposition(name: str | None) -> str:
-    """The value of Content-Disposition for a file to be saved under this name (RFC 6266)."""
+    """Return the Content-Disposition header for a file that is saved under this name (RFC 6266)."""
     if not name:
         return "attachment"
     name = name[:NAME_CHARS_MAX]
-    plain = _UNSAFE_FILE_NAME_CHARS.sub("_", name)
-    if plain == name:
-        return f'attachment; filename="{plain}"'
-    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='', errors='replace')}"
+    safe_name = _UNSAFE_FILE_NAME_CHARS.sub("_", name)
+    if safe_name == name:
+        return f'attachment; filename="{safe_name}"'
+    return f"attachment; filename=\"{safe_name}\"; filename*=UTF-8''{quote(name, safe='', errors='replace')}"
 
 
 def safe_content_type(content_type: str | None) -> str:
-    """The content type of what somebody uploaded, as it may be told to a browser.
+    """Return the content type of an uploaded file in a form that is safe to send to a browser.
 
-    What is none, and what a browser would run or take for a part of a page of ours, is plain bytes.
+    Invalid types, and types that a browser would run or use as a part of our pages, become plain bytes.
     """
     if content_type is None or not is_content_type(content_type):
         return BINARY_CONTENT_TYPE
-    kind = content_type.partition(";")[0].strip().lower()
-    return BINARY_CONTENT_TYPE if ACTIVE_CONTENT.search(kind) else content_type
+    media_type = content_type.partition(";")[0].strip().lower()
+    return BINARY_CONTENT_TYPE if ACTIVE_CONTENT.search(media_type) else content_type

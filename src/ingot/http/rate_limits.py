@@ -1,4 +1,4 @@
-"""Rates: how many requests a caller may make, by class of route, counted where they arrive."""
+"""Rate limits of requests. Each process counts the requests that it receives."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ BUCKETS_MAX: Final = 100_000
 
 
 class TooManyRequests(TooMany):
-    """The caller makes more requests than it may."""
+    """The caller sends too many requests."""
 
     code = "too_many_requests"
-    hint = "Wait as long as Retry-After says; a batch call does the work of many."
+    hint = "Wait for the time in Retry-After. Batch requests need fewer calls."
 
     def __init__(self, retry_after: float) -> None:
         super().__init__()
@@ -26,35 +26,35 @@ class TooManyRequests(TooMany):
 
 
 class TooManyWaiting(TooManyRequests):
-    """The callers of the tenant hold too many streams, and requests that wait."""
+    """Too many streams and waiting requests are open."""
 
     code = "too_many_waiting"
-    hint = "Close some of them; one stream tells of everything, and one claim takes many jobs."
+    hint = "Close some streams. One stream can follow all events, and one claim can take many jobs."
 
 
 class TooManyFailures(TooManyRequests):
-    """Too many credentials from this address did not hold."""
+    """Too many failed authentications from this address."""
 
     code = "too_many_failures"
-    hint = "Wait as long as Retry-After says, and check the credential."
+    hint = "Check the credential, and wait for the time in Retry-After."
 
 
 class RateLimit(msgspec.Struct, frozen=True):
-    """So many in a second, and so many at once after a while without any."""
+    """A rate in requests per second, and the number that can be sent at once after a pause."""
 
     per_second: float
     burst: float
 
 
 class RateBucket(msgspec.Struct):
-    """What is left, as of an instant."""
+    """The number of requests that a rate limit still allowed at a time of the limiter's clock."""
 
     remaining: float
     updated_at: float
 
 
 class RateLimiter:
-    """A bucket for each name. The buckets that were not used for longest are forgotten, which fills them."""
+    """Token buckets by name. The least recently used ones are dropped, and start full when they are used again."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -64,22 +64,22 @@ class RateLimiter:
         return len(self._buckets)
 
     def refund(self, name: tuple[str, str]) -> None:
-        """What was counted last under this name does not count."""
+        """Undo one `take` with this name."""
         if (bucket := self._buckets.get(name)) is not None:
             bucket.remaining += 1
 
-    def take(self, name: tuple[str, str], rate: RateLimit, refusal: type[TooManyRequests] = TooManyRequests) -> None:
-        """Count one request. Raises the refusal when there is nothing left, and then counts nothing."""
+    def take(self, name: tuple[str, str], limit: RateLimit, error: type[TooManyRequests] = TooManyRequests) -> None:
+        """Count one request. If the limit is reached, count nothing and raise the error."""
         now = self._now()
         bucket = self._buckets.get(name)
         if bucket is None:
-            bucket = self._buckets[name] = RateBucket(rate.burst, now)
+            bucket = self._buckets[name] = RateBucket(limit.burst, now)
             if len(self._buckets) > BUCKETS_MAX:
                 self._buckets.popitem(last=False)
         else:
-            bucket.remaining = min(rate.burst, bucket.remaining + (now - bucket.updated_at) * rate.per_second)
+            bucket.remaining = min(limit.burst, bucket.remaining + (now - bucket.updated_at) * limit.per_second)
             bucket.updated_at = now
             self._buckets.move_to_end(name)
         if bucket.remaining < 1:
-            raise refusal((1 - bucket.remaining) / rate.per_second if rate.per_second else 3600.0)
+            raise error((1 - bucket.remaining) / limit.per_second if limit.per_second else 3600.0)
         bucket.remaining -= 1

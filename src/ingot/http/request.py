@@ -1,4 +1,4 @@
-"""One call of a route: who asks, in which tenant, with what; and what a handler may answer."""
+"""Requests, request bodies and responses, as the handlers of routes use them."""
 
 from __future__ import annotations
 
@@ -19,112 +19,117 @@ from ingot.kernel.errors import InvalidInput
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
-CHUNK_BYTES_MIN: Final = 1024 * 1024  # What comes fast is gathered to so much: a part of a blob needs no other copy.
-GATHER_SECONDS: Final = 0.02  # What has come is not kept back for longer.
-QUIET_SECONDS_MAX: Final = 30.0  # Who sends nothing of a body for so long is waited for no more,
-PACE_BYTES_MIN: Final = 512  # nor for who sends less than this a second,
-PACE_SECONDS: Final = 60.0  # on the average of so long. Only the time that we wait is counted.
+CHUNK_BYTES_MIN: Final = 1024 * 1024  # Fast bodies are gathered up to this size, so that parts of blobs need no copy.
+GATHER_SECONDS: Final = 0.02  # Received bytes are held back for at most this long.
+QUIET_SECONDS_MAX: Final = 30.0  # A sender that sends nothing for this long is rejected.
+# A sender that is slower than PACE_BYTES_MIN per second, averaged over PACE_SECONDS, is rejected. Only the time that
+# the server waits for bytes counts.
+PACE_BYTES_MIN: Final = 512
+PACE_SECONDS: Final = 60.0
 
 
 class ClientDisconnected(Exception):
-    """The caller went away before it was answered."""
+    """The client disconnected before the response was sent."""
 
 
 class Headers:
-    """The headers of a request. One that was sent twice is none: nobody can tell which was meant."""
+    """The headers of a request. A header that was sent twice is ambiguous and has no value."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
-        sent = list(raw)
-        self._values = {name.decode("latin-1"): value.decode("latin-1") for name, value in sent}
+        pairs = list(raw)
+        self._values = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
         self._repeated: frozenset[str] = frozenset()
-        if len(self._values) < len(sent):
-            times = Counter(name.decode("latin-1") for name, _ in sent)
-            self._repeated = frozenset(name for name, count in times.items() if count > 1)
+        if len(self._values) < len(pairs):
+            counts = Counter(name.decode("latin-1") for name, _ in pairs)
+            self._repeated = frozenset(name for name, count in counts.items() if count > 1)
 
     def get(self, name: str) -> str | None:
-        """The value of a header, or `None`."""
+        """Return the value of a header, or `None` if it is missing or was sent twice. Names are in lower case."""
         return None if self._repeated and name in self._repeated else self._values.get(name)
 
     def require_unique(self, names: Iterable[str]) -> None:
-        """Raises `InvalidInput` when one of these was sent twice: nobody can tell which was meant."""
+        """Raise `InvalidInput` if one of these headers was sent twice."""
         for name in names if self._repeated else ():
             if name in self._repeated:
-                raise InvalidInput(f"the header {name} was sent twice", hint="Send it once; nothing was changed.")
+                raise InvalidInput(f"the header {name} was sent twice", hint="Send it once. Nothing was changed.")
 
     def has(self, name: str) -> bool:
-        """Whether it was sent, even twice."""
+        """Return whether a header was sent, once or more often."""
         return name in self._values
 
 
 class Request(msgspec.Struct, kw_only=True):
-    """What a handler gets to know of the request, beside its body and its query."""
+    """An authenticated request, as handlers receive it. Its body and query are separate arguments of the handler."""
 
     caller: Caller
-    tenant: str  # The id of the tenant the call is made in; empty where a route is open to anybody.
+    tenant: str  # ID of the tenant. Empty for routes that need no credential, or only a signed URL.
     headers: Headers
     path_params: dict[str, str]
     request_id: str
-    method: str = "GET"  # As it was sent: HEAD comes to the routes of GET.
+    method: str = "GET"  # The method that was sent, which is HEAD for some requests to GET routes.
     trace_id: str | None = None
-    client: tuple[str, int] | None = None  # Who is at the other end of the connection.
-    signed_params: dict[str, str] | None = None  # The parameters of the address, where it is signed.
-    resolve_address: Callable[[tuple[str, int] | None, Headers], str | None] | None = (
-        None  # From where the request comes.
-    )
-    undo: Callable[[], Awaitable[None]] | None = None  # What to do when the answer cannot be sent.
+    client: tuple[str, int] | None = None  # Address and port of the peer, which may be a proxy.
+    signed_params: dict[str, str] | None = None  # The parameters of a signed URL.
+    # Returns the address of the client, seen through trusted proxies.
+    resolve_address: Callable[[tuple[str, int] | None, Headers], str | None] | None = None
+    undo: Callable[[], Awaitable[None]] | None = None  # Set by the handler, and called if the response cannot be sent.
 
     def act(self) -> Act:
-        """Who does this, and from where, for the audit log. Each is an entry of its own."""
+        """Return a new author of a change for the audit log: the caller, with its address and request ID."""
         address = None if self.resolve_address is None else self.resolve_address(self.client, self.headers)
         caller = self.caller
         return Act(who=caller.principal, name=caller.label, address=address, request_id=self.request_id)
 
     @property
     def base_url(self) -> str:
-        """Where the caller reached us, by its own word."""
+        """The URL of the server according to the Host header, which the client controls."""
         return f"http://{self.headers.get('host') or ''}"
 
     def resolve_idempotency_key(self, key: str | None) -> str | None:
-        """The key that the body of a request names, or the header that means the same. Raises `InvalidInput`."""
+        """Return the idempotency key of the body or of the header. Raises `InvalidInput` if they differ."""
         header = self.headers.get("idempotency-key")
         if header is None or key == header:
             return key
         if key is not None:
-            raise InvalidInput("the header Idempotency-Key and the body name different keys")
+            raise InvalidInput(
+                "the Idempotency-Key header and the body have different keys", hint="Send the key in one place only."
+            )
         return header
 
-    def require_operator(self, does: str) -> None:
-        """Raises `Forbidden` unless the caller acts in every tenant."""
+    def require_operator(self, predicate: str) -> None:
+        """Raise `Forbidden` unless the caller is an operator. The predicate completes "only an operator …"."""
         if not self.caller.is_operator:
-            raise Forbidden(f"only an operator {does}", hint="Ask an operator, or use the operator's token.")
+            raise Forbidden(f"only an operator {predicate}", hint="Use an operator token, or ask an operator.")
 
     def require_role(self, role: Role) -> None:
-        """Raises `Forbidden` unless the caller may do all that a role may: nobody gives more than they have."""
+        """Raise `Forbidden` unless the caller has all grants of a role, as it must to assign that role."""
         for grant in ROLE_GRANTS[role]:
             self.require(grant.action, grant.resource)
 
     def require(self, action: str, resource: str = ANY) -> None:
-        """Raises `Forbidden` unless the caller may do this."""
+        """Raise `Forbidden` unless the caller has a grant for this action and resource."""
         self.caller.require(action, resource)
 
 
 def is_body_complete(receive: Receive) -> bool:
-    """Whether all of a body has come, as it mostly has: it needs no clock then, which would cost more than it."""
+    """Return whether the whole body has arrived. It usually has, and then reading it needs no timeout."""
     return not getattr(getattr(receive, "__self__", None), "more_body", True)
 
 
 class RequestBody:
-    """The body of a request, read as it comes: what nobody has asked for yet stays with its sender.
+    """The body of a request as a stream with backpressure. `length` is its size, if the client announced it.
 
-    `length` is its size, when the sender has told it. Raises `InvalidInput` for a part of something, which would be
-    taken for the whole, and `UnsupportedMedia` for an encoded one, which others would get without a word about it.
+    Raises `InvalidInput` for a partial body (Content-Range), which would be stored as if it were complete, and
+    `UnsupportedMedia` for an encoded one, whose encoding would be lost.
     """
 
     def __init__(self, headers: Headers, receive: Receive, *, bytes_max: int | None) -> None:
         if headers.has("content-range"):
-            raise InvalidInput("Content-Range is not known here", hint="Send all bytes; an upload goes on by PATCH.")
+            raise InvalidInput("Content-Range is not supported", hint="Send all bytes, or use a resumable upload.")
         if headers.has("content-encoding") and headers.get("content-encoding") != "identity":
-            raise UnsupportedMedia("the body is encoded", hint="Send the bytes as they are, without Content-Encoding.")
+            raise UnsupportedMedia(
+                "the body has a Content-Encoding", hint="Send the raw bytes without Content-Encoding."
+            )
         length = headers.get("content-length")
         self.length = None if length is None else int(length)
         self.content_type = headers.get("content-type")
@@ -136,20 +141,20 @@ class RequestBody:
         self._window_bytes = 0
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The bytes in their order, gathered to 1 MiB or more when they come fast.
+        """Yield the body in order, in chunks of 1 MiB or more if it arrives fast enough.
 
-        Raises `Gone` when the sender has left before the end, `SlowSender` when nothing comes for 30 seconds or too
-        little in a minute, and `BodyTooLarge` above what the route takes.
+        Raises `ClientDisconnected` before the end, `SlowSender` if nothing arrives for 30 seconds or too little in a
+        minute, and `BodyTooLarge` above the limit of the route.
         """
         if self._bytes_max is not None and self.length is not None and self.length > self._bytes_max:
-            raise BodyTooLarge(f"the body has {self.length} bytes; this route takes {self._bytes_max}")
+            raise BodyTooLarge(f"the body has {self.length} bytes; this route accepts at most {self._bytes_max}")
         while self._has_more:
-            part = await self._gather()
-            if part:
-                yield part
+            chunk = await self._gather()
+            if chunk:
+                yield chunk
 
     async def _gather(self) -> bytes:
-        """What has come when there is enough of it, or when no more comes for a moment."""
+        """Return the next chunk: when it is large enough, or when no more bytes arrive for a moment."""
         if is_body_complete(self._receive):
             return await self._receive_next()
         now = asyncio.get_running_loop().time
@@ -157,26 +162,28 @@ class RequestBody:
         pieces: list[bytes] = []
         size = 0
         try:
-            async with asyncio.timeout_at(began + QUIET_SECONDS_MAX) as patience:
+            async with asyncio.timeout_at(began + QUIET_SECONDS_MAX) as deadline:
                 while self._has_more and size < CHUNK_BYTES_MIN:
                     piece = await self._receive_next()
                     if piece and not size:
-                        patience.reschedule(now() + GATHER_SECONDS)
+                        deadline.reschedule(now() + GATHER_SECONDS)
                     pieces.append(piece)
                     size += len(piece)
         except TimeoutError:
             if not size:
-                raise SlowSender(f"nothing of the body came for {QUIET_SECONDS_MAX:g} seconds") from None
+                raise SlowSender(f"no bytes of the body arrived for {QUIET_SECONDS_MAX:g} seconds") from None
         self._require_minimum_rate(now() - began, size)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _require_minimum_rate(self, seconds: float, size: int) -> None:
-        """So much has come after so long. Raises `SlowSender` when it is too little for a minute, with more to come."""
+        """Record the size and waiting time of a chunk. Raises `SlowSender` if the sender was too slow in a window."""
         self._window_seconds += seconds
         self._window_bytes += size
         if self._has_more and self._window_seconds >= PACE_SECONDS:
             if self._window_bytes < PACE_BYTES_MIN * self._window_seconds:
-                raise SlowSender(f"{self._window_bytes} bytes of the body came in {self._window_seconds:.0f} seconds")
+                raise SlowSender(
+                    f"only {self._window_bytes} bytes of the body arrived in {self._window_seconds:.0f} seconds"
+                )
             self._window_seconds, self._window_bytes = 0.0, 0
 
     async def _receive_next(self) -> bytes:
@@ -192,7 +199,7 @@ class RequestBody:
 
 
 class Response(msgspec.Struct, Generic[T], frozen=True):
-    """What a handler answers when the status or the headers are not always the same."""
+    """A response with a status, headers or cookies of its own. Other handlers return only the content."""
 
     content: T
     status: int | None = None
@@ -201,16 +208,16 @@ class Response(msgspec.Struct, Generic[T], frozen=True):
 
 
 class StreamResponse(msgspec.Struct, frozen=True):
-    """An answer of server-sent events, sent as they come. Each part holds whole events."""
+    """A response of server-sent events. Each chunk contains whole events and is sent at once."""
 
     chunks: AsyncGenerator[bytes, None]
 
 
 class BytesResponse(msgspec.Struct, frozen=True):
-    """An answer of so many bytes that are not in memory. HEAD is answered without looking at `parts`.
+    """A response of `length` bytes that are not in memory. For HEAD, `chunks` are not read.
 
-    `parts` are closed when the caller goes away. When they raise, or do not come to `length`, the connection is cut: no
-    caller takes what it has for the whole.
+    `chunks` are closed when the client disconnects. If they raise, or do not add up to `length`, the connection is
+    aborted, so that no client takes an incomplete body for the whole one.
     """
 
     length: int

@@ -1,4 +1,4 @@
-"""Listening: one socket, one event loop, and an end that comes when it is asked for."""
+"""The HTTP server process: its listening socket, its event loop and its shutdown."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from ingot.kernel.errors import IngotError
 from ingot.kernel.loops import Loop
 from ingot.settings import SettingsError
 
-STOP_SECONDS_MAX: Final = 10  # Requests that are under way get so long to end.
-CANCEL_SECONDS_MAX: Final = 1.0  # And those that did not, so long to say so.
-IDLE_SECONDS_MAX: Final = 75  # A connection without requests is closed then.
+STOP_SECONDS_MAX: Final = 10  # How long running requests may take during shutdown before they are canceled.
+CANCEL_SECONDS_MAX: Final = 1.0  # How long canceled requests may take to send an error.
+IDLE_SECONDS_MAX: Final = 75  # A connection is closed after this time without a request.
 TCP_USER_TIMEOUT_SECONDS: Final = 60
 GC_THRESHOLD_OBJECTS: Final = 10_000
 BACKLOG: Final = 2048
-RESERVED_FILES: Final = 200  # Those of the store, the log and the libraries.
+RESERVED_FILES: Final = 200  # Open files of the store, the log and libraries.
 log = structlog.get_logger("ingot.http")
 
 
 class AddressInUse(IngotError):
-    """Something else listens at this address."""
+    """The server cannot listen at this address."""
 
     code = "address_in_use"
-    hint = "Choose another port (INGOT_PORT, or --port; 0 is any that is free)."
+    hint = "Choose another port with INGOT_PORT or --port. Port 0 selects a free one."
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket at this address. Raises `AddressInUse`, or `SettingsError` when there is no such address here."""
+    """Open a listening socket. Raises `AddressInUse`, or `SettingsError` if this machine does not have the address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.getaddrinfo(host, port, family=family)
@@ -52,7 +52,7 @@ def listen(host: str, port: int) -> socket.socket:
         if error.errno == EADDRNOTAVAIL:
             raise _no_such_host_error(host) from None
         raise AddressInUse(f"cannot listen at {host}, port {port}: {strerror(error.errno or 0)}") from error
-    # Connections have these too: one whose other end takes nothing, or has vanished, is closed by the kernel.
+    # Connections inherit these options. The kernel closes those whose client has vanished or acknowledges nothing.
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_SECONDS * 1000)
@@ -62,27 +62,29 @@ def listen(host: str, port: int) -> socket.socket:
 def _no_such_host_error(host: str) -> SettingsError:
     return SettingsError(
         f"cannot listen at {host[:100]!r} (INGOT_HOST, or --host): this machine has no such address",
-        hint="Use 127.0.0.1 for callers on this machine, or 0.0.0.0 for those from anywhere.",
+        hint="Use 127.0.0.1 for clients on this machine, or 0.0.0.0 for clients from anywhere.",
     )
 
 
 def url_of(listening: socket.socket) -> str:
-    """Where it can be reached."""
+    """Return the URL of a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def raise_open_files_limit(connections_max: int) -> int:
-    """Let the process open as many files as it may, and tell how many connections that is enough for, at most these."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    return connections_max if most == resource.RLIM_INFINITY else min(connections_max, most - RESERVED_FILES)
+    """Raise the limit of open files to the maximum. Return how many connections it allows, up to the given number."""
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+    if hard_limit == resource.RLIM_INFINITY:
+        return connections_max
+    return min(connections_max, hard_limit - RESERVED_FILES)
 
 
 def collect_garbage_less_often() -> None:
-    """Let the collector leave alone what was made at the start, and look at the rest ten times less often.
+    """Make the garbage collector of Python ignore all existing objects, and check new ones less often.
 
-    Requests leave few cycles, and looking for them took one part in twenty of the time.
+    Requests create few reference cycles, and searching for them took 5% of the CPU time.
     """
     gc.collect()
     gc.freeze()
@@ -90,7 +92,7 @@ def collect_garbage_less_often() -> None:
 
 
 class Server(uvicorn.Server):
-    """A server whose signals are ours: first those who wait are let go, then the socket."""
+    """A uvicorn server with our own shutdown: waiting requests end first, and then the socket is closed."""
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                proxy_headers=False,  # Whom to believe is a setting of ours.
+                proxy_headers=False,  # `ClientAddressResolver` reads them, for trusted proxies only.
                 server_header=False,
                 date_header=False,
                 timeout_keep_alive=IDLE_SECONDS_MAX,
@@ -121,27 +123,27 @@ class Server(uvicorn.Server):
         self._stopping = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and what goes on beside that."""
+        """Start to listen, and start the background loops."""
         await super().startup(sockets)
         for loop in self._loops:
             loop.start()
 
     async def main_loop(self) -> None:
-        """Sleep until told to stop: there is nothing to do ten times a second."""
+        """Wait until the server stops. Unlike uvicorn's loop, it does not wake up ten times a second."""
         await self.on_tick(0)
         await self._stopping.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the requests, and what went on beside them."""
+        """Finish the requests, and stop the background loops."""
         await super().shutdown(sockets)
-        if (late := set(self.server_state.tasks)) and not self.force_exit:
-            await asyncio.wait(late, timeout=CANCEL_SECONDS_MAX)
+        if (canceled := set(self.server_state.tasks)) and not self.force_exit:
+            await asyncio.wait(canceled, timeout=CANCEL_SECONDS_MAX)
         for loop in self._loops:
             await loop.stop()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop at TERM and INT; a second one stops at once. Signals are for the main thread, and nothing to others."""
+        """Stop on SIGTERM and SIGINT, and at once on a second signal. In other threads, do nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -155,7 +157,7 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def stop(self) -> None:
-        """End: long polls and streams are let go, requests under way are finished, then the server returns."""
+        """Stop the server: end long polls and streams, finish other requests, then return. A second call forces it."""
         if self.should_exit:
             self.force_exit = True
         log.info("stopping")

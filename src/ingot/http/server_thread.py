@@ -1,4 +1,4 @@
-"""A server in a thread of its own: nothing that goes on elsewhere in the process keeps it from answering."""
+"""A server in a thread with its own event loop, which code elsewhere in the process cannot block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ServeFunction = Callable[[Callable[[Server], None]], Coroutine[Any, Any, None]]
 
 
 class ServerThread:
-    """Runs `serve`, which tells its server when that can be reached, and ends when the server does."""
+    """Runs the coroutine `serve` in a thread. It must call its argument once its server accepts connections."""
 
     def __init__(self, serve: ServeFunction, *, name: str) -> None:
         self._serve = serve
@@ -24,12 +24,12 @@ class ServerThread:
         self._ready: Future[tuple[Server, asyncio.AbstractEventLoop]] = Future()
 
     def start(self) -> None:
-        """Serve. Raises why it cannot."""
+        """Start the server and wait until it accepts connections. Raises the error of a failed start."""
         self._thread.start()
         self._ready.result()
 
     def stop(self) -> None:
-        """Serve no more."""
+        """Stop the server and wait for the thread to end."""
         server, loop = self._ready.result()
         if self._thread.is_alive():
             loop.call_soon_threadsafe(server.stop)

@@ -1,4 +1,4 @@
-"""Readers that are slow: a line may be, and who takes next to nothing of an answer is waited for no more."""
+"""Disconnecting clients that read a response too slowly."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import suppress
 from fcntl import ioctl
 from typing import Final
 
-READ_WINDOW_SECONDS: Final = 60.0  # Who is waited for takes, in so long,
-READ_RATE_BYTES_MIN: Final = 512  # so much a second. Senders are asked for the same.
+READ_WINDOW_SECONDS: Final = 60.0  # Time over which the speed of a client is measured.
+READ_RATE_BYTES_MIN: Final = 512  # Slowest allowed speed per second, as for clients that send a body.
 
 
 class SlowReaderGuard:
-    """Looks at a connection while what was written to it waits, and ends it when too little is taken.
+    """Aborts a connection whose client reads too slowly while the write buffer is full.
 
-    Where nothing waits, as on a stream without events, nothing is looked at.
+    A connection without pending data, such as a stream without events, is not checked.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -26,12 +26,12 @@ class SlowReaderGuard:
         self._unread_before = 0
 
     def start(self) -> None:
-        """More waits to be taken than should."""
+        """Start checking, because the write buffer is full."""
         if self._timer is None:
             self._schedule_check()
 
     def stop(self) -> None:
-        """It was taken, or nobody is there any more."""
+        """Stop checking, because the write buffer has room or the connection is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -48,8 +48,12 @@ class SlowReaderGuard:
             self._schedule_check()
 
     def _unread_bytes(self) -> int:
-        """So much is with us, and with the kernel: that takes much at once, and seldom, for a slow line."""
-        kept = array("i", [0])
-        with suppress(OSError):  # Some kernels do not tell.
-            ioctl(self._transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, kept)
-        return self._transport.get_write_buffer_size() + kept[0]
+        """Return the number of bytes that the client has not received: in our buffer and in that of the kernel.
+
+        The kernel takes bytes from our buffer in large portions. With a slow client, our buffer alone can stay the
+        same for a long time.
+        """
+        kernel_bytes = array("i", [0])
+        with suppress(OSError):  # Not every kernel supports TIOCOUTQ.
+            ioctl(self._transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, kernel_bytes)
+        return self._transport.get_write_buffer_size() + kernel_bytes[0]

@@ -1,4 +1,4 @@
-"""Streams that are open: each ends with its caller, with its credential, with its tenant, or with the server."""
+"""Open streams. Each ends with its client, its credential, its tenant or the server."""
 
 from __future__ import annotations
 
@@ -17,34 +17,37 @@ T = TypeVar("T")
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-CHECKS_AT_ONCE: Final = 32  # People are looked up one by one: thousands of them are to be done within the time.
+CHECKS_AT_ONCE: Final = 32  # Concurrent checks, so that thousands of streams are checked in time.
 CHECK_PAUSE_SECONDS_MIN: Final = 0.2
-CHECK_SECONDS: Final = 2.0  # With what the gate remembers, a stream outlives its credential by less than five.
-SEND_SECONDS_MAX: Final = 30.0  # Who takes nothing for so long is gone.
-END_SECONDS_MAX: Final = 1.0
+CHECK_SECONDS: Final = 2.0  # Together with the credential cache, a revoked credential ends its streams within 5 s.
+SEND_SECONDS_MAX: Final = 30.0  # A client that accepts nothing for this long is disconnected.
+END_SECONDS_MAX: Final = 1.0  # For sending the last event of a stream.
 
 
 class StreamSender:
-    """Since when a part is under way; `None` between two. Asked now and then: a timer for each part costs more."""
+    """Sends one stream. `write_started_at` is the start of a pending write, or `None`.
+
+    `Streams` checks it periodically, which costs less than a timer for each chunk.
+    """
 
     def __init__(self) -> None:
         self.write_started_at: float | None = None
 
-    async def send(self, parts: AsyncGenerator[bytes, None], send: Send) -> None:
-        """Send parts as they come."""
+    async def send(self, chunks: AsyncGenerator[bytes, None], send: Send) -> None:
+        """Send chunks as they arrive."""
         now = asyncio.get_running_loop().time
-        async with aclosing(parts):
-            async for part in parts:
+        async with aclosing(chunks):
+            async for chunk in chunks:
                 self.write_started_at = now()
-                await send(_body_message(part, more=True))
+                await send(_body_message(chunk, more=True))
                 self.write_started_at = None
 
 
 class Streams:
-    """Sends streams, and ends them."""
+    """Sends all streams of a server, and ends them."""
 
-    def __init__(self, gate: RequestAuthenticator) -> None:
-        self._authenticator = gate
+    def __init__(self, authenticator: RequestAuthenticator) -> None:
+        self._authenticator = authenticator
         self._open_streams: dict[asyncio.Future[str], tuple[Route, Request, StreamSender]] = {}
         self._check_task: asyncio.Task[None] | None = None
         self._is_stopped = False
@@ -53,31 +56,34 @@ class Streams:
         return len(self._open_streams)
 
     def stop(self) -> None:
-        """End all streams; those that come later end at once."""
+        """End all streams. Streams that start later end at once."""
         self._is_stopped = True
         for end in self._open_streams:
             _end_stream(end, "stopping")
 
-    async def serve(self, stream: StreamResponse, route: Route, call: Request, receive: Receive, send: Send) -> None:
-        """Send parts as they come, until there are no more, the caller goes away, or the stream is ended."""
+    async def serve(self, stream: StreamResponse, route: Route, request: Request, receive: Receive, send: Send) -> None:
+        """Send a stream until it is complete, is ended by the server, or its client disconnects.
+
+        Raises `ClientDisconnected`.
+        """
         end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        under_way = StreamSender()
-        self._open_streams[end] = route, call, under_way
+        sender = StreamSender()
+        self._open_streams[end] = route, request, sender
         if self._is_stopped:
             _end_stream(end, "stopping")
         if self._check_task is None or self._check_task.done():
             self._check_task = asyncio.create_task(
                 self._check_repeatedly(), name="http.streams", context=detached_context()
             )
-        sending = asyncio.create_task(under_way.send(stream.chunks, send))
-        leaving = asyncio.create_task(wait_for_disconnect(receive))
-        over: list[asyncio.Future[Any]] = [sending, leaving, end]
+        sending = asyncio.create_task(sender.send(stream.chunks, send))
+        disconnect = asyncio.create_task(wait_for_disconnect(receive))
+        endings: list[asyncio.Future[Any]] = [sending, disconnect, end]
         try:
-            await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(endings, return_when=asyncio.FIRST_COMPLETED)
         finally:
             del self._open_streams[end]
-            await _cancel_tasks(sending, leaving)
-        if not leaving.cancelled():
+            await _cancel_tasks(sending, disconnect)
+        if not disconnect.cancelled():
             raise ClientDisconnected
         reason = end.result() if end.done() else _end_reason(sending)
         with suppress(TimeoutError):
@@ -86,38 +92,38 @@ class Streams:
                 await send(_body_message(b"", more=False))
 
     async def _check_repeatedly(self) -> None:
-        """Look again and again whether the credentials of open streams hold, and what is sent is taken."""
+        """Check all open streams periodically, and end those without a valid credential or without a reader."""
         now = asyncio.get_running_loop().time
         while self._open_streams:
-            began = now()
-            for some in batched(list(self._open_streams), CHECKS_AT_ONCE):
-                await asyncio.gather(*(self._check_stream(end) for end in some))
-            await asyncio.sleep(max(CHECK_PAUSE_SECONDS_MIN, CHECK_SECONDS - (now() - began)))
+            started_at = now()
+            for batch in batched(list(self._open_streams), CHECKS_AT_ONCE):
+                await asyncio.gather(*(self._check_stream(end) for end in batch))
+            await asyncio.sleep(max(CHECK_PAUSE_SECONDS_MIN, CHECK_SECONDS - (now() - started_at)))
 
     async def _check_stream(self, end: asyncio.Future[str]) -> None:
         if end not in self._open_streams:
             return
-        route, call, under_way = self._open_streams[end]
-        longest = asyncio.get_running_loop().time() - SEND_SECONDS_MAX
-        if under_way.write_started_at is not None and under_way.write_started_at < longest:
+        route, request, sender = self._open_streams[end]
+        slow_before = asyncio.get_running_loop().time() - SEND_SECONDS_MAX
+        if sender.write_started_at is not None and sender.write_started_at < slow_before:
             _end_stream(end, "slow")
         try:
-            await self._authenticator.reauthenticate(route, call)
+            await self._authenticator.reauthenticate(route, request)
         except Exception as error:
             if isinstance(error, IngotError) and error.status in (401, 403, 404):
                 _end_stream(end, error.code)
-            else:  # The store does not answer: nobody can tell whether the credential holds.
+            else:  # The store is unavailable, so the credential cannot be checked.
                 report("stream_check_failed", error)
                 _end_stream(end, "unavailable")
 
 
 def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """The items in groups of so many."""
+    """Split items into batches of this size."""
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _end_reason(sending: asyncio.Task[None]) -> str:
-    """Why there are no more parts."""
+    """Return why a stream has no more chunks, and report an error if there was one."""
     match sending.exception():
         case None:
             return "complete"
@@ -132,7 +138,7 @@ def _end_stream(end: asyncio.Future[str], reason: str) -> None:
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
-    """Return when the caller has gone away."""
+    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -1,4 +1,4 @@
-"""What is wrong with a body or a query, in words that help: which values there are, and which field was meant."""
+"""Error messages for invalid bodies and queries, with the allowed values or the most similar name."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ingot.kernel.errors import InvalidInput
 
 DETAIL_CHARS_MAX: Final = 500
 VALUES_SHOWN_MAX: Final = 40
-ANY_KEY: Final = "[...]"  # What stands in a place for any value of a mapping.
+ANY_KEY: Final = "[...]"  # How msgspec writes any key of a mapping in a location.
 NAME_CHARS_MAX: Final = 64
 QUERY_PARAMETER: Final = "query parameter"
 _LOCATION = re.compile(r" - at `\$([^`]*)`$")
 _NUMBER = re.compile(r"[-+0-9.eE]+")
 _LOCATION_SEGMENT = re.compile(r"(?<=\.)[^.\[]+|\[\.{3}\]")
 _BOUND_MESSAGE = re.compile(r"Expected `(\w+)` (?:of length )?([<>]=) ([0-9.]+) - at (`key` in )?`\$\.?([^`]*)`$")
-_UNITS: Final = {  # One of them, and several.
+_UNITS: Final = {  # Singular and plural.
     "str": ("character", "characters"),
     "bytes": ("byte", "bytes"),
     "array": ("entry", "entries"),
@@ -31,145 +31,143 @@ _UNITS: Final = {  # One of them, and several.
 _UNKNOWN_FIELD_MESSAGE = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
-def invalid_body(error: msgspec.ValidationError, kind: Any) -> InvalidInput:
-    """What a body of this kind has wrong."""
-    if found := _BOUND_MESSAGE.match(str(error)):
-        return _out_of_bounds_error(*found.groups())
-    said, names = _split_message(error)
-    if found := _UNKNOWN_FIELD_MESSAGE.match(said):
-        return _unknown_name_error(
-            "field", found[1], (name for one in _types_at(kind, names) for name in _field_names(one)), names
-        )
-    return InvalidInput(_truncate(f"{error}{_allowed_values_text(_types_at(kind, names), kind, names)}"))
+def invalid_body(error: msgspec.ValidationError, body_type: Any) -> InvalidInput:
+    """Explain why a body does not fit its type."""
+    if match := _BOUND_MESSAGE.match(str(error)):
+        return _out_of_bounds_error(*match.groups())
+    message, location = _split_message(error)
+    types = _types_at(body_type, location)
+    if match := _UNKNOWN_FIELD_MESSAGE.match(message):
+        return _unknown_name_error("field", match[1], (name for type in types for name in _field_names(type)), location)
+    return InvalidInput(_truncate(f"{error}{_allowed_values_text(types, body_type, location)}"))
 
 
-def invalid_query(error: msgspec.ValidationError, kind: Any) -> InvalidInput:
-    """What a query of this kind has wrong."""
-    if found := _BOUND_MESSAGE.match(str(error)):
-        return _out_of_bounds_error(*found.groups())
-    said, names = _split_message(error)
-    if found := _UNKNOWN_FIELD_MESSAGE.match(said):
-        return _unknown_name_error(
-            QUERY_PARAMETER, found[1], (name for one in _types_at(kind, names) for name in _field_names(one)), names
-        )
-    about = f"the {QUERY_PARAMETER} `{names[-1]}` is wrong: " if names else f"a {QUERY_PARAMETER} is wrong: "
-    return InvalidInput(
-        _truncate(f"{about}{said[:1].lower()}{said[1:]}{_allowed_values_text(_types_at(kind, names), kind, names)}")
-    )
+def invalid_query(error: msgspec.ValidationError, query_type: Any) -> InvalidInput:
+    """Explain why a query does not fit its type."""
+    if match := _BOUND_MESSAGE.match(str(error)):
+        return _out_of_bounds_error(*match.groups())
+    message, location = _split_message(error)
+    types = _types_at(query_type, location)
+    if match := _UNKNOWN_FIELD_MESSAGE.match(message):
+        known_names = (name for type in types for name in _field_names(type))
+        return _unknown_name_error(QUERY_PARAMETER, match[1], known_names, location)
+    subject = f"the {QUERY_PARAMETER} `{location[-1]}` is invalid" if location else f"a {QUERY_PARAMETER} is invalid"
+    allowed = _allowed_values_text(types, query_type, location)
+    return InvalidInput(_truncate(f"{subject}: {message[:1].lower()}{message[1:]}{allowed}"))
 
 
-def _out_of_bounds_error(kind: str, sign: str, bound: str, is_name: str | None, field: str) -> InvalidInput:
-    """A value that is too large or too small, too long or too short."""
+def _out_of_bounds_error(type_name: str, sign: str, bound: str, is_name: str | None, field: str) -> InvalidInput:
+    """Describe a value that is too large or small, or too long or short."""
     subject = f"a name in `{field}`" if is_name else f"`{field}`"
     amount = f"{'at least' if sign == '>=' else 'at most'} {float(bound):.10g}"
-    if kind not in _UNITS:
+    if type_name not in _UNITS:
         return InvalidInput(f"{subject} must be {amount}")
-    return InvalidInput(f"{subject} must have {amount} {_UNITS[kind][float(bound) != 1]}")
+    return InvalidInput(f"{subject} must have {amount} {_UNITS[type_name][float(bound) != 1]}")
 
 
-def reject_numeric_timestamps(given: Mapping[str, str], kind: Any) -> None:
-    """Raises `InvalidInput` for a moment in a query that is a number: which moment that is, nobody says."""
-    for name in _timestamp_fields(kind) & given.keys():
-        if _NUMBER.fullmatch(given[name]):
+def reject_numeric_timestamps(params: Mapping[str, str], query_type: Any) -> None:
+    """Raise `InvalidInput` for a timestamp in a query that is a number, because its unit is unknown."""
+    for name in _timestamp_fields(query_type) & params.keys():
+        if _NUMBER.fullmatch(params[name]):
             raise InvalidInput(
-                f"the {QUERY_PARAMETER} `{name}` is wrong: it is a number", hint="Write 2027-01-31T12:00:00Z."
+                f"the {QUERY_PARAMETER} `{name}` must be a timestamp, got a number", hint="Use 2027-01-31T12:00:00Z."
             )
 
 
 @cache
-def _timestamp_fields(kind: Any) -> frozenset[str]:
-    info = _type_info(kind)
+def _timestamp_fields(query_type: Any) -> frozenset[str]:
+    info = _type_info(query_type)
     assert isinstance(info, inspect.StructType)
     return frozenset(
         field.encode_name
         for field in info.fields
-        if any(isinstance(part, inspect.DateTimeType) for part in _flatten_type(field.type))
+        if any(isinstance(type, inspect.DateTimeType) for type in _flatten_type(field.type))
     )
 
 
 def _split_message(error: msgspec.ValidationError) -> tuple[str, list[str]]:
-    """What is said, and the names that lead to the place it is said of."""
+    """Split an error of msgspec into its message and the names that lead to the invalid value."""
     text = str(error)
-    place = _LOCATION.search(text)
-    return (text, []) if place is None else (text[: place.start()], _LOCATION_SEGMENT.findall(place[1]))
+    match = _LOCATION.search(text)
+    return (text, []) if match is None else (text[: match.start()], _LOCATION_SEGMENT.findall(match[1]))
 
 
-def _unknown_name_error(what: str, name: str, known: Iterable[str], names: list[str]) -> InvalidInput:
-    there, name = sorted(set(known)), name[:NAME_CHARS_MAX]
-    near = get_close_matches(name, there, n=1)
-    where = f" in `{'.'.join(names)}`" if names else ""
-    meant = f"; did you mean `{near[0]}`?" if near else ""
-    takes = f"It takes {', '.join(there[:VALUES_SHOWN_MAX])}." if there else "It takes none."
-    return InvalidInput(_truncate(f"there is no {what} `{name}`{where}{meant}"), hint=takes)
+def _unknown_name_error(subject: str, name: str, known_names: Iterable[str], location: list[str]) -> InvalidInput:
+    allowed, name = sorted(set(known_names)), name[:NAME_CHARS_MAX]
+    similar = get_close_matches(name, allowed, n=1)
+    where = f" in `{'.'.join(location)}`" if location else ""
+    suggestion = f"; did you mean `{similar[0]}`?" if similar else ""
+    hint = f"Allowed names: {', '.join(allowed[:VALUES_SHOWN_MAX])}." if allowed else "No names are allowed here."
+    return InvalidInput(_truncate(f"unknown {subject} `{name}`{where}{suggestion}"), hint=hint)
 
 
-def _allowed_values_text(places: Iterable[inspect.Type], kind: Any, names: list[str]) -> str:
-    """The values that can stand there, when they can be told one by one."""
-    values = [str(value) for place in places for value in _allowed_values(place)]
-    if not values and names:  # It may be what tells the kinds of a union apart.
+def _allowed_values_text(types: Iterable[inspect.Type], root: Any, location: list[str]) -> str:
+    """List the allowed values at a location of the type `root`, if they can be enumerated."""
+    values = [str(value) for type in types for value in _allowed_values(type)]
+    if not values and location:  # The field may be the tag of a union, whose values are the tags of its members.
         values = [
-            str(one.tag)
-            for one in _types_at(kind, names[:-1])
-            if isinstance(one, inspect.StructType) and one.tag_field == names[-1]
+            str(type.tag)
+            for type in _types_at(root, location[:-1])
+            if isinstance(type, inspect.StructType) and type.tag_field == location[-1]
         ]
-    return f"; it is one of {', '.join(dict.fromkeys(values))}" if values else ""
+    return f"; allowed values: {', '.join(dict.fromkeys(values))}" if values else ""
 
 
 @cache
-def _type_info(kind: Any) -> inspect.Type:
-    return inspect.type_info(kind)
+def _type_info(type: Any) -> inspect.Type:
+    return inspect.type_info(type)
 
 
-def _types_at(kind: Any, names: Iterable[str]) -> list[inspect.Type]:
-    """What can stand at a place."""
-    places = list(_flatten_type(_type_info(kind)))
-    for name in names:
+def _types_at(root: Any, location: Iterable[str]) -> list[inspect.Type]:
+    """Return the types that are allowed at a location of the type `root`."""
+    types = list(_flatten_type(_type_info(root)))
+    for name in location:
         if name == ANY_KEY:
-            places = [
-                part
-                for place in places
-                if isinstance(place, inspect.DictType)
-                for part in _flatten_type(place.value_type)
+            types = [
+                value_type
+                for type in types
+                if isinstance(type, inspect.DictType)
+                for value_type in _flatten_type(type.value_type)
             ]
             continue
         fields = [
             field
-            for place in places
-            if isinstance(place, inspect.StructType)
-            for field in place.fields
+            for type in types
+            if isinstance(type, inspect.StructType)
+            for field in type.fields
             if field.encode_name == name
         ]
-        places = [part for field in fields for part in _flatten_type(field.type)]
-    return places
+        types = [field_type for field in fields for field_type in _flatten_type(field.type)]
+    return types
 
 
-def _flatten_type(place: inspect.Type) -> Iterator[inspect.Type]:
-    """A type, or those that it is one of, or many of."""
-    match place:
+def _flatten_type(type: inspect.Type) -> Iterator[inspect.Type]:
+    """Yield the members of a union, the items of a list, or the type itself."""
+    match type:
         case inspect.UnionType():
-            for one in place.types:
-                yield from _flatten_type(one)
+            for member in type.types:
+                yield from _flatten_type(member)
         case inspect.Metadata():
-            yield from _flatten_type(place.type)
+            yield from _flatten_type(type.type)
         case inspect.ListType() | inspect.VarTupleType():
-            yield from _flatten_type(place.item_type)
+            yield from _flatten_type(type.item_type)
         case _:
-            yield place
+            yield type
 
 
-def _field_names(place: inspect.Type) -> Iterator[str]:
-    if isinstance(place, inspect.StructType):
-        yield from (field.encode_name for field in place.fields)
-        if place.tag_field is not None:
-            yield place.tag_field
+def _field_names(type: inspect.Type) -> Iterator[str]:
+    if isinstance(type, inspect.StructType):
+        yield from (field.encode_name for field in type.fields)
+        if type.tag_field is not None:
+            yield type.tag_field
 
 
-def _allowed_values(place: inspect.Type) -> Iterable[Any]:
-    match place:
+def _allowed_values(type: inspect.Type) -> Iterable[Any]:
+    match type:
         case inspect.EnumType():
-            return [one.value for one in place.cls]
+            return [member.value for member in type.cls]
         case inspect.LiteralType():
-            return place.values
+            return type.values
         case _:
             return ()
 
