@@ -93,7 +93,7 @@ class OpsApi:
 
     def routes(self) -> list[Route]:
         """Return the routes of this module."""
-        route = routes_of("ops", below="")
+        route = routes_of("ops", prefix="")
         return [
             route("GET", "/", self.root, Open(), status=307),
             route("GET", "/healthz", self.health, Open()),

@@ -142,7 +142,7 @@ def _types_of(handler: Handler) -> dict[str, Any]:
     return get_type_hints(handler)
 
 
-def routes_of(tag: str, below: str = PREFIX, needs: Needs | None = None, **shared: Any) -> Callable[..., Route]:
+def routes_of(tag: str, prefix: str = PREFIX, needs: Needs | None = None, **shared: Any) -> Callable[..., Route]:
     """Return a function that declares routes with a common tag, path prefix and other fields of `Route`.
 
     By default, GET counts against the rate `read`, and other methods count against `write`.
@@ -152,7 +152,7 @@ def routes_of(tag: str, below: str = PREFIX, needs: Needs | None = None, **share
         route_needs = own_needs or needs
         assert route_needs is not None, f"{method} {path} has no `needs`"
         fields = {"rate": "read" if method == "GET" else "write", **shared, **own}
-        return Route(method=method, path=below + path, handler=handler, needs=route_needs, tag=tag, **fields)
+        return Route(method=method, path=prefix + path, handler=handler, needs=route_needs, tag=tag, **fields)
 
     return route
 
