@@ -103,10 +103,8 @@ def test_the_verdict_keeps_what_the_worker_said(
 
 def test_a_lost_attempt_says_how_often_that_happened() -> None:
     verdict = _judge(Standing(crashes=1), Lost())
-    assert (verdict.outcome, verdict.error) == (
-        AttemptOutcome.LOST,
-        "the worker went silent and its lease ran out (2 of 3)",
-    )
+    assert verdict.outcome is AttemptOutcome.LOST
+    assert "(crash 2 of 3)" in (verdict.error or "")
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 0.999999])

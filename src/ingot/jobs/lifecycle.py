@@ -1,7 +1,7 @@
-"""The life of a job, and one pure function that decides how an attempt ends.
+"""The state machine of jobs, and the function that decides what becomes of a job after an attempt.
 
 blocked ─► queued ─► running ─► succeeded
-             ▲  │        │  └──► dead          attempts or crashes used up, or told not to retry
+             ▲  │        │  └──► dead          attempts or crashes used up, or no retry requested
              │  └► canceled ◄┘
              └── retry, snooze, release, lease expiry (from running)
 """
@@ -29,11 +29,11 @@ from ingot.kernel.clock import MICROS
 FINISHED: Final = frozenset({JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED})
 
 RETRY_AFTER_LOSS_SECONDS_MAX = 5.0
-JITTER = 0.25  # The share of a backoff that chance may take away, so that a failed batch does not return as one.
+JITTER = 0.25  # Largest random share subtracted from a backoff, so that failed jobs do not all return at once.
 
 
 class JudgedJob(Protocol):
-    """What the judge looks at in a running job."""
+    """The fields of a running job that `judge` needs."""
 
     @property
     def failures(self) -> int: ...
@@ -46,7 +46,7 @@ class JudgedJob(Protocol):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a job goes after an attempt. `run_at` is set exactly when it is queued again."""
+    """What becomes of a job after an attempt. `run_at` is set if and only if the job is queued again."""
 
     status: JobStatus
     outcome: AttemptOutcome
@@ -57,57 +57,57 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def matches_worker(worker_id: str, worker: str | None) -> bool:
-    """Whether this is the worker, or an instance of the credential, that a call is restricted to."""
+    """Return True if `worker` is `None`, this worker ID, or the worker credential of which it is an instance."""
     return worker is None or worker_id == worker or worker_id.startswith(f"{worker}/")
 
 
 def judge(
     job: JudgedJob, outcome: Outcome | Lost, definition: Definition, *, now: int, random_fraction: float
 ) -> Verdict:
-    """Decide what becomes of a running job. `spread`, from 0 up to 1, is the chance that jitter uses."""
+    """Decide what becomes of a running job. `random_fraction`, from 0 up to 1, varies the pause before a retry."""
     failures, crashes = job.failures, job.crashes
     retry_at: int | None = now
     error: str | None = None
-    end = JobStatus.QUEUED
+    status = JobStatus.QUEUED
     match outcome:
         case Done():
             return Verdict(
                 status=JobStatus.SUCCEEDED, outcome=AttemptOutcome.SUCCEEDED, failures=failures, crashes=crashes
             )
         case Failed():
-            said, error = AttemptOutcome.FAILED, outcome.error
+            attempt_outcome, error = AttemptOutcome.FAILED, outcome.error
             failures += 1
             retry_at = now + backoff_micros(definition.backoff, failures, random_fraction=random_fraction)
             if failures >= job.max_attempts or not outcome.retry:
-                end = JobStatus.DEAD
+                status = JobStatus.DEAD
         case Lost():
-            said = AttemptOutcome.LOST
+            attempt_outcome = AttemptOutcome.LOST
             crashes += 1
             retry_at = now + int(RETRY_AFTER_LOSS_SECONDS_MAX * random_fraction * MICROS)
-            error = f"the worker went silent and its lease ran out ({crashes} of {definition.crash_cap})"
+            error = f"the lease expired without a heartbeat from the worker (crash {crashes} of {definition.crash_cap})"
             if crashes >= definition.crash_cap:
-                end = JobStatus.DEAD
+                status = JobStatus.DEAD
         case Snooze():
-            said, retry_at = AttemptOutcome.SNOOZED, now + outcome.delay
+            attempt_outcome, retry_at = AttemptOutcome.SNOOZED, now + outcome.delay
         case Release():
-            said = AttemptOutcome.RELEASED
+            attempt_outcome = AttemptOutcome.RELEASED
         case _:
             assert_never(outcome)
     if job.cancel_requested:
-        # A cancel wins over everything but success, and an attempt that ended by it counts against nothing.
-        end, failures, crashes = JobStatus.CANCELED, job.failures, job.crashes
+        # Cancellation takes precedence over everything but success, and the attempt then counts against nothing.
+        status, failures, crashes = JobStatus.CANCELED, job.failures, job.crashes
     return Verdict(
-        status=end,
-        outcome=said,
+        status=status,
+        outcome=attempt_outcome,
         failures=failures,
         crashes=crashes,
-        run_at=retry_at if end is JobStatus.QUEUED else None,
+        run_at=retry_at if status is JobStatus.QUEUED else None,
         error=error,
     )
 
 
 def backoff_micros(backoff: Backoff, failures: int, *, random_fraction: float) -> int:
-    """How long to wait after the given number of failures: finite, never negative, never over the cap."""
+    """Return the pause after the given number of failures: from 0 to `backoff.max_seconds`."""
     seconds = backoff.first_seconds
     for _ in range(min(failures, 10_000) - 1):
         if seconds >= backoff.max_seconds or backoff.factor <= 1.0:

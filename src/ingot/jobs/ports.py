@@ -1,4 +1,8 @@
-"""What the jobs room asks of an engine: its commands (see `ingot.kernel.commands`), and what the store tells it."""
+"""The commands for jobs and workers that an engine implements, and the protocols of the stores that run them.
+
+`ingot.kernel.commands` explains commands. Times are microseconds since 1970, and durations are microseconds, unless a
+name says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -36,45 +40,52 @@ from ingot.records.ports import RecordStore
 
 
 class Enqueue(Command[list[Enqueued]], frozen=True, kw_only=True):
-    """Accept these jobs, all or none, in the order given.
+    """Accept these jobs, all or none, in the given order.
 
-    A job whose `idempotency_key` made a job of the same tenant and type before is not made again: the
-    answer is that job with `created=False`, whatever its status, as long as its row lives. With another
-    payload: `IdempotencyMismatch`. A `dedupe_key` held by a blocked, queued or running job of the tenant:
-    `DuplicateJob` with the holder's id. An unknown tenant: `TenantNotFound`. Without a priority or
-    `max_attempts` of its own a job takes those of its definition. A `run_at` in the past means now. An order
-    whose id is there already, as when it is sent again after an unknown outcome, answers with that job.
+    Priority and `max_attempts` default to those of the definition. A `run_at` in the past means now. Raises
+    `TenantNotFound` if the tenant does not exist.
 
-    A job with `after` is blocked until every job it names has succeeded, and is queued then, or at its `run_at`
-    when that is later. When one of them is dead or canceled, at whatever time, it is canceled, unless it says
-    `on_dead=run`: then that one is as good as succeeded. Jobs may wait for jobs of the same command.
-    `ParentNotFound` for one that is not there or not in the tenant. What waits is moved soon after the
-    last it waited for ended, in bounded steps; canceling passes on to those that wait for what was canceled.
+    Existing jobs:
 
-    When its definition says `reuse` and a job of the tenant asks for the same as one before it that is blocked,
-    queued, running or succeeded, the answer is that one with `reused=True`; with `force` it is made, and is the one
-    to be reused from then on.
+    - If a job of the same tenant and type was created with the same `idempotency_key`, that job is returned with
+      `created=False`, whatever its status, for as long as it is stored. Raises `IdempotencyMismatch` if the payload
+      differs.
+    - Raises `DuplicateJob`, with the ID of the holder, if a blocked, queued or running job of the tenant holds the
+      `dedupe_key`.
+    - If a job with the same ID exists, because the command is repeated after an unknown outcome, that job is returned.
+    - If the definition sets `reuse` and an equivalent job of the tenant is blocked, queued, running or succeeded, that
+      job is returned with `reused=True`. With `force` a new job is created, and reused from then on.
 
-    `JobLimitExceeded` when the tenant would have more than `max_unfinished_jobs` blocked, queued or running;
-    `RateLimited` when it enqueues faster than `rate` and `burst`. Both count new jobs only, and a retry too.
+    Parents:
+
+    - A job with `after` is blocked until all jobs that it names have succeeded. It is then queued, or starts at its
+      `run_at` if that is later. Jobs may wait for jobs of the same command. Raises `ParentNotFound` if a parent does
+      not exist in the tenant.
+    - If a parent is or becomes dead or canceled, the job is canceled, and so are its own dependents. With `on_dead=run`
+      such a parent counts as succeeded.
+    - Dependents are moved soon after their last parent has ended, in bounded steps.
+
+    Limits, which count new jobs and retries only: raises `JobLimitExceeded` if the tenant would have more than
+    `max_unfinished_jobs` blocked, queued and running jobs, and `RateLimited` if it enqueues faster than `rate` and
+    `burst` allow.
     """
 
     jobs: Sequence[NewJob]
 
 
 class ClaimJobs(Command[list[Claim]], frozen=True, kw_only=True):
-    """Lease up to `limit` due jobs of these types to a worker: by priority, then `run_at`, then id.
+    """Lease up to `limit` due jobs of these types to a worker: by priority, then `run_at`, then ID.
 
-    `tenant=None` serves every tenant.
+    `tenant=None` claims jobs of every tenant. Raises `TenantNotFound` if the tenant does not exist.
 
-    Two calls never receive the same attempt. Every claim has a fence higher than any fence the job had
-    before, across restarts too, below 2**53, and writes the attempt's row. Claims also do what `Tend` does,
-    when it is time for it; when more jobs become due together than one round promotes, they join the ready
-    work in the order of their times. `TenantNotFound` for a tenant that is not there.
-
-    Tenants with ready work take turns by weight; inside a tenant the order is strict. No more jobs run at once
-    than the tenant's `max_running_jobs` and the definition's `max_running` and `max_running_per_key` say, whoever
-    claims; work that has to wait for that is passed over. Types that are paused are not handed out.
+    - Two calls never receive the same attempt. The fence of a claim is higher than all earlier fences of the job, also
+      across restarts, and below 2**53. A claim also creates the row of the attempt.
+    - Tenants with ready jobs take turns by weight. Within a tenant the order is strict.
+    - Whoever claims, no more jobs run at once than `max_running_jobs` of the tenant, and `max_running` and
+      `max_running_per_key` of the definition, allow. Jobs that have to wait for such a limit are passed over. Jobs of
+      paused types are not handed out.
+    - A claim also does the work of `MaintainJobs` when that is due. If more jobs become due than one round promotes,
+      they become ready in the order of their times.
     """
 
     worker_id: str
@@ -87,7 +98,7 @@ class ClaimJobs(Command[list[Claim]], frozen=True, kw_only=True):
 
 
 class AttemptHeartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The worker lives: renew the lease of this attempt, and note how far it has come. Restricted as a `Settle` is."""
+    """Renewal of the lease of one attempt, with its progress. `tenant` and `worker` restrict it as in `Settle`."""
 
     job_id: str
     fence: int
@@ -99,18 +110,22 @@ class AttemptHeartbeat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RenewLeases(Command[list[Heartbeat | IngotError]], frozen=True, kw_only=True):
-    """Renew each of these leases, and answer for each in order. One that fails stops no other.
+    """Renew these leases, and return one result or error for each, in order. An error does not affect the others.
 
-    `JobNotFound` for a job that is not there or not in the tenant, `LeaseLost` unless the fence is the
-    current one of a running job, and the attempt that of the worker when one is named. A lease that ran out
-    but was not swept is renewed. A new progress is kept and told in an event, at most once a second per job.
+    The error is `JobNotFound` if the job does not exist in the tenant, and `LeaseLost` unless the fence is the current
+    fence of a running job and the attempt belongs to the given worker, if any. A lease that has expired but was not
+    swept is renewed. New progress is stored, and reported in an event at most once per second and job.
     """
 
     beats: Sequence[AttemptHeartbeat]
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the attempt with this fence wrote. `offset` is how many characters it had sent before, when it knows."""
+    """Text that the attempt with this fence wrote.
+
+    `offset` is the number of characters that the attempt sent before, or `None` if unknown. `tenant` and `worker`
+    restrict the entry as in `Settle`.
+    """
 
     job_id: str
     fence: int
@@ -121,31 +136,33 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AppendLogs(Command[list[int | IngotError]], frozen=True, kw_only=True):
-    """Append each of these texts to the log of its attempt, and answer for each in order where the log ends now.
+    """Append these texts to the logs of their attempts, and return for each, in order, where the log ends now.
 
-    Errors as in `RenewLeases`, and then nothing is kept. Of a text whose `offset` lies before the end of the log only
-    what is new is kept, so that a repeat adds nothing; one that lies behind it leaves a gap. Of each attempt the
-    last `LOG_CHARS_KEPT` characters can be read, for as long as the job is there. No events are written.
+    The errors are those of `RenewLeases`; a text with an error is not stored. If the `offset` of a text lies before the
+    end of the log, only the new part is appended, so that a repeated text adds nothing. If the `offset` lies behind the
+    end, the log has a gap. The last `LOG_TAIL_CHARS_MAX` characters of each attempt can be read for as long as the job
+    is stored. No events are written.
     """
 
     entries: Sequence[LogEntry]
 
 
 class SettleJobs(Command[list[Settled | IngotError]], frozen=True, kw_only=True):
-    """Record how each of these attempts ended, and answer for each in order. One that fails stops no other.
+    """Record the outcomes of these attempts, and return one result or error for each, in order.
 
-    The job moves as `judge` says. Errors as in `RenewLeases`; but the same outcome sent again with the same
-    fence gets its first answer again, for as long as the attempt's row lives. Another outcome: `LeaseLost`.
+    An error does not affect the others. `judge` decides the next status of each job. The errors are those of
+    `RenewLeases`, with one exception: if the same outcome is sent again with the same fence, the first result is
+    returned again, for as long as the attempt is stored. A different outcome gets `LeaseLost`.
     """
 
     settles: Sequence[Settle]
 
 
 class CancelJob(Command[Job], frozen=True, kw_only=True):
-    """Cancel a waiting job at once; for a running one record that it should stop.
+    """Cancel a waiting job at once, or record that a running job has to stop.
 
-    Canceling again changes nothing. `JobFinished` when it succeeded or died before. A canceled job never
-    becomes anything else by itself.
+    Canceling again changes nothing. Raises `JobNotFound` if the job does not exist in the tenant, and `JobFinished` if
+    it is succeeded or dead. A canceled job stays canceled unless it is retried on request.
     """
 
     tenant: str
@@ -153,12 +170,13 @@ class CancelJob(Command[Job], frozen=True, kw_only=True):
 
 
 class RetryJob(Command[Job], frozen=True, kw_only=True):
-    """Put a finished job back in the queue, with an event that says so.
+    """Put a finished job back in the queue, and append an event.
 
-    What is `None` stays as it was; `run_at=None` is at once.
+    `priority` and `max_attempts` stay as they are if `None`; `run_at=None` means now. `reset_attempts` sets `failures`
+    and `crashes` to zero; `attempts` is never reset.
 
-    `JobNotFinished` otherwise. `DuplicateJob` when its dedupe key is held by another unfinished job.
-    With `reset_attempts` failures and crashes begin at zero again; `attempts` never does.
+    Raises `JobNotFound`, `JobNotFinished` if the job is not finished, `DuplicateJob` if another unfinished job holds
+    its dedupe key, and `JobLimitExceeded` or `RateLimited` as in `Enqueue`.
     """
 
     tenant: str
@@ -170,9 +188,9 @@ class RetryJob(Command[Job], frozen=True, kw_only=True):
 
 
 class ChangeJob(Command[Job], frozen=True, kw_only=True):
-    """Change priority, time or attempts of a waiting job (`JobNotQueued` otherwise), or the tags of any.
+    """Change the priority, time or attempts of a waiting job, or the tags of any job. `None` leaves a field unchanged.
 
-    What is `None` stays as it was.
+    Raises `JobNotFound`, and `JobNotQueued` if more than tags should change and the job is running or finished.
     """
 
     tenant: str
@@ -184,29 +202,34 @@ class ChangeJob(Command[Job], frozen=True, kw_only=True):
 
 
 class MaintainJobs(Command[MaintenanceResult], frozen=True, kw_only=True):
-    """Promote work that has become due, and sweep leases that have run out, a bounded number of each.
+    """Promote jobs that have become due, and sweep leases that have expired, a bounded number of each.
 
-    A swept job is judged as lost: back in the queue after 0 to 5 seconds, or dead at its crash cap, or
-    canceled when that was asked for. Nothing is swept within one lease length of the store coming up.
+    The attempt of a swept job is lost. The job returns to the queue after 0 to 5 seconds, is dead if it has reached its
+    crash cap, or is canceled if that was requested. Nothing is swept within one lease duration after the store was
+    opened, so that workers can renew their leases after a restart.
     """
 
 
 class CollectJobs(Command[JobCollectionResult], frozen=True, kw_only=True):
-    """Remove up to `limit` finished jobs whose retention is over, of any tenant, of a type from the oldest on.
+    """Remove up to `limit` finished jobs of any tenant whose retention has passed.
 
-    One that ended before, and was retried, may go as early as if it had ended then, once its retention is over.
+    Within a type, the jobs that finished first go first. For a job that was retried, an earlier end may decide its
+    position in this order, but no job is removed before its retention has passed.
 
-    How long a job is kept is what its definition says now, or else its tenant's limits, counted from the moment it
-    finished last. A removed job is gone with its attempts and tags, its idempotency key is free, and it is counted
-    no more; with `keep_history` one entry stays. A job that is not finished, or was retried meanwhile, is never
-    touched. No events are written.
+    The retention is the one that the definition has now, or else that of the tenant's limits. It begins when the job
+    finished last. A job is removed with its attempts and tags, its idempotency key becomes free, and counters no longer
+    include it. With `keep_history` a history entry remains. Jobs that are not finished, or are retried meanwhile, are
+    never touched. No events are written.
     """
 
     limit: int
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Which jobs of a tenant to list; `None` is all. Made at `created_after` or later, and before `created_before`."""
+    """A selection of the jobs of a tenant. A field that is `None` selects all jobs.
+
+    `created_after` is inclusive, `created_before` is exclusive.
+    """
 
     tenant: str
     status: JobStatus | None = None
@@ -218,10 +241,10 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ReadLog(Command[JobLog | None], frozen=True, kw_only=True):
-    """What an attempt wrote from the character `after` on, up to the next gap, all as of one moment.
+    """Read the log of an attempt from the character `after` up to the next gap, as a consistent snapshot.
 
-    Without an `attempt` it is the newest. Every job has an attempt 0, which never began. `None` when the job is not
-    there or not in this tenant, or has had no such attempt.
+    `attempt=None` reads the newest attempt. Every job has an attempt 0, whose log is empty. The result is `None` if the
+    job does not exist in the tenant or has no such attempt.
     """
 
     tenant: str
@@ -231,18 +254,19 @@ class ReadLog(Command[JobLog | None], frozen=True, kw_only=True):
 
 
 class PreviewRetention(Command[list[RetentionPreview]], frozen=True, kw_only=True):
-    """What collections would remove of a tenant's jobs now, by type, counting a bounded number of each.
+    """Count the jobs of a tenant that `CollectJobs` would remove now, by type, up to a bounded number of each type.
 
-    `TenantNotFound` for a tenant that is not there.
+    Raises `TenantNotFound` if the tenant does not exist.
     """
 
     tenant: str
 
 
 class ListHistory(Command[tuple[list[HistoryEntry], str | None]], frozen=True, kw_only=True):
-    """Entries after the position `before`, last finished first, and the position to go on from (`None`: no more).
+    """Read history entries, last finished first, starting after the position `before`.
 
-    `TenantNotFound` for a tenant that is not there.
+    The result holds the entries and the position to continue from, which is `None` on the last page. Raises
+    `TenantNotFound` if the tenant does not exist.
     """
 
     tenant: str
@@ -252,9 +276,9 @@ class ListHistory(Command[tuple[list[HistoryEntry], str | None]], frozen=True, k
 
 
 class ListLeases(Command[list[tuple[str, int]]], frozen=True, kw_only=True):
-    """Up to `limit` running jobs, each with its fence, of a worker or of any instance of a credential.
+    """Read up to `limit` running jobs, each with its fence, of a worker or of all instances of a worker credential.
 
-    They are those of one tenant, or of all for `None`.
+    `tenant=None` reads the jobs of all tenants.
     """
 
     worker: str
@@ -263,22 +287,23 @@ class ListLeases(Command[list[tuple[str, int]]], frozen=True, kw_only=True):
 
 
 class GetJob(Command[Job | None], frozen=True, kw_only=True):
-    """The job, or `None` when it is not there or not in this tenant."""
+    """Read a job. The result is `None` if it does not exist in the tenant."""
 
     tenant: str
     job_id: str
 
 
 class ListJobs(Command[tuple[list[Job], str | None]], frozen=True, kw_only=True):
-    """Jobs after the position `before`, newest first, and the position to go on from (`None`: no more).
+    """Read jobs, newest first, starting after the position `before`.
 
-    Every listed job fits the filter, as it is listed. Looks at a bounded number of rows, so a page may be short,
-    or empty, although there are more. `TenantNotFound` for a tenant that is not there.
+    The result holds the jobs and the position to continue from, which is `None` on the last page. Every returned job
+    matches the filter, in the state in which it is returned. A bounded number of rows is examined, so a page may be
+    short or empty although more jobs follow. Raises `TenantNotFound` if the tenant does not exist.
 
-    From the first page to the last no job is listed twice, and every job is listed that was there before the first
-    page was read and fits the filter all the while. Jobs that come meanwhile, or that begin or cease to fit, may be
-    listed or not. A job keeps its place for good: the order is that in which jobs were accepted, or that of their
-    ids, which new ones made by one process continue.
+    From the first page to the last, no job is returned twice. Every job that existed before the first page was read and
+    matches the filter throughout is returned. Jobs that are created, or begin or cease to match, in the meantime may be
+    missing. The position of a job never changes: depending on the engine, jobs are ordered by acceptance or by ID. The
+    IDs of new jobs that one process creates are ascending.
     """
 
     where: JobFilter
@@ -287,16 +312,16 @@ class ListJobs(Command[tuple[list[Job], str | None]], frozen=True, kw_only=True)
 
 
 class ListAttempts(Command[list[Attempt]], frozen=True, kw_only=True):
-    """The attempts of a job, oldest first; none when the job is not there or not in this tenant."""
+    """Read the attempts of a job, oldest first. The result is empty if the job does not exist in the tenant."""
 
     tenant: str
     job_id: str
 
 
 class SummarizeJobs(Command[Summary], frozen=True, kw_only=True):
-    """Exact counts of a tenant's jobs by status, and the age of the work that has been ready longest.
+    """Count a tenant's jobs by status, exactly, and report how long the oldest ready job has waited.
 
-    With a `type`, of the jobs of that type. `TenantNotFound` for a tenant that is not there.
+    With a `type`, only jobs of that type are considered. Raises `TenantNotFound` if the tenant does not exist.
     """
 
     tenant: str
@@ -304,25 +329,26 @@ class SummarizeJobs(Command[Summary], frozen=True, kw_only=True):
 
 
 class CountMatchingJobs(Command[tuple[dict[JobStatus, int], bool]], frozen=True, kw_only=True):
-    """How many jobs fit a filter, by status, and whether there may be more, for only so many rows are looked at.
+    """Count the jobs that match a filter by status, and report whether there may be more than were counted.
 
-    States without jobs are left out. `TenantNotFound` for a tenant that is not there.
+    A bounded number of rows is examined. Statuses without jobs are omitted. Raises `TenantNotFound` if the tenant does
+    not exist.
     """
 
     where: JobFilter
 
 
 class GetWaitState(Command[WaitState | None], frozen=True, kw_only=True):
-    """What keeps a job from running, or `None` when it is not there or not in this tenant. Bounded in cost."""
+    """Read what keeps a job from running, at a bounded cost. The result is `None` if the tenant has no such job."""
 
     tenant: str
     job_id: str
 
 
 class GetBatch(Command[Batch | None], frozen=True, kw_only=True):
-    """The jobs of a batch in numbers, or `None` when the tenant has none of that name.
+    """Count the jobs of a batch. The result is `None` if the tenant has no batch of that name.
 
-    Whenever the last unfinished job of a batch ends, an event `batch.completed` tells these numbers.
+    Each time the last unfinished job of a batch ends, an event `batch.completed` reports these numbers.
     """
 
     tenant: str
@@ -330,18 +356,18 @@ class GetBatch(Command[Batch | None], frozen=True, kw_only=True):
 
 
 class CountJobs(Command[dict[str, dict[JobStatus, int]]], frozen=True, kw_only=True):
-    """Exact counts of a tenant's jobs by type, in order, and by status. Types and states without jobs are left out.
+    """Count a tenant's jobs by type and status, exactly. The result is sorted by type.
 
-    `TenantNotFound` for a tenant that is not there.
+    Types and statuses without jobs are omitted. Raises `TenantNotFound` if the tenant does not exist.
     """
 
     tenant: str
 
 
 class ListQueueDepths(Command[list[Depth]], frozen=True, kw_only=True):
-    """The jobs of every tenant by status, exact, those of the oldest `tenants_max` tenants each by itself.
+    """Count the jobs of all tenants by status, exactly: the oldest `tenants_max` tenants each, the others together.
 
-    What has been ready longest is looked for in so many lanes, of every tenant and type in turn.
+    At most `lanes_max` lanes are searched for the oldest ready jobs, taking the tenants and types in turn.
     """
 
     tenants_max: int
@@ -349,39 +375,42 @@ class ListQueueDepths(Command[list[Depth]], frozen=True, kw_only=True):
 
 
 class JobStore(RecordStore, Protocol):
-    """An engine that keeps jobs, and tells what happens to them."""
+    """An engine that stores jobs and reports what happens to them."""
 
     def measure_load(self) -> Awaitable[Load]:
-        """How much there is to do at this moment."""
+        """Measure the current load of the store."""
 
     def add_listener(self, listener: Listener) -> None:
-        """Tell this how attempts end, what is canceled and what is committed together, each once."""
+        """Report ended attempts, canceled jobs and committed batches to this listener, each exactly once."""
 
     def coalesce_commands(self) -> None:
-        """Many callers ask at once from now on: what comes together had better be done together."""
+        """Gather commands that arrive together into batches from now on. Called by processes with many callers."""
 
-    def on_ready(self, tell: Callable[[str, str, int], object]) -> None:
-        """Call `tell(tenant, type, count)` on the event loop after jobs became ready. Only a hint."""
+    def on_ready(self, callback: Callable[[str, str, int], object]) -> None:
+        """Call `callback(tenant, type, count)` on the event loop after jobs became ready.
 
-    def on_upcoming_jobs(self, wake: Callable[[str, str, int], int]) -> None:
-        """Let the engine call `wake(tenant, type, count)` for jobs that it is about to make ready.
-
-        It wakes up to `count` claims that wait for such jobs, and answers how many. Those that find nothing wait on.
+        The call is only a hint: it may be missing, and the jobs may be gone.
         """
 
-    def on_maintenance_rescheduled(self, tell: Callable[[], None]) -> None:
-        """Call `tell()` on the event loop after the next instant on the agenda came closer. Only a hint."""
+    def on_upcoming_jobs(self, wake: Callable[[str, str, int], int]) -> None:
+        """Call `wake(tenant, type, count)` for jobs that are about to become ready.
+
+        `wake` wakes up to `count` waiting claims that could take such jobs, and returns how many it woke. A claim that
+        then finds nothing keeps waiting.
+        """
+
+    def on_maintenance_rescheduled(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` on the event loop after maintenance became due earlier than before. Only a hint."""
 
     def seconds_to_maintenance(self) -> float | None:
-        """How long until work becomes due or a lease runs out; `None` when nothing is known. Costs no query."""
+        """Return the time until a job becomes due or a lease expires, or `None` if unknown. Runs no query."""
 
 
 class RegisterWorker(Command[RegisteredWorker], frozen=True, kw_only=True):
-    """Keep a worker, or what it says of itself now. It is online after that, and drains no more.
+    """Store a worker, or update what is stored about it. The worker is then online and not draining.
 
-    `tenant=None` is one that serves every tenant.
-
-    An event tells of one that was not there, or offline. `TenantNotFound` for a tenant that is not there.
+    `tenant=None` registers a shared worker. An event is appended if the worker is new or was offline. Raises
+    `TenantNotFound` if the tenant does not exist.
     """
 
     tenant: str | None
@@ -394,16 +423,14 @@ class RegisterWorker(Command[RegisteredWorker], frozen=True, kw_only=True):
 
 
 class WorkerHeartbeat(Command[HeartbeatAnswer], frozen=True, kw_only=True):
-    """A worker lives, and is at work on these jobs, each named once, and on no others.
+    """Renew the leases that a worker names, and release its other jobs.
 
-    What it has held for longer than `grace` and does not name it knows nothing of. That it was seen is written down
-    when the last time is `note_after` ago.
+    `beats` names all jobs on which the worker is working, each once. Each lease is renewed as in `RenewLeases`. Jobs
+    that were claimed under this worker ID more than `grace` ago and are not named are unknown to the worker: they are
+    released as in `SettleJobs`, which counts against nothing. For a shared worker, this covers all tenants.
 
-    Renew the leases that a worker names, each judged as in `RenewLeases`, and give back those it does not.
-
-    These are the leases of this very id, of its tenant or, of a shared worker, of all tenants, that were claimed
-    longer than `grace` ago. They are released as in `SettleJobs`, which counts against nothing. A worker
-    that was offline is online again, with an event. `WorkerNotFound`, and then nothing is done.
+    The time of the heartbeat is stored if the stored one is at least `record_seen_after` old. A worker that was offline
+    is online again, and an event is appended. Raises `WorkerNotFound`, and then does nothing.
     """
 
     tenant: str | None
@@ -414,9 +441,9 @@ class WorkerHeartbeat(Command[HeartbeatAnswer], frozen=True, kw_only=True):
 
 
 class DrainWorker(Command[RegisteredWorker], frozen=True, kw_only=True):
-    """Have a worker take no more work; again changes nothing. `WorkerNotFound`.
+    """Hand out no more jobs to a worker. Draining again changes nothing. Raises `WorkerNotFound`.
 
-    Without an act the worker says so of itself, and nothing is put on record.
+    `act` is `None` if the worker itself requests this; then no audit entry is written.
     """
 
     tenant: str | None
@@ -425,13 +452,11 @@ class DrainWorker(Command[RegisteredWorker], frozen=True, kw_only=True):
 
 
 class RemoveWorker(Command[bool], frozen=True, kw_only=True):
-    """A worker is gone, and comes not back. Up to `limit` jobs that it holds are given back.
+    """Release up to `limit` jobs of a worker, and remove the worker, with an event if it was not offline.
 
-    Without an act it says so of itself, and nothing is put on record.
-
-    Give back what a worker holds and forget it, with an event when it was not offline. `WorkerNotFound`.
-
-    `False` when it holds more than the limit: then it is still there, and to be removed again.
+    The result is `False` if the worker held more jobs than `limit`. Then it still exists, and the command has to be
+    repeated. `act` is `None` if the worker itself requests this; then no audit entry is written. Raises
+    `WorkerNotFound`.
     """
 
     tenant: str | None
@@ -441,11 +466,10 @@ class RemoveWorker(Command[bool], frozen=True, kw_only=True):
 
 
 class MaintainWorkers(Command[WorkerMaintenanceResult], frozen=True, kw_only=True):
-    """Take workers that were silent for `silent_after` for offline, each with an event; up to `limit` of them.
+    """Mark silent workers as offline, each with an event, and remove workers that have been offline for long.
 
-    As many that were offline for `forget_after` are forgotten.
-
-    None is taken for offline within one lease length of the store coming up.
+    A worker is marked offline after `offline_after` without a heartbeat, but not within one lease duration after the
+    store was opened. It is removed after `remove_after`. Each step affects up to `limit` workers.
     """
 
     offline_after: int
@@ -454,16 +478,16 @@ class MaintainWorkers(Command[WorkerMaintenanceResult], frozen=True, kw_only=Tru
 
 
 class GetWorker(Command[RegisteredWorker | None], frozen=True, kw_only=True):
-    """The worker, or `None`."""
+    """Read a worker. The result is `None` if it does not exist."""
 
     tenant: str | None
     worker_id: str
 
 
 class ListWorkers(Command[list[RegisteredWorker]], frozen=True, kw_only=True):
-    """Workers of a tenant, or the shared ones for `None`, by id, from behind `after`.
+    """Read the workers of a tenant, or the shared workers if `tenant` is `None`, by ID, starting after the ID `after`.
 
-    `TenantNotFound` for a tenant that is not there.
+    Raises `TenantNotFound` if the tenant does not exist.
     """
 
     tenant: str | None
@@ -472,16 +496,17 @@ class ListWorkers(Command[list[RegisteredWorker]], frozen=True, kw_only=True):
 
 
 class ListDrainingWorkers(Command[list[WorkerKey]], frozen=True, kw_only=True):
-    """All workers, of all tenants, that are to take no more work and are not offline."""
+    """Read all draining workers of all tenants that are not offline."""
 
 
 class CheckLeases(Command[list[LeaseStatus]], frozen=True, kw_only=True):
-    """How these leases stand now, one answer for each in order. Renews nothing. One look for all of them."""
+    """Read the current state of these leases with one query, one result for each, in order. Renews nothing."""
 
     leases: Sequence[LeaseStatus]
 
 
 class WorkerStore(Store, Protocol):
-    """An engine that keeps workers, by tenant and id."""
+    """An engine that stores workers by tenant and ID."""
 
-    is_exclusive: bool  # Whether nobody else writes to it, so that a process knows all by itself.
+    # True if no other process writes to the store, so that there are no changes of others to poll for.
+    is_exclusive: bool

@@ -313,7 +313,7 @@ class Model:
         """The lease ran out and was swept."""
         cap = self.definition(job.tenant, job.type).crash_cap
         crashes = job.crashes + 1
-        job.runs[job.fence].error = f"the worker went silent and its lease ran out ({crashes} of {cap})"
+        job.runs[job.fence].error = f"the lease expired without a heartbeat from the worker (crash {crashes} of {cap})"
         latest = self.now + int(RETRY_AFTER_LOSS_SECONDS_MAX * MICROS)
         self._end_badly(job, AttemptOutcome.LOST, spent=crashes >= cap, seen=seen, between=(self.now, latest))
 

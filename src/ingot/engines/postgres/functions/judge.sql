@@ -40,6 +40,7 @@ AS $$
         END,
         CASE said
             WHEN 'failed' THEN told_error
-            WHEN 'lost' THEN format('the worker went silent and its lease ran out (%s of %s)', crashes + 1, crash_cap)
+            WHEN 'lost' THEN
+                format('the lease expired without a heartbeat from the worker (crash %s of %s)', crashes + 1, crash_cap)
         END
 $$;
