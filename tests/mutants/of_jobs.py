@@ -51,8 +51,8 @@ MUTANTS = [
         name="a server that undoes what an operator set",
         breaks="of a definition that is there only the version is raised",
         file="jobs/definitions.py",
-        old="return msgspec.structs.replace(known, version=wanted.version)",
-        new="return wanted",
+        old="return msgspec.structs.replace(existing, version=required.version)",
+        new="return required",
         caught_by="tests/conformance/test_definitions.py"
         "::test_of_a_definition_that_is_there_the_version_is_raised_and_nothing_else_changed[sqlite-1]",
     ),
@@ -85,7 +85,7 @@ MUTANTS = [
         name="a dry run that does it",
         breaks="a dry run changes nothing",
         file="jobs/bulk_actions.py",
-        old="(len(wanted), []) if dry_run else await _apply_to_all",
+        old="(len(jobs), []) if dry_run else await _apply_to_all",
         new="await _apply_to_all",
         caught_by="tests/conformance/test_actions.py"
         "::test_a_dry_run_tells_what_would_change_and_changes_nothing[sqlite-cancel]",

@@ -141,7 +141,7 @@ def test_a_file_of_jobs_says_of_each_what_it_is(place: Shell) -> None:
         (["submit", "--from", "-"], '{"payload": 1}\n', "a job has no type"),
         (["cancel"], "", "--all"),
         (["cancel", "--status", "sleeping"], "", "--status"),
-        (["retry", "--status", "running", "--yes"], "", "changes nothing"),
+        (["retry", "--status", "running", "--yes"], "", "running"),
         (["list", "--created-after", "yesterday"], "", "'yesterday'"),
     ],
 )

@@ -88,7 +88,7 @@ SAID = {
     "surrogate": "the result cannot be written as JSON, 'utf-8' codec can't encode",
     "untold": "Untold",
     "odd name": "FileNotFoundError: [Errno 2] No such file: 'caf\\udce9.txt'",
-    "snooze": "the delay is -1.0 seconds; it cannot be negative or infinite",
+    "snooze": "got -1.0 seconds",
 }
 SAID_HERE = {
     "exit": "SystemExit: 3 (a handler returns or raises, it does not exit)",

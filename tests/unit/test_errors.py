@@ -157,7 +157,7 @@ def test_every_error_explains_itself_and_says_what_to_do(error: type[IngotError]
 
 
 def test_the_docstring_is_the_message_unless_one_is_given() -> None:
-    assert str(LeaseLost()) == LeaseLost().detail == "This attempt no longer holds the job."
+    assert str(LeaseLost()) == LeaseLost().detail == LeaseLost.title()
     assert str(LeaseLost("gone")) == LeaseLost("gone").detail == "gone"
 
 

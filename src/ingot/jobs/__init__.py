@@ -1,4 +1,4 @@
-"""Jobs: work a tenant has asked for, from enqueued to settled."""
+"""Jobs of tenants, from enqueueing to settling, and the workers that run them."""
 
 from ingot.jobs.bulk_actions import Actions, BulkActionResult
 from ingot.jobs.errors import (

@@ -1,4 +1,4 @@
-"""What workers say of their attempts, checked before it is stored."""
+"""Validation of the outcomes, heartbeats and logs that workers send for their attempts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from ingot.kernel.errors import InvalidInput
 
 
 def checked_settle(value: object) -> Settle:
-    """A settle that can be stored: a long or odd error is cut and cleaned, anything else out of bounds is refused."""
+    """Return a valid `Settle`. A long error is truncated, and characters that cannot be stored are replaced.
+
+    Raises `InvalidInput` for all other invalid values, and `JobNotFound` for a text that is not a job ID.
+    """
     settle = validation.check_instance(value, Settle, name="settle")
     _check_attempt_fields(settle)
     outcome = _checked_outcome(settle.outcome)
@@ -26,31 +29,34 @@ def _checked_outcome(outcome: object) -> Outcome:
         case Release():
             return outcome
         case Failed(error=error, retry=retry, exit_code=exit_code):
-            clean = checks.error_text(validation.check_text(error, name="error"))
+            clean_error = checks.error_text(validation.check_text(error, name="error"))
             validation.check_boolean(retry, name="retry")
             if exit_code is not None:
                 validation.check_integer(
                     exit_code, name="exit_code", minimum=-validation.NUMBER_MAX, maximum=validation.NUMBER_MAX
                 )
-            return outcome if clean == error else Failed(error=clean, retry=retry, exit_code=exit_code)
-        case Snooze(delay=micros):
-            validation.check_integer(micros, name="snooze", minimum=0, maximum=checks.DELAY_MICROS_MAX)
+            return outcome if clean_error == error else Failed(error=clean_error, retry=retry, exit_code=exit_code)
+        case Snooze(delay=delay_micros):
+            validation.check_integer(delay_micros, name="snooze", minimum=0, maximum=checks.DELAY_MICROS_MAX)
             return outcome
         case _:
-            raise InvalidInput(f"the outcome is a {type(outcome).__name__}; it is Done, Failed, Snooze or Release")
+            raise InvalidInput(f"the outcome must be Done, Failed, Snooze or Release, got {type(outcome).__name__}")
 
 
 def _checked_done(outcome: Done) -> Done:
-    text, outputs = outcome.result, checks.outputs(outcome.outputs) if outcome.outputs != () else ()
-    if text is not None:
-        if not isinstance(text, bytes):
-            raise InvalidInput(f"the result is a {type(text).__name__}; an outcome carries it as bytes of JSON text")
-        text = checks.result(text)
-    return outcome if (text, outputs) == (outcome.result, outcome.outputs) else Done(result=text, outputs=outputs)
+    result, outputs = outcome.result, checks.outputs(outcome.outputs) if outcome.outputs != () else ()
+    if result is not None:
+        if not isinstance(result, bytes):
+            raise InvalidInput(
+                f"the result of an outcome must be bytes of JSON text, got {type(result).__name__}",
+                hint="Create the outcome with done_outcome. Nothing was changed.",
+            )
+        result = checks.result(result)
+    return outcome if (result, outputs) == (outcome.result, outcome.outputs) else Done(result=result, outputs=outputs)
 
 
 def checked_heartbeat(value: object) -> AttemptHeartbeat:
-    """A heartbeat that can be judged. Raises `JobNotFound` for a text that no job can have."""
+    """Return a valid heartbeat. Raises `InvalidInput`, and `JobNotFound` for a text that is not a job ID."""
     beat = validation.check_instance(value, AttemptHeartbeat, name="beat")
     _check_attempt_fields(beat)
     checks.lease(beat.lease)
@@ -62,19 +68,22 @@ def checked_heartbeat(value: object) -> AttemptHeartbeat:
 
 
 def checked_log_entry(value: object) -> LogEntry:
-    """An entry that can be stored: odd characters are replaced, anything else out of bounds is refused."""
+    """Return a valid log entry, with characters that cannot be stored replaced.
+
+    Raises `InvalidInput`, and `JobNotFound` for a text that is not a job ID.
+    """
     entry = validation.check_instance(value, LogEntry, name="entry")
     _check_attempt_fields(entry)
     if entry.offset is not None:
         validation.check_integer(entry.offset, name="offset", minimum=0, maximum=checks.LOG_OFFSET_MAX)
-    clean = checks.log_text(entry.text)
-    return entry if clean == entry.text else msgspec.structs.replace(entry, text=clean)
+    clean_text = checks.log_text(entry.text)
+    return entry if clean_text == entry.text else msgspec.structs.replace(entry, text=clean_text)
 
 
-def _check_attempt_fields(call: Settle | AttemptHeartbeat | LogEntry) -> None:
-    """Raises unless it names an attempt that there can be, and whose it may be."""
-    checks.job_id(call.job_id)
-    checks.fence(call.fence)
-    checks.optional_tenant_id(call.tenant)
-    if call.worker is not None:
-        checks.worker_id(call.worker)
+def _check_attempt_fields(message: Settle | AttemptHeartbeat | LogEntry) -> None:
+    """Check the fields that identify the attempt: job, fence, tenant and worker."""
+    checks.job_id(message.job_id)
+    checks.fence(message.fence)
+    checks.optional_tenant_id(message.tenant)
+    if message.worker is not None:
+        checks.worker_id(message.worker)

@@ -1,4 +1,4 @@
-"""Logs of attempts: what is read of one, and how those who follow it are told that there is more."""
+"""Logs of attempts: joining their stored chunks, and notifying the followers of a job."""
 
 from __future__ import annotations
 
@@ -7,59 +7,60 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-LOG_TAIL_CHARS_MAX: Final = 64 * 1024  # Of each attempt, its last.
+LOG_TAIL_CHARS_MAX: Final = 64 * 1024  # The last characters of each attempt, which are kept.
 
-LogChunk = tuple[int, str]  # Where it begins, and its text.
+LogChunk = tuple[int, str]  # The position of the first character, and the text.
 
 
 def drop_stored_prefix(text: str, offset: int | None, *, end: int) -> LogChunk:
-    """What of a text is new to a log that ends there, and where it begins."""
+    """Return the part of a text that lies behind the end of the log. `offset=None` appends the whole text."""
     start = end if offset is None else offset
     return max(start, end), text[max(0, end - start) :]
 
 
 def join_chunks(chunks: Sequence[LogChunk], *, after: int) -> LogChunk:
-    """The text of a log from a place on, up to the next gap, and where it begins.
+    """Return the text of a log from the position `after` up to the next gap, and the position where the text begins.
 
-    The chunks are in order and go to the end of the log. Of an empty rest, the place is the end of the log.
+    The chunks are in order, and the last one ends where the log ends. If there is no text behind `after`, the returned
+    position is the end of the log.
     """
     end = chunks[-1][0] + len(chunks[-1][1]) if chunks else 0
-    least = max(after, end - LOG_TAIL_CHARS_MAX)
-    begin, whole = end, ""
+    first = max(after, end - LOG_TAIL_CHARS_MAX)
+    joined_start, joined_text = end, ""
     for start, text in chunks:
-        if whole and start > begin + len(whole):
+        if joined_text and start > joined_start + len(joined_text):
             break
-        if part := text[max(0, least - start) :]:
-            begin = begin if whole else max(start, least)
-            whole += part
-    return begin, whole
+        if part := text[max(0, first - start) :]:
+            joined_start = joined_start if joined_text else max(start, first)
+            joined_text += part
+    return joined_start, joined_text
 
 
 class JobFollowers:
-    """Those who follow something of a job in this process, by job."""
+    """The tasks in this process that follow jobs, by job ID."""
 
     def __init__(self) -> None:
         self._events: dict[str, set[asyncio.Event]] = {}
 
     @contextmanager
     def follow(self, job_id: str) -> Iterator[asyncio.Event]:
-        """An event that is set whenever there is news of a job."""
-        news = asyncio.Event()
-        self._events.setdefault(job_id, set()).add(news)
+        """Provide an event that is set whenever the followers of this job are woken."""
+        event = asyncio.Event()
+        self._events.setdefault(job_id, set()).add(event)
         try:
-            yield news
+            yield event
         finally:
-            of_job = self._events[job_id]
-            of_job.discard(news)
-            if not of_job:
+            job_events = self._events[job_id]
+            job_events.discard(event)
+            if not job_events:
                 del self._events[job_id]
 
     def wake(self, job_id: str) -> None:
-        """There is news of a job."""
-        for news in self._events.get(job_id, ()):
-            news.set()
+        """Wake all followers of a job."""
+        for event in self._events.get(job_id, ()):
+            event.set()
 
     def wake_all(self) -> None:
-        """There is something for everybody to see."""
+        """Wake all followers of all jobs."""
         for job_id in self._events:
             self.wake(job_id)

@@ -1,4 +1,4 @@
-"""Actions on all jobs that fit a filter: found page by page, each judged by itself, in bounded steps."""
+"""Actions on all jobs that match a filter. Each call is one bounded step, which reads pages and changes each job."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ingot.kernel import validation
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.pages import InvalidCursor, check_limit, decode_cursor, encode_cursor
 
-STEP_SECONDS_MAX: Final = 5.0  # Then the caller is told how far it went.
+STEP_SECONDS_MAX: Final = 5.0  # After this time, a step returns its result and a cursor.
 STEP_JOBS_DEFAULT: Final = 1000
-BATCH_JOBS: Final = 100  # Their commands are committed together.
+BATCH_JOBS: Final = 100  # Jobs that are changed concurrently, so that their commands share commits.
 FILTER_NAMES: Final = tuple(JobFilters.__annotations__)
 
 
 class BulkActionOptions(JobFilters, total=False):
-    """Which jobs are meant, and how far one call goes. `all_jobs` says that no filter means every job."""
+    """The filters of a bulk action, and the limits of one step. `all_jobs` is required if no filter is given."""
 
     all_jobs: bool
     dry_run: bool
@@ -44,9 +44,10 @@ class BulkActionFailure(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class BulkActionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a step did: jobs that fit, those of them that were changed, and those that could not be.
+    """The result of a step: how many jobs matched, how many were changed, and which could not be changed.
 
-    What moved on by itself meanwhile, or is as it should be, is in neither. With a `next_cursor` there is more to do.
+    Jobs that changed their status in the meantime, or need no change, are neither in `changed` nor in `failed`. If
+    there is a `next_cursor`, the action has to continue from there.
     """
 
     matched: int
@@ -60,7 +61,10 @@ class BulkActionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class BulkAction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is done to each job: to those in which states, and in which unless told, and whether it changes one."""
+    """An action on single jobs. Without a status filter, jobs in one of the `default_statuses` are selected.
+
+    `statuses` are those in which the action can change a job. `apply` takes a tenant ID and a job ID.
+    """
 
     name: str
     statuses: Sequence[JobStatus]
@@ -70,19 +74,22 @@ class BulkAction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Actions:
-    """Steers many jobs at once. Every call is one step, to be repeated with its cursor until there is none."""
+    """Cancels, retries or changes many jobs. Each call is one step; repeat it with `next_cursor` until that is `None`.
+
+    Raises `InvalidInput` or `InvalidCursor`.
+    """
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
     async def cancel(self, tenant: str, **step: Unpack[BulkActionOptions]) -> BulkActionResult:
-        """Cancel what waits, and ask what runs to stop."""
-        waiting = (JobStatus.BLOCKED, JobStatus.QUEUED, JobStatus.RUNNING)
+        """Cancel waiting jobs, and request running jobs to stop."""
+        unfinished = (JobStatus.BLOCKED, JobStatus.QUEUED, JobStatus.RUNNING)
         return await self._run_step(
             BulkAction(
                 name="cancel",
-                statuses=waiting,
-                default_statuses=waiting,
+                statuses=unfinished,
+                default_statuses=unfinished,
                 needs_change=lambda job: not job.cancel_requested,
                 apply=self._jobs.cancel,
             ),
@@ -100,7 +107,7 @@ class Actions:
         run_at: datetime | None = None,
         **step: Unpack[BulkActionOptions],
     ) -> BulkActionResult:
-        """Run finished jobs again: the dead ones, or those in the status that the filter names."""
+        """Run finished jobs again: dead jobs, or jobs in the status that the filter names."""
         retry = partial(
             self._jobs.retry,
             reset_attempts=validation.check_boolean(reset_attempts, name="reset_attempts"),
@@ -122,92 +129,93 @@ class Actions:
         )
 
     async def change(self, tenant: str, *, priority: int, **step: Unpack[BulkActionOptions]) -> BulkActionResult:
-        """Give jobs that wait another priority."""
+        """Change the priority of waiting jobs."""
         waiting = (JobStatus.BLOCKED, JobStatus.QUEUED)
-        given = checks.priority(priority)
-        if given is None:
-            raise InvalidInput("a change of many jobs has no priority")
+        new_priority = checks.priority(priority)
+        if new_priority is None:
+            raise InvalidInput("change requires a priority, got none", hint="Set priority. Nothing was changed.")
         return await self._run_step(
             BulkAction(
                 name="change",
                 statuses=waiting,
                 default_statuses=waiting,
-                needs_change=lambda job: job.priority != given,
-                apply=partial(self._jobs.reschedule, priority=given),
+                needs_change=lambda job: job.priority != new_priority,
+                apply=partial(self._jobs.reschedule, priority=new_priority),
             ),
             tenant,
             step,
         )
 
-    async def _run_step(self, deed: BulkAction, tenant: str, step: BulkActionOptions) -> BulkActionResult:
-        """Go through the states one after the other, until enough was done or it took long enough."""
+    async def _run_step(self, action: BulkAction, tenant: str, step: BulkActionOptions) -> BulkActionResult:
+        """Process one status after another until the step has reached its limit or has taken long enough."""
         filters: dict[str, Any] = {name: step.get(name) for name in FILTER_NAMES}
-        statuses = _statuses(deed, filters, all_jobs=validation.check_boolean(step.get("all_jobs", False), name="all"))
+        all_jobs = validation.check_boolean(step.get("all_jobs", False), name="all")
+        statuses = _statuses(action, filters, all_jobs=all_jobs)
         dry_run = validation.check_boolean(step.get("dry_run", False), name="dry_run")
-        left = check_limit(step.get("limit", STEP_JOBS_DEFAULT))
-        bound_to = ("actions", deed.name, tenant, *(str(value) for value in filters.values()))
-        place, within = _decode_position(step.get("cursor"), bound_to, len(statuses))
+        jobs_left = check_limit(step.get("limit", STEP_JOBS_DEFAULT))
+        bound_to = ("actions", action.name, tenant, *(str(value) for value in filters.values()))
+        status_index, list_cursor = _decode_position(step.get("cursor"), bound_to, len(statuses))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + STEP_SECONDS_MAX
         matched = changed = 0
         failed: list[BulkActionFailure] = []
-        while place < len(statuses) and left > 0 and loop.time() < deadline:
-            status, limit = statuses[place], min(left, BATCH_JOBS)
-            filters["status"] = status
-            page = await self._jobs.list(tenant, cursor=within, limit=limit, **filters)
+        while status_index < len(statuses) and jobs_left > 0 and loop.time() < deadline:
+            filters["status"] = statuses[status_index]
+            page = await self._jobs.list(tenant, cursor=list_cursor, limit=min(jobs_left, BATCH_JOBS), **filters)
             matched += len(page.items)
-            left -= len(page.items)
-            wanted = [job for job in page.items if deed.needs_change(job)]
-            done, refused = (len(wanted), []) if dry_run else await _apply_to_all(deed, tenant, wanted)
-            changed += done
-            failed += refused
-            within = page.next_cursor
-            place += within is None
-        ends = place == len(statuses)
-        cursor = None if ends else encode_cursor(f"{place} {within or ''}", bound_to=bound_to)
+            jobs_left -= len(page.items)
+            jobs = [job for job in page.items if action.needs_change(job)]
+            page_changed, page_failed = (len(jobs), []) if dry_run else await _apply_to_all(action, tenant, jobs)
+            changed += page_changed
+            failed += page_failed
+            list_cursor = page.next_cursor
+            status_index += list_cursor is None
+        is_complete = status_index == len(statuses)
+        cursor = None if is_complete else encode_cursor(f"{status_index} {list_cursor or ''}", bound_to=bound_to)
         return BulkActionResult(matched=matched, changed=changed, failed=failed, next_cursor=cursor)
 
 
-def _statuses(deed: BulkAction, filters: dict[str, Any], *, all_jobs: bool) -> Sequence[JobStatus]:
-    """The states to go through. Raises `InvalidInput` when there is no filter, or one that finds nothing to change."""
+def _statuses(action: BulkAction, filters: dict[str, Any], *, all_jobs: bool) -> Sequence[JobStatus]:
+    """Return the statuses to process. Raises `InvalidInput` without a filter, or if no job can match and change."""
     if all(value is None for value in filters.values()) and not all_jobs:
         raise InvalidInput(
-            f"there is no filter: this would {deed.name} all jobs of the tenant",
-            hint='Name a filter, or say "all": true; nothing was changed.',
+            f"no filter is set, so this would {action.name} all jobs of the tenant",
+            hint='Set a filter, or "all": true to select all jobs. Nothing was changed.',
         )
     if filters["status"] is None:
-        return deed.default_statuses
+        return action.default_statuses
     status = checks.status(filters["status"])
-    if status not in deed.statuses:
+    if status not in action.statuses:
         raise InvalidInput(
-            f"to {deed.name} jobs that are {status} changes nothing",
-            hint=f"Choose a status out of {', '.join(deed.statuses)}, or none; nothing was changed.",
+            f"{action.name} has no effect on jobs with the status {status}",
+            hint=f"Omit the status, or use one of {', '.join(action.statuses)}. Nothing was changed.",
         )
     return (status,)
 
 
-def _decode_position(cursor: str | None, bound_to: Sequence[str], states: int) -> tuple[int, str | None]:
-    """Which of the states comes next, and where in its list."""
+def _decode_position(cursor: str | None, bound_to: Sequence[str], statuses: int) -> tuple[int, str | None]:
+    """Return the index of the status to continue with, and the cursor in the list of its jobs."""
     if cursor is None:
         return 0, None
-    place, _, within = decode_cursor(validation.check_text(cursor, name="cursor"), bound_to=bound_to).partition(" ")
-    if not (place.isascii() and place.isdecimal() and len(place) == 1 and int(place) < states):
+    cursor = validation.check_text(cursor, name="cursor")
+    index, _, list_cursor = decode_cursor(cursor, bound_to=bound_to).partition(" ")
+    if not (index.isascii() and index.isdecimal() and len(index) == 1 and int(index) < statuses):
         raise InvalidCursor
-    return int(place), within or None
+    return int(index), list_cursor or None
 
 
-async def _apply_to_all(deed: BulkAction, tenant: str, jobs: Sequence[Job]) -> tuple[int, list[BulkActionFailure]]:
-    """Do it to these jobs at the same time; how many were changed, and which could not be."""
-    answers = await asyncio.gather(*(deed.apply(tenant, job.id) for job in jobs), return_exceptions=True)
+async def _apply_to_all(action: BulkAction, tenant: str, jobs: Sequence[Job]) -> tuple[int, list[BulkActionFailure]]:
+    """Apply an action to these jobs concurrently. Returns the number of changed jobs and the failures."""
+    results = await asyncio.gather(*(action.apply(tenant, job.id) for job in jobs), return_exceptions=True)
     changed, failed = 0, []
-    for job, answer in zip(jobs, answers, strict=True):
-        match answer:
+    for job, result in zip(jobs, results, strict=True):
+        match result:
             case Job():
                 changed += 1
             case JobFinished() | JobNotFinished() | JobNotQueued() | JobNotFound():
-                pass  # It moved on since we looked.
+                pass  # The job has changed its status since the page was read.
             case IngotError():
-                failed.append(BulkActionFailure(id=job.id, code=answer.code))
+                failed.append(BulkActionFailure(id=job.id, code=result.code))
             case _:
-                raise answer
+                raise result
     return changed, failed

@@ -1,4 +1,4 @@
-"""Checks at the door: bad input is refused with a name and a hint before anything is written."""
+"""Validation of job and worker fields. Each check returns the valid value or raises `InvalidInput`."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from ingot.kernel.validation import (
 )
 
 PAYLOAD_BYTES_MAX = 64 * 1024
-PAYLOAD_BLOB_BYTES_MAX = 64 * 1024 * 1024  # Of one that travels as a blob: a worker holds it in memory.
+PAYLOAD_BLOB_BYTES_MAX = 64 * 1024 * 1024  # A worker reads a payload blob into memory.
 METADATA_BYTES_MAX = 16 * 1024
 ERROR_CHARS_MAX = 16 * 1024
 LOG_CHARS_MAX = 64 * 1024
-LOG_OFFSET_MAX = 2**50  # So that where a log ends is a number that every reader of JSON takes in exactly.
+LOG_OFFSET_MAX = 2**50  # Keeps the end of a log below 2**53, so that all JSON parsers read it exactly.
 KEY_CHARS_MAX = 512
 TYPE_CHARS_MAX = 128
 WORKER_ID_CHARS_MAX = 256
@@ -75,216 +75,217 @@ _JOB_TYPE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*")
 
 
 def json_bytes(value: object, *, name: str, bytes_max: int) -> bytes:
-    """JSON text as bytes; see `json_text`."""
+    """Return a value as JSON text; see `json_text`."""
     return json_text.json_text(value, name=name, bytes_max=bytes_max, too_large=PayloadTooLarge)
 
 
 def payload(value: object) -> bytes:
-    """A payload as JSON text."""
+    """Return a payload as JSON text."""
     return json_bytes(value, name="payload", bytes_max=PAYLOAD_BYTES_MAX)
 
 
 def result(value: object) -> bytes:
-    """A result as JSON text."""
+    """Return a result as JSON text."""
     return json_bytes(value, name="result", bytes_max=PAYLOAD_BYTES_MAX)
 
 
 def metadata(value: object) -> bytes:
-    """Metadata as JSON text."""
+    """Return metadata as JSON text."""
     return json_bytes(value, name="metadata", bytes_max=METADATA_BYTES_MAX)
 
 
 def source(value: object) -> Source:
-    """One of the sources there are."""
+    """Return a valid source."""
     try:
         return Source(check_text(value, name="source"))
     except ValueError:
-        raise InvalidInput(f"source is {format_value(value)}; it is one of {', '.join(Source)}") from None
+        raise InvalidInput(f"source must be one of {', '.join(Source)}, got {format_value(value)}") from None
 
 
 def status(value: object) -> JobStatus:
-    """One of the states there are."""
+    """Return a valid job status."""
     try:
         return JobStatus(check_text(value, name="status"))
     except ValueError:
-        raise InvalidInput(f"status is {format_value(value)}; it is one of {', '.join(JobStatus)}") from None
+        raise InvalidInput(f"status must be one of {', '.join(JobStatus)}, got {format_value(value)}") from None
 
 
 def json_digest(text: bytes) -> bytes:
-    """The digest of JSON text in sorted-key form, equal for texts that mean the same."""
+    """Return the digest of JSON text with sorted keys. Texts with the same meaning have the same digest."""
     return json_text.json_digest(text)
 
 
 def payload_digest(text: bytes, blob: str | None) -> bytes:
-    """The digest of a payload: of its text, or, when that is a blob, of a text that names it."""
+    """Return the digest of a payload: of its JSON text, or, if it is stored as a blob, of a text with the blob ID."""
     return json_text.json_digest(text if blob is None else b'{"payload_blob":"%s"}' % blob.encode())
 
 
 def job_type(value: object) -> str:
-    """A usable job type."""
+    """Return a valid job type."""
     return job_type_from_text(check_text(value, name="job type"))
 
 
 @lru_cache(maxsize=1024)
 def job_type_from_text(value: str) -> str:
-    """A usable job type, from what is known to be a text."""
+    """Return a valid job type. The caller has checked that the value is a string."""
     if len(value) > TYPE_CHARS_MAX or not _JOB_TYPE_PATTERN.fullmatch(value):
         raise InvalidInput(
-            f"the job type {value[:200]!r} is not usable",
-            hint=f"Use up to {TYPE_CHARS_MAX} letters, digits and . _ : / -, beginning with a letter or digit.",
+            f"the job type {value[:200]!r} is not valid",
+            hint=f"Use 1 to {TYPE_CHARS_MAX} letters, digits and . _ : / -, and begin with a letter or digit.",
         )
     return value
 
 
 def job_id(value: object) -> str:
-    """The id of a job. Raises `JobNotFound` for a text that no job can have."""
-    known = value if type(value) is str else check_text(value, name="job id")
-    if not is_id(known):
-        raise JobNotFound(f"there is no job {known[:64]!r} in this tenant")
-    return known
+    """Return a job ID. Raises `JobNotFound` if the text is not an ID, and `InvalidInput` if it is not a string."""
+    text = value if type(value) is str else check_text(value, name="job id")
+    if not is_id(text):
+        raise JobNotFound(f"there is no job {text[:64]!r} in this tenant")
+    return text
 
 
 def tenant_id(value: object) -> str:
-    """The id of a tenant, which need not be there."""
+    """Return a tenant ID. The tenant need not exist."""
     if not isinstance(value, str):
         raise InvalidInput(
-            f"the tenant is a {type(value).__name__}; it is the tenant's id",
-            hint="Pass tenant.id, a text; nothing was changed.",
+            f"tenant must be the ID of a tenant, got {type(value).__name__}",
+            hint="Pass tenant.id, a string. Nothing was changed.",
         )
     return check_storable(str.__str__(value), name="tenant")
 
 
 def optional_tenant_id(value: object) -> str | None:
-    """The id of a tenant, or `None` for any."""
+    """Return a tenant ID, or `None`, which means all tenants."""
     return None if value is None else tenant_id(value)
 
 
 def claim(value: object) -> Claim:
-    """A claim as a worker got it."""
-    known = check_instance(value, Claim, name="claim")
-    check_instance(known.job, Job, name="job of the claim")
-    return known
+    """Return a claim whose job is a `Job`."""
+    claim = check_instance(value, Claim, name="claim")
+    check_instance(claim.job, Job, name="job of the claim")
+    return claim
 
 
 def worker_id(value: object) -> str:
-    """The name a worker goes by."""
+    """Return a worker ID of valid length."""
     return check_length(check_text(value, name="worker id"), name="worker id", chars_max=WORKER_ID_CHARS_MAX)
 
 
 def is_worker_id(value: str) -> bool:
-    """Whether a worker can go by this name."""
+    """Return True if a worker can have this ID."""
     return 1 <= len(value) <= WORKER_ID_CHARS_MAX and "\x00" not in value
 
 
 def short_text(value: object, *, name: str, chars_max: int = KEY_CHARS_MAX) -> str | None:
-    """A name or key within its length, or `None`."""
+    """Return a string of 1 to `chars_max` characters, or `None`."""
     return None if value is None else check_length(check_text(value, name=name), name=name, chars_max=chars_max)
 
 
 def filter_text(value: object, *, name: str) -> str | None:
-    """A text to look for, or `None`."""
+    """Return a string to filter by, or `None`."""
     return None if value is None else check_storable(check_text(value, name=name), name=name)
 
 
 def error_text(value: object) -> str:
-    """What a worker says went wrong, cut to a bounded length so that a report is never refused for being long.
+    """Return an error message of a worker, truncated so that a long message is never rejected.
 
-    An exception is told by its kind and its message.
+    An exception becomes its class name and message. Characters that cannot be stored are replaced.
     """
-    known = _describe_exception(value) if isinstance(value, BaseException) else check_text(value, name="error")
-    return known.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()[:ERROR_CHARS_MAX]
+    text = _describe_exception(value) if isinstance(value, BaseException) else check_text(value, name="error")
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()[:ERROR_CHARS_MAX]
 
 
 def log_text(value: object) -> str:
-    """What a worker writes about an attempt, as long as it was sent; what no engine can keep is replaced."""
-    known = check_text(value, name="log")
-    if len(known) > LOG_CHARS_MAX:
+    """Return the log text of an attempt at its full length, with characters that cannot be stored replaced."""
+    text = check_text(value, name="log")
+    if len(text) > LOG_CHARS_MAX:
         raise InvalidInput(
-            f"the log has {len(known)} characters; the most at once is {LOG_CHARS_MAX}",
-            hint="Send it in parts; nothing was changed.",
+            f"the log text must have at most {LOG_CHARS_MAX} characters, got {len(text)}",
+            hint="Send it in several parts. Nothing was changed.",
         )
-    return known.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _describe_exception(error: BaseException) -> str:
     try:
         message = str(error)
-    except Exception:  # A message that cannot be told hides no failure.
+    except Exception:  # An exception that cannot be converted to text must not hide the failure.
         message = ""
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def after(values: object) -> tuple[str, ...]:
-    """The jobs that a job waits for, each named once."""
+    """Return the IDs of the parents of a job, sorted and without duplicates. Raises `ParentNotFound`."""
     try:
         unique = tuple(sorted({job_id(value) for value in check_list(values, name="after")}))
     except JobNotFound as error:
         raise ParentNotFound(error.detail) from None
     if len(unique) > PARENTS_MAX:
-        raise InvalidInput(f"there are {len(unique)} jobs in after; the most is {PARENTS_MAX}")
+        raise InvalidInput(f"after must name at most {PARENTS_MAX} jobs, got {len(unique)} jobs")
     return unique
 
 
 def inputs(values: object) -> dict[str, str]:
-    """The ids of the blobs that a job works on, by name."""
+    """Return the blob IDs of the input files of a job, by file name."""
     if not isinstance(values, Mapping):
         raise InvalidInput(
-            f"inputs is a {type(values).__name__}; it says which blobs by name",
-            hint='Write it as in {"report.pdf": "<the id of a blob>"}; nothing was changed.',
+            f"inputs must be an object that maps file names to blob IDs, got {type(values).__name__}",
+            hint='Use a value such as {"report.pdf": "<blob ID>"}. Nothing was changed.',
         )
     if len(values) > INPUTS_MAX:
-        raise InvalidInput(f"there are {len(values)} inputs; the most is {INPUTS_MAX}")
-    return {file_name(name): blob_checks.digest(blob, name="id of a blob") for name, blob in values.items()}
+        raise InvalidInput(f"a job must have at most {INPUTS_MAX} inputs, got {len(values)} inputs")
+    return {file_name(name): blob_checks.digest(blob_id, name="id of a blob") for name, blob_id in values.items()}
 
 
 def file_name(value: object) -> str:
-    """The name of a file of a job."""
-    known = blob_checks.file_name(value, name="name of a file")
-    if known != value:
+    """Return the name of a job file."""
+    name = blob_checks.file_name(value, name="name of a file")
+    if name != value:
         raise InvalidInput(
-            f"{format_value(value)} is a path, and not the name of a file", hint="Write it as in report.pdf."
+            f"a job file must have a plain name, got the path {format_value(value)}",
+            hint="Use a name such as report.pdf.",
         )
-    return known
+    return name
 
 
 def outputs(values: object) -> tuple[str, ...]:
-    """The names of files that work has made, each once."""
-    known = tuple(dict.fromkeys([file_name(value) for value in check_list(values, name="outputs")]))
-    if len(known) > OUTPUTS_MAX:
-        raise InvalidInput(f"there are {len(known)} outputs; the most is {OUTPUTS_MAX}")
-    return known
+    """Return the names of output files without duplicates, in their order."""
+    names = tuple(dict.fromkeys([file_name(value) for value in check_list(values, name="outputs")]))
+    if len(names) > OUTPUTS_MAX:
+        raise InvalidInput(f"an attempt must have at most {OUTPUTS_MAX} outputs, got {len(names)} outputs")
+    return names
 
 
 def payload_blob(value: object) -> str | None:
-    """The id of the blob that holds a payload, or `None`."""
+    """Return the ID of the blob that holds a payload, or `None`."""
     return None if value is None else blob_checks.digest(value, name="id of the payload's blob")
 
 
 def owner_quota(value: object) -> int | None:
-    """How many bytes somebody may keep, or `None` for any."""
+    """Return the quota of an owner in bytes, or `None` if there is no quota."""
     return None if value is None else check_integer(value, name="owner_quota", minimum=0, maximum=2**63 - 1)
 
 
 def on_dead(value: object) -> OnDead:
-    """One of the ways there are."""
+    """Return a valid `OnDead`."""
     try:
         return OnDead(check_text(value, name="on_dead"))
     except ValueError:
-        raise InvalidInput(f"on_dead is {format_value(value)}; it is one of {', '.join(OnDead)}") from None
+        raise InvalidInput(f"on_dead must be one of {', '.join(OnDead)}, got {format_value(value)}") from None
 
 
 def tags(values: object) -> tuple[str, ...]:
-    """Tags without repeats, in a stable order."""
+    """Return the tags sorted and without duplicates."""
     unique = tuple(sorted({check_text(tag, name="tag") for tag in check_list(values, name="tags")}))
     if len(unique) > TAGS_MAX:
-        raise InvalidInput(f"there are {len(unique)} tags; the most is {TAGS_MAX}")
+        raise InvalidInput(f"a job must have at most {TAGS_MAX} tags, got {len(unique)} tags")
     for tag in unique:
         check_length(tag, name="tag", chars_max=TAG_CHARS_MAX)
     return unique
 
 
 def priority(value: object) -> int | None:
-    """A priority from 1 (critical) to 5 (background), or `None`."""
+    """Return a priority from 1 (critical) to 5 (background), or `None`."""
     return None if value is None else _required_priority(value)
 
 
@@ -292,116 +293,120 @@ def _required_priority(value: object) -> int:
     try:
         return check_integer(value, name="priority", minimum=PRIORITY_MIN, maximum=PRIORITY_MAX)
     except InvalidInput as error:
-        error.hint = "1 is critical, 3 the default, 5 background; nothing was changed."
+        error.hint = "Use 1 (critical) to 5 (background); the default is 3. Nothing was changed."
         raise
 
 
 def max_attempts(value: object) -> int | None:
-    """A number of attempts within bounds, or `None`."""
+    """Return a maximum number of attempts, or `None`."""
     return None if value is None else check_integer(value, name="max_attempts", minimum=1, maximum=ATTEMPTS_MAX)
 
 
 def delay(value: object, *, name: str = "delay") -> int:
-    """A delay in microseconds: not negative, not absurd."""
-    given = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise InvalidInput(f"the {name} is a {type(given).__name__}; it is a timedelta or a number of seconds")
-    if not 0 <= given < math.inf:
-        raise InvalidInput(f"the {name} is {format_value(given)} seconds; it cannot be negative or infinite")
-    if given > DELAY_SECONDS_MAX:
-        raise InvalidInput(f"the {name} is {format_value(given)} seconds; the most is {DELAY_DAYS_MAX} days")
-    return round(given * MICROS)
+    """Return a delay in microseconds. The value is a `timedelta` or a number of seconds."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise InvalidInput(f"{name} must be a timedelta or a number of seconds, got {type(seconds).__name__}")
+    if not 0 <= seconds < math.inf:
+        raise InvalidInput(f"{name} must be neither negative nor infinite, got {format_value(seconds)} seconds")
+    if seconds > DELAY_SECONDS_MAX:
+        raise InvalidInput(f"{name} must be at most {DELAY_DAYS_MAX} days, got {format_value(seconds)} seconds")
+    return round(seconds * MICROS)
 
 
 def timestamp(value: object) -> int | None:
-    """A moment in microseconds, or `None`. What lies before 1970 is past, and becomes its first moment."""
+    """Return a time in microseconds since 1970, or `None`. Times before 1970 become 0."""
     if value is None:
         return None
     if not isinstance(value, datetime):
-        raise InvalidInput(f"the time is a {type(value).__name__}; it is a datetime with an offset")
+        raise InvalidInput(f"a time must be a datetime with a UTC offset, got {type(value).__name__}")
     if value.utcoffset() is None:
         value = value.replace(tzinfo=None)
     micros = to_micros(value)
     if micros > TIMESTAMP_MAX:
-        raise InvalidInput(f"the time {value.isoformat()} is too far away; the last year is 9998")
+        raise InvalidInput(f"a time must not be after the year 9998, got {value.isoformat()}")
     return max(micros, 0)
 
 
 def claim_types(values: object) -> tuple[str, ...]:
-    """The types a worker can do: at least one, each named once."""
+    """Return the job types of a worker without duplicates, at least one."""
     unique = tuple(dict.fromkeys([job_type(value) for value in check_list(values, name="types")]))
     if not 1 <= len(unique) <= CLAIM_TYPES_MAX:
-        raise InvalidInput(f"there are {len(unique)} types; a claim names 1 to {CLAIM_TYPES_MAX}")
+        raise InvalidInput(f"a worker must name 1 to {CLAIM_TYPES_MAX} job types, got {len(unique)} types")
     return unique
 
 
 def percent(value: object) -> float:
-    """How much is done, from 0 to 100."""
+    """Return a progress percentage from 0 to 100."""
     return check_number(value, name="percent", minimum=0, maximum=100)
 
 
 def stage(value: object) -> str:
-    """What is being done; it may be empty."""
-    known = check_text(value, name="stage")
-    return known and check_length(known, name="stage", chars_max=STAGE_CHARS_MAX)
+    """Return the name of a stage of progress, which may be empty."""
+    text = check_text(value, name="stage")
+    return text and check_length(text, name="stage", chars_max=STAGE_CHARS_MAX)
 
 
 def progress(value: object) -> Progress | None:
-    """A progress between 0 and 100 percent, or `None`."""
+    """Return a valid progress, or `None`."""
     if value is None:
         return None
-    known = check_instance(value, Progress, name="progress")
-    percent(known.percent)
-    stage(known.stage)
-    return known
+    progress = check_instance(value, Progress, name="progress")
+    percent(progress.percent)
+    stage(progress.stage)
+    return progress
 
 
 def fence(value: object) -> int:
-    """The number of a claim; one that nobody holds is for the store to tell."""
+    """Return a fence. The store reports a fence that is not the current one."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidInput(f"the fence is a {type(value).__name__}; it is a whole number")
+        raise InvalidInput(f"fence must be an integer, got {type(value).__name__}")
     return value
 
 
 def lease(value: object) -> int:
-    """How long a lease lasts, in microseconds."""
+    """Return the duration of a lease in microseconds."""
     return check_integer(value, name="lease", minimum=1, maximum=LEASE_MICROS_MAX)
 
 
 def definition(value: object) -> Definition:
-    """A definition whose every value can be used."""
-    known = check_instance(value, Definition, name="definition")
-    job_type(known.type)
-    optional_tenant_id(known.tenant)
-    _required_priority(known.priority)
-    check_integer(known.max_attempts, name="max_attempts", minimum=1, maximum=ATTEMPTS_MAX)
-    check_integer(known.crash_cap, name="crash_cap", minimum=1, maximum=ATTEMPTS_MAX)
-    check_number(known.timeout_seconds, name="timeout_seconds", minimum=0.001, maximum=SECONDS_MAX)
-    backoff = check_instance(known.backoff, Backoff, name="backoff")
+    """Return a definition whose fields are all valid."""
+    definition = check_instance(value, Definition, name="definition")
+    job_type(definition.type)
+    optional_tenant_id(definition.tenant)
+    _required_priority(definition.priority)
+    check_integer(definition.max_attempts, name="max_attempts", minimum=1, maximum=ATTEMPTS_MAX)
+    check_integer(definition.crash_cap, name="crash_cap", minimum=1, maximum=ATTEMPTS_MAX)
+    check_number(definition.timeout_seconds, name="timeout_seconds", minimum=0.001, maximum=SECONDS_MAX)
+    backoff = check_instance(definition.backoff, Backoff, name="backoff")
     check_number(backoff.first_seconds, name="backoff.first_seconds", minimum=0, maximum=SECONDS_MAX)
     check_number(backoff.max_seconds, name="backoff.max_seconds", minimum=0, maximum=SECONDS_MAX)
     check_number(backoff.factor, name="backoff.factor", minimum=1, maximum=SECONDS_MAX)
     for name in ("max_running", "max_running_per_key"):
-        if (limit := getattr(known, name)) is not None:
+        if (limit := getattr(definition, name)) is not None:
             check_integer(limit, name=name, minimum=1, maximum=RUNNING_MAX)
-    check_boolean(known.reuse, name="reuse")
-    check_integer(known.version, name="version", minimum=1, maximum=NUMBER_MAX)
-    if known.limit_key is not None:
-        limit_key(known.limit_key)
-    elif known.max_running_per_key is not None:
-        raise InvalidInput("max_running_per_key is given without limit_key", hint="Say which key; nothing was changed.")
-    if known.retention_seconds is not None:
-        check_number(known.retention_seconds, name="retention_seconds", minimum=0, maximum=RETENTION_SECONDS_MAX)
-    check_boolean(known.keep_history, name="keep_history")
-    return check_field_types(known)
+    check_boolean(definition.reuse, name="reuse")
+    check_integer(definition.version, name="version", minimum=1, maximum=NUMBER_MAX)
+    if definition.limit_key is not None:
+        limit_key(definition.limit_key)
+    elif definition.max_running_per_key is not None:
+        raise InvalidInput(
+            "max_running_per_key requires limit_key, which is not set",
+            hint='Set limit_key, for example to "{account.id}". Nothing was changed.',
+        )
+    if definition.retention_seconds is not None:
+        check_number(definition.retention_seconds, name="retention_seconds", minimum=0, maximum=RETENTION_SECONDS_MAX)
+    check_boolean(definition.keep_history, name="keep_history")
+    return check_field_types(definition)
 
 
 def limit_key(value: object) -> str:
-    """A template that names parts of the payload."""
-    known = check_length(check_text(value, name="limit_key"), name="limit_key", chars_max=KEY_CHARS_MAX)
-    if not PLACEHOLDER.search(known) or "{" in PLACEHOLDER.sub("", known) or "}" in PLACEHOLDER.sub("", known):
+    """Return a limit key template, which names at least one field of the payload in braces."""
+    template = check_length(check_text(value, name="limit_key"), name="limit_key", chars_max=KEY_CHARS_MAX)
+    text = PLACEHOLDER.sub("", template)
+    if not PLACEHOLDER.search(template) or "{" in text or "}" in text:
         raise InvalidInput(
-            f"the limit_key {format_value(known)} names no part of the payload",
-            hint="Name parts in braces, as in {account.id}; nothing was changed.",
+            f"limit_key must name fields of the payload in braces, got {format_value(template)}",
+            hint='Use a template such as "{account.id}". Nothing was changed.',
         )
-    return known
+    return template

@@ -1,4 +1,4 @@
-"""Claims that wait: who waits for which work, and who is woken when some arrives."""
+"""Waiting claims, which are woken when jobs of their types become ready."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from ingot.jobs.worker_model import WorkerKey
 
 
 class ClaimWaiter(msgspec.Struct, eq=False):
-    """One claim that waits. It keeps its place in the line until it has an answer."""
+    """One waiting claim. It keeps its position in the order of waiting claims until it returns."""
 
     types: frozenset[str]
     tenant: str | None
     woken: asyncio.Event
     worker_id: str = ""
-    pending_hint: tuple[str, str] | None = None  # The tenant and type it was woken for and has not looked for yet.
+    # The tenant and type for which the claim was woken, until it has queried the store.
+    pending_hint: tuple[str, str] | None = None
 
 
 class ClaimWaiters:
-    """Wakes as many waiting claims as jobs became ready, longest waiting first; nobody polls."""
+    """Wakes as many waiting claims as jobs became ready, longest waiting first, so that no claim has to poll."""
 
     def __init__(self) -> None:
         self._waiters: dict[int, ClaimWaiter] = {}
@@ -30,31 +31,31 @@ class ClaimWaiters:
         return len(self._waiters)
 
     def add(self, types: Iterable[str], tenant: str | None, worker_id: str = "") -> ClaimWaiter:
-        """Begin to wait. Register before the first look at the store, so that no arrival is missed."""
+        """Add a waiting claim. Call this before the first query of the store, so that no new job is missed."""
         waiter = ClaimWaiter(frozenset(types), tenant, asyncio.Event(), worker_id)
         self._waiters[id(waiter)] = waiter
         return waiter
 
     def remove(self, waiter: ClaimWaiter) -> None:
-        """Stop waiting. News that this claim has not looked for goes to the next in line: it may be theirs."""
+        """Remove a waiting claim. If it was woken and has not queried the store since, wake another one instead."""
         self._waiters.pop(id(waiter), None)
         if waiter.pending_hint is not None:
             self.wake(*waiter.pending_hint, 1)
 
     def wake_all(self) -> None:
-        """Wake everybody, for no work."""
+        """Wake all waiting claims without a hint about new jobs."""
         for waiter in self._waiters.values():
             waiter.woken.set()
 
     def wake_workers(self, workers: Iterable[WorkerKey]) -> None:
-        """Wake all claims of these workers, for no work."""
-        known = set(workers)
-        for waiter in self._waiters.values() if known else ():
-            if (waiter.tenant, waiter.worker_id) in known:
+        """Wake all claims of these workers without a hint about new jobs."""
+        worker_keys = set(workers)
+        for waiter in self._waiters.values() if worker_keys else ():
+            if (waiter.tenant, waiter.worker_id) in worker_keys:
                 waiter.woken.set()
 
     def wake_tenant(self, tenant: str) -> None:
-        """Wake all claims for this tenant, for no work."""
+        """Wake all claims of this tenant without a hint about new jobs."""
         for waiter in self._waiters.values():
             if waiter.tenant == tenant:
                 waiter.woken.set()
@@ -66,9 +67,9 @@ class ClaimWaiters:
             waiter.woken.set()
 
     def wake_early(self, tenant: str, type: str, count: int) -> int:
-        """Wake those whom `wake` would wake, before the jobs are there; answers how many.
+        """Wake the claims that `wake` would wake, before the jobs are ready. Returns the number of woken claims.
 
-        It is no news yet: of jobs that they do not get they hear again.
+        This sets no pending hint. If the claims do not get the jobs, `wake` wakes claims for them later.
         """
         woken = self._next_waiters(tenant, type, count)
         for waiter in woken:
@@ -76,10 +77,10 @@ class ClaimWaiters:
         return len(woken)
 
     def _next_waiters(self, tenant: str, type: str, count: int) -> list[ClaimWaiter]:
-        first: list[ClaimWaiter] = []
+        waiters: list[ClaimWaiter] = []
         for waiter in self._waiters.values():
-            if len(first) >= count:
+            if len(waiters) >= count:
                 break
             if waiter.pending_hint is None and type in waiter.types and waiter.tenant in (None, tenant):
-                first.append(waiter)
-        return first
+                waiters.append(waiter)
+        return waiters

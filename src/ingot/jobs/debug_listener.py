@@ -1,4 +1,4 @@
-"""Lines in the log about what jobs do, for those who look for one of them."""
+"""Debug log messages about jobs, for finding out what happened to one of them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ log = structlog.get_logger("ingot.jobs")
 
 
 class DebugListener:
-    """Logs what it is told, at the level `debug`: never what is in a job."""
+    """Logs what happens to jobs at the level `debug`, without their payloads, results or other content."""
 
-    def enqueued(self, made: Sequence[Enqueued]) -> None:
+    def enqueued(self, results: Sequence[Enqueued]) -> None:
         """See `Listener`."""
-        for one in made:
-            job = one.job
-            log.debug("job_enqueued", tenant_id=job.tenant, job_id=job.id, job_type=job.type, created=one.created)
+        for result in results:
+            job = result.job
+            log.debug("job_enqueued", tenant_id=job.tenant, job_id=job.id, job_type=job.type, created=result.created)
 
     def claimed(self, claims: Sequence[Claim]) -> None:
         """See `Listener`."""
@@ -34,22 +34,22 @@ class DebugListener:
                 worker_id=job.worker_id,
             )
 
-    def settled(self, answers: Sequence[Settled | IngotError]) -> None:
+    def settled(self, results: Sequence[Settled | IngotError]) -> None:
         """See `Listener`."""
-        for answer in answers:
-            if isinstance(answer, Settled):
+        for result in results:
+            if isinstance(result, Settled):
                 log.debug(
                     "job_settled",
-                    tenant_id=answer.tenant,
-                    job_id=answer.job_id,
-                    attempt_no=answer.attempts,
-                    status=answer.status.value,
+                    tenant_id=result.tenant,
+                    job_id=result.job_id,
+                    attempt_no=result.attempts,
+                    status=result.status.value,
                 )
 
-    def ended(self, type: str, outcome: AttemptOutcome, status: JobStatus, micros: Sequence[int]) -> None:
-        """See `Listener`. Those that were lost have nobody else who tells of them."""
+    def ended(self, type: str, outcome: AttemptOutcome, status: JobStatus, durations_micros: Sequence[int]) -> None:
+        """See `Listener`. Only lost attempts are logged here, because `settled` does not report them."""
         if outcome is AttemptOutcome.LOST:
-            log.debug("leases_lost", job_type=type, status=status.value, jobs=len(micros))
+            log.debug("leases_lost", job_type=type, status=status.value, jobs=len(durations_micros))
 
     def canceled(self, type: str, jobs: int) -> None:
         """See `Listener`."""

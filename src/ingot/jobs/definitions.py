@@ -1,4 +1,4 @@
-"""Definitions that have to be there, whatever an operator makes of them."""
+"""Definitions that must exist, for example those of built-in handlers, and that operators may change."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import msgspec
 from ingot.jobs.model import Definition
 
 
-def ensured_definition(known: Definition | None, wanted: Definition) -> Definition:
-    """The definition that is to be there: what is known, of the version of the wanted one at least, or else that one.
+def ensured_definition(existing: Definition | None, required: Definition) -> Definition:
+    """Return the existing definition with at least the required version, or the required one if there is none.
 
-    So it keeps all that somebody set. A version that is lower is raised, because results of older code are not to be
-    used again; a higher one stays.
+    All other fields of an existing definition are kept, because an operator may have set them. A lower version is
+    raised, so that results of older code are not reused.
     """
-    if known is None or known.version >= wanted.version:
-        return known or wanted
-    return msgspec.structs.replace(known, version=wanted.version)
+    if existing is None or existing.version >= required.version:
+        return existing or required
+    return msgspec.structs.replace(existing, version=required.version)

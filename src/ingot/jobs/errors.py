@@ -1,4 +1,4 @@
-"""What can go wrong with a job.
+"""Errors of jobs and workers.
 
 NotFound ─┬─ JobNotFound
           ├─ BatchNotFound
@@ -24,66 +24,66 @@ from ingot.kernel.errors import Conflict, InvalidInput, NotFound, TooMany
 
 
 class JobNotFound(NotFound):
-    """There is no such job in this tenant."""
+    """The job does not exist in this tenant."""
 
     code = "job_not_found"
 
 
 class BatchNotFound(NotFound):
-    """There is no job of such a batch in this tenant."""
+    """The batch does not exist in this tenant."""
 
     code = "batch_not_found"
-    hint = "Check the name and the tenant; a batch is there once a job was enqueued under its name."
+    hint = "Check the name and the tenant. A batch exists once a job has been enqueued with its name."
 
 
 class AttemptNotFound(NotFound):
-    """The job has had no such attempt."""
+    """The job has no attempt with this number."""
 
     code = "attempt_not_found"
-    hint = "Attempts are counted from 1; leave it out to get the newest."
+    hint = "Attempts are numbered from 1. Omit the number to get the newest attempt."
 
 
 class WorkerNotFound(NotFound):
-    """There is no such worker in this tenant."""
+    """The worker does not exist in this tenant."""
 
     code = "worker_not_found"
-    hint = "A worker registers before it beats; one that was removed, or not seen for long, registers again."
+    hint = "Check the ID and the tenant. A worker must register before it sends heartbeats, and again after removal."
 
 
 class ParentNotFound(InvalidInput):
-    """A job that this one is to wait for is not there."""
+    """A parent of the job does not exist in this tenant."""
 
     code = "parent_not_found"
-    hint = "Enqueue the jobs it waits for before it, or in the same call; nothing was changed."
+    hint = "Enqueue the parents first, or in the same call. Nothing was changed."
 
 
 class DependencyCycle(InvalidInput):
-    """These jobs would wait for each other."""
+    """The jobs would wait for each other."""
 
     code = "dependency_cycle"
-    hint = "Let some job wait for none of the others; nothing was changed."
+    hint = "Remove an `after` that leads from a job back to itself. Nothing was changed."
 
 
 class PayloadTooLarge(InvalidInput):
-    """This is too large to travel inside a job."""
+    """The data is too large to be part of a job."""
 
     code = "payload_too_large"
     status = 413
-    hint = "Upload it as a blob and name that: a payload as payload_blob, other bytes as inputs. Nothing was changed."
+    hint = "Upload the data as a blob: a payload as payload_blob, other data as an input. Nothing was changed."
 
 
 class LeaseLost(Conflict):
-    """This attempt no longer holds the job."""
+    """The attempt no longer holds the lease of the job."""
 
     code = "lease_lost"
-    hint = "Drop the attempt and claim again; nothing was changed."
+    hint = "Stop the attempt and claim another job. Nothing was changed."
 
 
 class DuplicateJob(Conflict):
-    """An unfinished job holds this dedupe key."""
+    """An unfinished job already has this dedupe key."""
 
     code = "duplicate_job"
-    hint = "Wait for the holder to finish, or cancel it; nothing was changed."
+    hint = "Wait until that job is finished, or cancel it. Nothing was changed."
 
     def __init__(self, detail: str | None = None, *, holder_id: str) -> None:
         super().__init__(detail)
@@ -91,38 +91,38 @@ class DuplicateJob(Conflict):
 
 
 class JobFinished(Conflict):
-    """The job is finished already."""
+    """The job is already finished."""
 
     code = "job_finished"
-    hint = "Retry it to run it again; nothing was changed."
+    hint = "To run the job again, retry it. Nothing was changed."
 
 
 class JobNotFinished(Conflict):
     """The job is not finished yet."""
 
     code = "job_not_finished"
-    hint = "Cancel it first, or reschedule it while it waits; nothing was changed."
+    hint = "Wait until the job is finished, or cancel it first. Nothing was changed."
 
 
 class JobNotQueued(Conflict):
     """Only a waiting job can be rescheduled."""
 
     code = "job_not_queued"
-    hint = "A running job keeps its place; a finished one can be retried. Nothing was changed."
+    hint = "Wait until a running job is finished. To run a finished job again, retry it. Nothing was changed."
 
 
 class JobLimitExceeded(TooMany):
-    """The tenant has as many unfinished jobs as it may have."""
+    """The tenant has reached its limit of unfinished jobs."""
 
     code = "job_limit_exceeded"
-    hint = "Wait until jobs finish, cancel some, or have the limit raised; nothing was changed."
+    hint = "Wait until jobs are finished, cancel some, or ask an operator to raise the limit. Nothing was changed."
 
 
 class RateLimited(TooMany):
-    """The tenant enqueues faster than it may."""
+    """The tenant enqueues jobs faster than its rate limit allows."""
 
     code = "rate_limited"
-    hint = "Wait `retry_after_seconds` and send it again, with no more jobs than fit at once; nothing was changed."
+    hint = "Wait `retry_after_seconds`, then try again with no more jobs than the burst allows. Nothing was changed."
 
     def __init__(self, detail: str | None = None, *, retry_after_seconds: float) -> None:
         super().__init__(detail)

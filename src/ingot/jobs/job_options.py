@@ -1,4 +1,4 @@
-"""Orders: what a caller says, checked and made into what a command carries."""
+"""Creating new jobs and outcomes from the arguments of a caller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ingot.kernel.validation import check_boolean
 
 
 class JobOptions(TypedDict, total=False):
-    """What a job can be given besides its type and its payload. `run_at` and `delay` exclude each other."""
+    """The options of a job besides its type and payload. At most one of `run_at` and `delay` can be set."""
 
     priority: int | None
     run_at: datetime | None
@@ -65,29 +65,36 @@ OPTION_CHECKS: Final[dict[str, Callable[[Any], object]]] = {
 
 
 def new_job(tenant: str, type: str, payload: object = None, **options: Unpack[JobOptions]) -> NewJob:
-    """A checked order for a job, with its id made here, so that a repeated call finds its own row.
+    """Return a validated new job.
 
-    Raises `InvalidInput` or `PayloadTooLarge`, and `TypeError` for an option there is not.
+    The job ID is created here, so that a command that is repeated after an unknown outcome finds its own job. Raises
+    `InvalidInput` or `PayloadTooLarge`, and `TypeError` for an unknown option.
     """
-    text = checks.payload(payload)
+    payload_text = checks.payload(payload)
     tenant = tenant if tenant.__class__ is str else checks.tenant_id(tenant)
     type = checks.job_type_from_text(type) if type.__class__ is str else checks.job_type(type)
     if not options:
-        return CheckedJob(id=new_id(), tenant=tenant, type=type, payload=text, checked=(text, None))
+        return CheckedJob(id=new_id(), tenant=tenant, type=type, payload=payload_text, checked=(payload_text, None))
     if not options.keys() <= OPTION_CHECKS.keys():
-        raise TypeError(f"a job has no option {', '.join(sorted(options.keys() - OPTION_CHECKS.keys()))}")
+        raise TypeError(f"unknown job option: {', '.join(sorted(options.keys() - OPTION_CHECKS.keys()))}")
     if options.get("run_at") is not None and options.get("delay") is not None:
-        raise InvalidInput("run_at and delay were both given", hint="Give one of them; nothing was changed.")
-    checked: dict[str, Any] = {name: OPTION_CHECKS[name](value) for name, value in options.items()}
-    blob = checked.get("payload_blob")
-    if blob is not None and text != b"null":
-        raise InvalidInput("payload and payload_blob were both given", hint="Give one of them; nothing was changed.")
-    digest = None if checked.get("idempotency_key") is None else checks.payload_digest(text, blob)
+        raise InvalidInput("run_at and delay are both set", hint="Set only one of them. Nothing was changed.")
+    checked_options: dict[str, Any] = {name: OPTION_CHECKS[name](value) for name, value in options.items()}
+    blob_id = checked_options.get("payload_blob")
+    if blob_id is not None and payload_text != b"null":
+        raise InvalidInput("payload and payload_blob are both set", hint="Set only one of them. Nothing was changed.")
+    digest = None if checked_options.get("idempotency_key") is None else checks.payload_digest(payload_text, blob_id)
     return CheckedJob(
-        id=new_id(), tenant=tenant, type=type, payload=text, payload_digest=digest, checked=(text, digest), **checked
+        id=new_id(),
+        tenant=tenant,
+        type=type,
+        payload=payload_text,
+        payload_digest=digest,
+        checked=(payload_text, digest),
+        **checked_options,
     )
 
 
 def done_outcome(result: object = None, outputs: Iterable[str] = ()) -> Done:
-    """The outcome of finished work, its result as JSON text, and the names of files that it must have uploaded."""
+    """Return the outcome of a successful attempt. `outputs` names files that the attempt must have uploaded."""
     return Done(result=None if result is None else checks.result(result), outputs=checks.outputs(outputs))

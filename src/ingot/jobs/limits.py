@@ -1,4 +1,4 @@
-"""Limits on what runs at once: keys from payloads, and which bounds hold for a lane."""
+"""Limits on how many jobs run at once, and limit keys, which are derived from payloads."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ _decode = msgspec.json.Decoder().decode
 
 
 def render_limit_key(template: str, payload: bytes) -> str:
-    """The limit key of a job: the template with the parts of the payload it names, or nothing when there are none.
+    """Return the limit key of a job: the template, with each placeholder replaced by the payload field that it names.
 
-    Texts stand there as they are, other values as JSON. A long key is replaced by its digest.
+    The key is empty if the payload has none of these fields. Strings are inserted unchanged, other values as JSON. A
+    long key is replaced by its digest.
     """
     try:
-        value = _decode(payload)
+        payload_value = _decode(payload)
     except (msgspec.MsgspecError, RecursionError):
         return ""
-    parts = [_value_at(value, path) for path in _placeholder_paths(template)]
-    if all(part is None for part in parts):
+    field_texts = [_text_at(payload_value, path) for path in _placeholder_paths(template)]
+    if all(text is None for text in field_texts):
         return ""
-    found = iter(parts)
-    key = PLACEHOLDER.sub(lambda _: next(found) or "", template).replace("\x00", "")
+    next_texts = iter(field_texts)
+    key = PLACEHOLDER.sub(lambda _: next(next_texts) or "", template).replace("\x00", "")
     return key if len(key) <= LIMIT_KEY_CHARS_MAX else hashlib.sha256(key.encode()).hexdigest()
 
 
@@ -36,7 +37,8 @@ def _placeholder_paths(template: str) -> list[list[str]]:
     return [path.split(".") for path in PLACEHOLDER.findall(template)]
 
 
-def _value_at(value: Any, path: list[str]) -> str | None:
+def _text_at(value: Any, path: list[str]) -> str | None:
+    """Return the field of a payload at this path as text, or `None` if it does not exist or is null."""
     for name in path:
         if isinstance(value, list) and name.isdecimal() and int(name) < len(value):
             value = value[int(name)]
@@ -50,7 +52,7 @@ def _value_at(value: Any, path: list[str]) -> str | None:
 
 
 class ConcurrencyLimits(msgspec.Struct, frozen=True, gc=False):
-    """How many jobs may run at once: of the tenant, of it and this type, and of these and the same key."""
+    """How many jobs may run at once: of the tenant, of its type, and of its type and limit key. `None` is no limit."""
 
     tenant: int | None = None
     type: int | None = None

@@ -1,4 +1,4 @@
-"""The loop that moves due work to the ready work and sweeps the leases of silent workers."""
+"""The loop that makes due jobs ready and sweeps expired leases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAUSE_SECONDS_MAX = 60.0
 
 
 class JobMaintenance(Loop):
-    """Tends the store when its agenda says that something is due, and rests until then."""
+    """Runs the maintenance of jobs whenever it is due, and sleeps until then."""
 
     name = "jobs.maintenance"
 
@@ -25,11 +25,11 @@ class JobMaintenance(Loop):
         store.on_maintenance_rescheduled(self._rescheduled.set)
 
     async def run_once(self) -> MaintenanceResult:
-        """Do what is due now."""
+        """Run the maintenance that is due now."""
         return await self._store.run(MaintainJobs())
 
     async def wait(self) -> None:
-        """Wait for the next instant on the agenda, or until it comes closer."""
+        """Wait until maintenance is due. A change of the due time is taken into account."""
         self._rescheduled.clear()
         while (seconds := self._store.seconds_to_maintenance()) is None or seconds > 0:
             pause = PAUSE_SECONDS_MAX if seconds is None else min(max(seconds, PAUSE_SECONDS_MIN), PAUSE_SECONDS_MAX)

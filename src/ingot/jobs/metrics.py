@@ -1,4 +1,4 @@
-"""Figures: what those who watch over a server want to know of its jobs, and who is told while they move."""
+"""Queue depths and store load for metrics, and the protocol of listeners that observe jobs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ LANES_MAX: Final = 10_000
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The jobs of one tenant by status; with no tenant, those of all that were not named by themselves.
+    """The jobs of one tenant by status. `tenant` is `None` for the sum of all tenants that are not listed separately.
 
-    `oldest_ready_seconds` is how long the work that has been ready longest has waited; `None` when none is ready.
+    `oldest_ready_seconds` is how long the oldest ready job has waited, or `None` if no job is ready.
     """
 
     tenant: str | None
@@ -26,10 +26,11 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How much the store has to do at this moment. What an engine does not have is `None`.
+    """The current load of the store. A field that does not apply to the engine is `None`.
 
-    `waiting_commands` wait to be begun. `commit_seconds` is how long the commit that is under way has taken so far.
-    `horizon_seconds` is how long a transaction of the database has kept the events behind it from being read.
+    `waiting_commands` is the number of commands that have not been started, and `commit_seconds` how long the current
+    commit has taken so far. `horizon_seconds` is how long the oldest transaction in the database has prevented later
+    events from being read.
     """
 
     waiting_commands: int
@@ -47,22 +48,25 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Listener(Protocol):
-    """Is told what happens to jobs through this process, on the event loop, after it is durable. Must be quick."""
+    """Observes what this process does to jobs.
 
-    def enqueued(self, made: Sequence[Enqueued]) -> None:
-        """Jobs were asked for; some may have been there before."""
+    The methods are called on the event loop after the change is durable. They must return quickly.
+    """
+
+    def enqueued(self, results: Sequence[Enqueued]) -> None:
+        """Handle enqueued jobs. Some of them may have existed before."""
 
     def claimed(self, claims: Sequence[Claim]) -> None:
-        """Jobs were handed out."""
+        """Handle claimed jobs."""
 
-    def settled(self, answers: Sequence[Settled | IngotError]) -> None:
-        """Attempts were settled; some may have been before."""
+    def settled(self, results: Sequence[Settled | IngotError]) -> None:
+        """Handle the results of settling attempts. Some attempts may have been settled before."""
 
-    def ended(self, type: str, outcome: AttemptOutcome, status: JobStatus, micros: Sequence[int]) -> None:
-        """Attempts of this type ended alike; each ran for so long. What was told before is not told again."""
+    def ended(self, type: str, outcome: AttemptOutcome, status: JobStatus, durations_micros: Sequence[int]) -> None:
+        """Handle attempts of one type that ended with the same outcome and job status, each reported only once."""
 
     def canceled(self, type: str, jobs: int) -> None:
-        """Jobs of this type were canceled while they waited."""
+        """Handle the cancellation of waiting jobs of one type."""
 
     def committed(self, engine: str, kind: str, commands: int) -> None:
-        """So many commands were committed together."""
+        """Handle a commit of this number of commands."""

@@ -1,4 +1,4 @@
-"""Checks of orders: every value can be used, however an order was made."""
+"""Validation of new jobs before they are enqueued, whether or not they were created with `new_job`."""
 
 from __future__ import annotations
 
@@ -38,113 +38,114 @@ from ingot.kernel.validation import check_boolean, check_instance, check_integer
 KEY_FIELDS = ("idempotency_key", "dedupe_key", "correlation_id", "trace_id", "source_ref", "created_by")
 DEPTH_MAX = 16
 NO_FILES: Final[tuple[object, ...]] = ({}, (), None, None)
+NEW_JOB_HINT: Final = "Create jobs with new_job. Nothing was changed."
 
 
 class CheckedJob(NewJob, frozen=True, kw_only=True, gc=False):
-    """An order as `new_job` makes it: `checked` are the payload and digest found good, and are not read again."""
+    """A job created by `new_job`. `checked` holds its validated payload and digest, which are not parsed again."""
 
     checked: tuple[bytes, bytes | None]
 
 
 def checked_new_job(value: object) -> NewJob:
-    """An order whose every value can be used, however it was made."""
-    known = check_instance(value, NewJob, name="job")
-    check_text(known.id, name="id")
-    if not is_id(known.id):
-        raise InvalidInput(f"{format_value(known.id)} is no id", hint="Make orders with new_job; nothing was changed.")
-    tenant_id(known.tenant)
-    job_type(known.type)
-    seen = isinstance(known, CheckedJob) and known.checked[0] is known.payload
-    body = known.payload if seen else payload(_check_bytes(known.payload, name="payload"))
-    priority(known.priority)
-    if known.run_at is not None:
-        check_integer(known.run_at, name="run_at", minimum=0, maximum=TIMESTAMP_MAX)
-    check_integer(known.delay, name="delay", minimum=0, maximum=DELAY_MICROS_MAX)
-    if known.max_attempts is not None:
-        max_attempts(known.max_attempts)
-    check_integer(known.depth, name="depth", minimum=0, maximum=DEPTH_MAX)
-    if not isinstance(known.source, Source):
-        raise InvalidInput(f"the source is a {type(known.source).__name__}; it is a Source")
+    """Return a new job whose fields are all valid. Raises `InvalidInput`."""
+    job = check_instance(value, NewJob, name="job")
+    check_text(job.id, name="id")
+    if not is_id(job.id):
+        raise InvalidInput(f"{format_value(job.id)} is not a valid job ID", hint=NEW_JOB_HINT)
+    tenant_id(job.tenant)
+    job_type(job.type)
+    is_checked = isinstance(job, CheckedJob) and job.checked[0] is job.payload
+    payload_text = job.payload if is_checked else payload(_check_bytes(job.payload, name="payload"))
+    priority(job.priority)
+    if job.run_at is not None:
+        check_integer(job.run_at, name="run_at", minimum=0, maximum=TIMESTAMP_MAX)
+    check_integer(job.delay, name="delay", minimum=0, maximum=DELAY_MICROS_MAX)
+    if job.max_attempts is not None:
+        max_attempts(job.max_attempts)
+    check_integer(job.depth, name="depth", minimum=0, maximum=DEPTH_MAX)
+    if not isinstance(job.source, Source):
+        raise InvalidInput(f"source must be a Source, got {type(job.source).__name__}", hint=NEW_JOB_HINT)
     for name in KEY_FIELDS:
-        if (key := getattr(known, name)) is not None:
+        if (key := getattr(job, name)) is not None:
             short_text(key, name=name)
-    if not (seen and isinstance(known, CheckedJob) and known.checked[1] is known.payload_digest):
-        _check_digest(known, body)
-    if (known.idempotency_key is None) != (known.payload_digest is None):
-        raise InvalidInput("an order has both an idempotency key and a payload digest, or neither")
-    if not isinstance(known.tags, tuple):
-        raise InvalidInput(f"tags is a {type(known.tags).__name__}; it is a tuple of texts")
-    labels = tags(known.tags) if known.tags else ()
-    if known.after and after(known.after) != known.after:
-        raise InvalidInput(
-            "after names jobs twice or out of order", hint="Make orders with new_job; nothing was changed."
-        )
-    if not isinstance(known.on_dead, OnDead):
-        raise InvalidInput(f"on_dead is a {type(known.on_dead).__name__}; it is an OnDead")
-    if (known.inputs, known.uploads, known.payload_blob, known.owner_quota) != NO_FILES:
-        _check_files(known, body)
-    check_boolean(known.force, name="force")
-    if known.batch is not None:
-        short_text(known.batch, name="batch", chars_max=BATCH_CHARS_MAX)
-    notes = None if known.metadata is None else metadata(_check_bytes(known.metadata, name="metadata"))
-    if (body, labels, notes) != (known.payload, known.tags, known.metadata):
-        return msgspec.structs.replace(known, payload=body, tags=labels, metadata=notes)
-    return known
+    if not (is_checked and isinstance(job, CheckedJob) and job.checked[1] is job.payload_digest):
+        _check_digest(job, payload_text)
+    if (job.idempotency_key is None) != (job.payload_digest is None):
+        raise InvalidInput("idempotency_key and payload_digest must be set together", hint=NEW_JOB_HINT)
+    if not isinstance(job.tags, tuple):
+        raise InvalidInput(f"tags must be a tuple of strings, got {type(job.tags).__name__}", hint=NEW_JOB_HINT)
+    checked_tags = tags(job.tags) if job.tags else ()
+    if job.after and after(job.after) != job.after:
+        raise InvalidInput("the job IDs in after must be sorted and unique", hint=NEW_JOB_HINT)
+    if not isinstance(job.on_dead, OnDead):
+        raise InvalidInput(f"on_dead must be an OnDead, got {type(job.on_dead).__name__}", hint=NEW_JOB_HINT)
+    if (job.inputs, job.uploads, job.payload_blob, job.owner_quota) != NO_FILES:
+        _check_files(job, payload_text)
+    check_boolean(job.force, name="force")
+    if job.batch is not None:
+        short_text(job.batch, name="batch", chars_max=BATCH_CHARS_MAX)
+    metadata_text = None if job.metadata is None else metadata(_check_bytes(job.metadata, name="metadata"))
+    if (payload_text, checked_tags, metadata_text) != (job.payload, job.tags, job.metadata):
+        return msgspec.structs.replace(job, payload=payload_text, tags=checked_tags, metadata=metadata_text)
+    return job
 
 
 def _check_bytes(value: object, *, name: str) -> bytes:
     if not isinstance(value, bytes):
-        raise InvalidInput(f"the {name} is a {type(value).__name__}; an order carries it as bytes of JSON text")
+        raise InvalidInput(f"the {name} of a new job must be bytes, got {type(value).__name__}", hint=NEW_JOB_HINT)
     return value
 
 
-def _check_digest(known: NewJob, body: bytes) -> None:
-    given = known.payload_digest
-    if given is None:
+def _check_digest(job: NewJob, payload_text: bytes) -> None:
+    given_digest = job.payload_digest
+    if given_digest is None:
         return
-    if _check_bytes(given, name="payload digest") != payload_digest(body, payload_blob(known.payload_blob)):
-        raise InvalidInput("the payload digest is not that of the payload")
+    if _check_bytes(given_digest, name="payload digest") != payload_digest(
+        payload_text, payload_blob(job.payload_blob)
+    ):
+        raise InvalidInput("payload_digest does not match the payload", hint=NEW_JOB_HINT)
 
 
-def _check_files(known: NewJob, body: bytes) -> None:
-    if inputs(known.inputs) != known.inputs or not isinstance(known.inputs, dict):
-        raise InvalidInput(f"inputs is a {type(known.inputs).__name__}; it is a dict of texts")
-    if payload_blob(known.payload_blob) is not None and body != b"null":
-        raise InvalidInput("payload and payload_blob were both given", hint="Give one of them; nothing was changed.")
-    owner_quota(known.owner_quota)
-    _check_uploads(known)
+def _check_files(job: NewJob, payload_text: bytes) -> None:
+    if inputs(job.inputs) != job.inputs or not isinstance(job.inputs, dict):
+        raise InvalidInput(f"inputs must be a dict of strings, got {type(job.inputs).__name__}", hint=NEW_JOB_HINT)
+    if payload_blob(job.payload_blob) is not None and payload_text != b"null":
+        raise InvalidInput("payload and payload_blob are both set", hint="Set only one of them. Nothing was changed.")
+    owner_quota(job.owner_quota)
+    _check_uploads(job)
 
 
-def _check_uploads(known: NewJob) -> None:
-    """Raise unless these are uploads of inputs of this very job, each with a name of its own."""
-    if not isinstance(known.uploads, tuple):
-        raise InvalidInput(f"uploads is a {type(known.uploads).__name__}; it is a tuple of BeginUpload")
-    names = [*known.inputs]
-    for value in known.uploads:
+def _check_uploads(job: NewJob) -> None:
+    """Raise `InvalidInput` unless all uploads are for inputs of this job and all inputs have different names."""
+    if not isinstance(job.uploads, tuple):
+        raise InvalidInput(f"uploads must be a tuple of BeginUpload, got {type(job.uploads).__name__}")
+    names = [*job.inputs]
+    for value in job.uploads:
         upload = check_instance(value, BeginUpload, name="upload")
-        if (upload.tenant, upload.job_id, upload.fence, upload.file) != (known.tenant, known.id, None, "input"):
-            raise InvalidInput("an upload of an order is for an input of its job")
+        if (upload.tenant, upload.job_id, upload.fence, upload.file) != (job.tenant, job.id, None, "input"):
+            raise InvalidInput("an upload of a new job must be for an input of that job")
         if upload.key is not None or not is_id(upload.id) or not upload.owner:
-            raise InvalidInput("an upload of an order has an id and an owner, and no key")
+            raise InvalidInput("an upload of a new job must have an ID and an owner, and no key")
         if upload.blob_id is not None:
             digest(upload.blob_id, name="id of a blob")
         names.append(file_name(upload.name))
     if len(names) > INPUTS_MAX:
-        raise InvalidInput(f"there are {len(names)} inputs; the most is {INPUTS_MAX}")
-    if len(set(names)) < len(names) or len({one.id for one in known.uploads}) < len(known.uploads):
-        raise InvalidInput("two inputs have the same name", hint="Give each a name of its own; nothing was changed.")
+        raise InvalidInput(f"a job must have at most {INPUTS_MAX} inputs, got {len(names)} inputs")
+    if len(set(names)) < len(names) or len({upload.id for upload in job.uploads}) < len(job.uploads):
+        raise InvalidInput("two inputs have the same name", hint="Use a different name for each. Nothing was changed.")
 
 
 def checked_new_jobs(values: object) -> tuple[NewJob, ...]:
-    """Orders that can be accepted together."""
-    given = check_list(values, name="orders")
-    if len(given) > BATCH_JOBS_MAX:
-        raise InvalidInput(f"there are {len(given)} jobs; the most at once is {BATCH_JOBS_MAX}")
-    checked = tuple([checked_new_job(value) for value in given])
-    if len(same := {order.id: order for order in checked}) < len(checked):
-        for known in checked:
-            if same[known.id] != known:
-                raise InvalidInput(f"two orders that differ have the id {known.id}", hint="Make orders with new_job.")
-    if any(order.after for order in checked):
+    """Return new jobs that can be enqueued together. Raises `InvalidInput` or `DependencyCycle`."""
+    new_jobs = check_list(values, name="orders")
+    if len(new_jobs) > BATCH_JOBS_MAX:
+        raise InvalidInput(f"at most {BATCH_JOBS_MAX} jobs can be enqueued in one call, got {len(new_jobs)} jobs")
+    checked = tuple([checked_new_job(value) for value in new_jobs])
+    if len(jobs_by_id := {job.id: job for job in checked}) < len(checked):
+        for job in checked:
+            if jobs_by_id[job.id] != job:
+                raise InvalidInput(f"two different jobs have the ID {job.id}", hint=NEW_JOB_HINT)
+    if any(job.after for job in checked):
         check_cycles(checked)
     return checked

@@ -1,4 +1,4 @@
-"""Definitions and pauses are records. Engines keep them at hand for orders, claims and settles."""
+"""The record kinds of definitions and pauses. Engines cache these records for enqueueing, claiming and settling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TYPES_MAX: Final = 10_000
 
 
 class PauseBody(msgspec.Struct, frozen=True):
-    """Who paused a type."""
+    """The body of a pause. `by` names who paused the type."""
 
     by: str | None = None
 
@@ -36,5 +36,5 @@ PAUSE_KIND: Final = RecordKind(
 
 
 def pause_from_record(record: Record[PauseBody]) -> Pause:
-    """Return the pause that a record stands for."""
+    """Return a record as a pause."""
     return Pause(type=record.name, since=record.created_at, by=record.body.by)

@@ -1,4 +1,4 @@
-"""The loop that removes finished jobs which have been kept long enough."""
+"""The loop that removes finished jobs whose retention has passed."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ingot.kernel.loops import Loop
 
 EVERY_SECONDS = 60.0
 BATCH_JOBS = 1000
-PAUSE_SECONDS = 0.05  # Others come first between two batches.
+PAUSE_SECONDS = 0.05  # Lets other commands run between two batches.
 
 
 class JobRetention(Loop):
-    """Removes in bounded batches, with a rest after each, so that a claim never waits for more than one of them."""
+    """Removes finished jobs in bounded batches with pauses, so that a claim waits for at most one batch."""
 
     name = "jobs.retention"
 
@@ -30,5 +30,5 @@ class JobRetention(Loop):
         return collected
 
     async def wait(self) -> None:
-        """Wait a little when there is more to remove, and otherwise until the next round."""
+        """Wait briefly if there are more jobs to remove, and otherwise until the next round."""
         await asyncio.sleep(PAUSE_SECONDS if self._more else EVERY_SECONDS)

@@ -1,4 +1,4 @@
-"""Which jobs ask for the same."""
+"""The key by which equivalent jobs are found."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from ingot.jobs.model import Definition, NewJob
 _decode = msgspec.json.Decoder().decode
 
 
-def reuse_key(definition: Definition, order: NewJob) -> bytes | None:
-    """Equal for jobs of a type that would do the same: same version, payload and inputs.
+def reuse_key(definition: Definition, job: NewJob) -> bytes | None:
+    """Return a digest of the definition's version, the payload and the inputs of a job.
 
-    `None` when the definition knows no reuse, or nobody knows what an input will be. One that is still to come is the
-    blob that is announced: an upload that brings other bytes fails, and its job with it. Inputs are pairs in the order
-    of their names. A payload that is a blob comes behind them.
+    Equivalent jobs of a type have equal keys. The key is `None` if the definition does not set `reuse`, or if the
+    content of an input is unknown. An input that is not uploaded yet counts with the blob ID that its upload announces,
+    because an upload of other bytes fails and cancels the job.
     """
     if not definition.reuse:
         return None
-    inputs = dict(order.inputs)
-    for upload in order.uploads:
+    inputs = dict(job.inputs)
+    for upload in job.uploads:
         if upload.blob_id is None:
             return None
         inputs[upload.name or ""] = upload.blob_id
-    blob = () if order.payload_blob is None else (order.payload_blob,)
-    asked = (definition.version, _decode(order.payload), sorted(inputs.items()), *blob)
-    return hashlib.sha256(msgspec.json.encode(asked, order="sorted")).digest()
+    payload_blob = () if job.payload_blob is None else (job.payload_blob,)
+    # PostgreSQL computes the same digest for jobs of applications, so the order of these values must not change.
+    key_values = (definition.version, _decode(job.payload), sorted(inputs.items()), *payload_blob)
+    return hashlib.sha256(msgspec.json.encode(key_values, order="sorted")).digest()
