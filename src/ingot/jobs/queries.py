@@ -1,4 +1,4 @@
-"""Looking at jobs: one, many, in numbers, and why they are where they are."""
+"""Queries about jobs: single jobs, lists, counts, logs, history and explanations."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ from ingot.kernel import validation
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, decode_cursor, encode_cursor
 from ingot.kernel.waits import wait_for
 
-PAGE_BYTES_MAX: Final = 4 * 1024 * 1024  # Of payloads, metadata and results; the last job of a page may go beyond.
+PAGE_BYTES_MAX: Final = 4 * 1024 * 1024  # Payloads, metadata and results of a page. Its last job may exceed this.
 FIRST_QUERY_JOBS_MAX: Final = 64
 POLL_SECONDS_MIN: Final = 0.1
 POLL_SECONDS_MAX: Final = 1.0
 
 
 class JobFilters(TypedDict, total=False):
-    """Which jobs are meant: those that fit every filter.
+    """Filters that select jobs. A job must match all of them.
 
-    Jobs made at `created_after` are meant, those made at `created_before` are not.
+    `created_after` is inclusive, `created_before` is exclusive.
     """
 
     status: JobStatus | None
@@ -69,35 +69,35 @@ class JobFilters(TypedDict, total=False):
 
 
 class JobQueries:
-    """The part of `Jobs` that changes nothing."""
+    """The methods of `Jobs` that only read."""
 
     def __init__(self, store: JobStore) -> None:
         self._store = store
-        self.job_followers = JobFollowers()  # Of jobs, until they are finished.
+        self.job_followers = JobFollowers()  # Callers that wait until a job is finished.
         self._closing = False
 
     async def get(self, tenant: str, job_id: str) -> Job:
-        """The job as it stands. Raises `JobNotFound`, for another tenant's job too."""
+        """Return the current state of a job. Raises `JobNotFound`, also for a job of another tenant."""
         job = await self._store.run(GetJob(tenant=checks.tenant_id(tenant), job_id=checks.job_id(job_id)))
         if job is None:
             raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
         return job
 
     async def wait(self, tenant: str, job_id: str, *, seconds: float) -> Job:
-        """The job once it is finished, or as it stands after so many seconds. Raises `JobNotFound`.
+        """Return the job when it is finished, or its state after `seconds`. Raises `JobNotFound`.
 
-        What ends in this process is told at once; what ends elsewhere is found by looking again.
+        A job that ends in this process is returned at once. A job that ends in another process is found by polling.
         """
         now = asyncio.get_running_loop().time
-        until = now() + validation.check_seconds(seconds, name="wait_seconds", maximum=checks.WAIT_SECONDS_MAX)
+        deadline = now() + validation.check_seconds(seconds, name="wait_seconds", maximum=checks.WAIT_SECONDS_MAX)
         pause = POLL_SECONDS_MIN
-        with self.job_followers.follow(job_id) as news:
+        with self.job_followers.follow(job_id) as woken:
             while True:
-                news.clear()
+                woken.clear()
                 job = await self.get(tenant, job_id)
-                if job.status in FINISHED or now() >= until or self._closing:
+                if job.status in FINISHED or now() >= deadline or self._closing:
                     return job
-                await wait_for(news, min(pause, until - now()))
+                await wait_for(woken, min(pause, deadline - now()))
                 pause = min(2 * pause, POLL_SECONDS_MAX)
 
     async def list(
@@ -108,27 +108,27 @@ class JobQueries:
         limit: int = PAGE_ROWS_DEFAULT,
         **filters: Unpack[JobFilters],
     ) -> Page[Job]:
-        """A page of a tenant's jobs that fit every filter given, newest first.
+        """Return a page of the jobs of a tenant that match all filters, newest first.
 
-        A page may be short although there are more. Raises `InvalidCursor` for a cursor of another list.
+        A page may be short although more jobs follow. Raises `InvalidCursor` for a cursor of another list.
         """
-        where = _job_filter(tenant, **filters)
-        bound_to = ("jobs", *(None if value is None else str(value) for value in msgspec.structs.astuple(where)))
+        job_filter = _job_filter(tenant, **filters)
+        bound_to = ("jobs", *(None if value is None else str(value) for value in msgspec.structs.astuple(job_filter)))
         before = (
             None if cursor is None else decode_cursor(validation.check_text(cursor, name="cursor"), bound_to=bound_to)
         )
-        jobs, position = await _read_page(self._store, where, before, check_limit(limit))
+        jobs, position = await _read_page(self._store, job_filter, before, check_limit(limit))
         return Page(items=jobs, next_cursor=None if position is None else encode_cursor(position, bound_to=bound_to))
 
     async def attempts(self, tenant: str, job_id: str) -> Sequence[Attempt]:
-        """The attempts of a job, oldest first. Raises `JobNotFound`."""
+        """Return the attempts of a job, oldest first. Raises `JobNotFound`."""
         attempts = await self._store.run(ListAttempts(tenant=checks.tenant_id(tenant), job_id=checks.job_id(job_id)))
         if not attempts:
             await self.get(tenant, job_id)
         return attempts
 
     async def log(self, tenant: str, job_id: str, *, attempt: int | None = None, after: int = 0) -> JobLog:
-        """What an attempt wrote from the character `after` on; without an `attempt`, the newest.
+        """Return the log of an attempt, by default the newest, from the character `after` on.
 
         Raises `JobNotFound` or `AttemptNotFound`.
         """
@@ -140,62 +140,68 @@ class JobQueries:
         )
         if log is None:
             job = await self.get(tenant, job_id)
-            raise AttemptNotFound(f"the job has had {job.attempts} attempts, and none with the number {attempt}")
+            raise AttemptNotFound(f"there is no attempt {attempt} of this job, which has had {job.attempts} attempts")
         return log
 
     async def files(self, tenant: str, job_id: str) -> Sequence[JobFile]:
-        """The files of a job, by kind and name. Raises `JobNotFound`."""
+        """Return the files of a job, ordered by kind and name. Raises `JobNotFound`."""
         return await self._store.run(ListJobFiles(tenant=checks.tenant_id(tenant), job_id=checks.job_id(job_id)))
 
     async def summary(self, tenant: str, **filters: Unpack[JobFilters]) -> Summary:
-        """Counts of a tenant's jobs that fit every filter given, by status.
+        """Count the jobs of a tenant that match all filters, by status.
 
-        By status and type they are exact. For the other filters a bounded number of jobs is looked at, newest first,
-        and `more` tells when there are others; how long work has been waiting is not told then.
+        With filters by status and type, the counts are exact. With other filters, a bounded number of jobs is examined,
+        newest first. Then `more` tells whether there may be others, and `oldest_queued_seconds` is `None`.
         """
-        where = _job_filter(tenant, **filters)
-        if where == JobFilter(tenant=where.tenant, status=where.status, type=where.type):
-            found = await self._store.run(SummarizeJobs(tenant=where.tenant, type=where.type))
+        job_filter = _job_filter(tenant, **filters)
+        if job_filter == JobFilter(tenant=job_filter.tenant, status=job_filter.status, type=job_filter.type):
+            summary = await self._store.run(SummarizeJobs(tenant=job_filter.tenant, type=job_filter.type))
         else:
-            fitting, more = await self._store.run(CountMatchingJobs(where=where))
-            counts = {each: fitting.get(each, 0) for each in JobStatus}
+            matching, more = await self._store.run(CountMatchingJobs(where=job_filter))
+            counts = {status: matching.get(status, 0) for status in JobStatus}
             running = counts[JobStatus.RUNNING]
-            found = Summary(counts=counts, running=running, oldest_queued_seconds=None, more=more)
-        return found if where.status is None else _narrow_to_status(where.status, found)
+            summary = Summary(counts=counts, running=running, oldest_queued_seconds=None, more=more)
+        return summary if job_filter.status is None else _narrow_to_status(job_filter.status, summary)
 
     async def depths(self) -> Sequence[Depth]:
-        """The jobs of all tenants by status, and how long the oldest ready of each has waited. Bounded in cost."""
+        """Count the jobs of all tenants by status, and measure how long the oldest ready job of each has waited.
+
+        The cost is bounded.
+        """
         return await self._store.run(ListQueueDepths(tenants_max=TENANTS_MAX, lanes_max=LANES_MAX))
 
     async def load(self) -> Load:
-        """How much the store has to do at this moment."""
+        """Measure the current load of the store."""
         return await self._store.measure_load()
 
     async def explain(self, tenant: str, job_id: str) -> Explanation:
-        """Why a job is not running, in words and as data. Raises `JobNotFound`."""
+        """Explain why a job is not running, as text and as data. Raises `JobNotFound`."""
         waiting = await self._store.run(GetWaitState(tenant=checks.tenant_id(tenant), job_id=checks.job_id(job_id)))
         if waiting is None:
             raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
         return explain(waiting)
 
     async def batch(self, tenant: str, batch: str) -> Batch:
-        """The jobs enqueued under this name, in numbers. Raises `BatchNotFound`."""
+        """Count the jobs of a batch. Raises `BatchNotFound`."""
         name = validation.check_length(
             validation.check_text(batch, name="batch"), name="batch", chars_max=checks.BATCH_CHARS_MAX
         )
-        found = await self._store.run(GetBatch(tenant=checks.tenant_id(tenant), batch=name))
-        if found is None:
+        counts = await self._store.run(GetBatch(tenant=checks.tenant_id(tenant), batch=name))
+        if counts is None:
             raise BatchNotFound(f"there is no batch {name!r} in this tenant")
-        return found
+        return counts
 
     async def preview_retention(self, tenant: str) -> Sequence[RetentionPreview]:
-        """What collections would remove of a tenant's finished jobs now, by type. Changes nothing."""
+        """Count the finished jobs of a tenant that collections would remove now, by type. Changes nothing."""
         return await self._store.run(PreviewRetention(tenant=checks.tenant_id(tenant)))
 
     async def history(
         self, tenant: str, *, type: str | None = None, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT
     ) -> Page[HistoryEntry]:
-        """A page of what is kept of a tenant's removed jobs, last finished first. Raises `InvalidCursor`."""
+        """Return a page of the history entries of a tenant's removed jobs, last finished first.
+
+        Raises `InvalidCursor`.
+        """
         tenant, type = checks.tenant_id(tenant), checks.filter_text(type, name="type")
         bound_to = ("history", tenant, type)
         before = (
@@ -207,21 +213,27 @@ class JobQueries:
         return Page(items=entries, next_cursor=None if position is None else encode_cursor(position, bound_to=bound_to))
 
     async def counts(self, tenant: str) -> Mapping[str, Mapping[JobStatus, int]]:
-        """Exact counts of a tenant's jobs by type and status. What there is none of is left out."""
+        """Count a tenant's jobs by type and status, exactly. Zeros are omitted."""
         return await self._store.run(CountJobs(tenant=checks.tenant_id(tenant)))
 
 
-async def _read_page(store: JobStore, where: JobFilter, before: str | None, limit: int) -> tuple[list[Job], str | None]:
-    """Read on until there are enough jobs, or enough bytes of them: first a few, then by what those weigh."""
+async def _read_page(
+    store: JobStore, job_filter: JobFilter, before: str | None, limit: int
+) -> tuple[list[Job], str | None]:
+    """Read jobs until there are `limit` jobs or `PAGE_BYTES_MAX` bytes of them.
+
+    The first query is small. The size of the next ones follows from the average size of the jobs read so far.
+    """
     jobs: list[Job] = []
-    weight, step = 0, min(limit, FIRST_QUERY_JOBS_MAX)
+    total_bytes, query_limit = 0, min(limit, FIRST_QUERY_JOBS_MAX)
     while True:
-        found, before = await store.run(ListJobs(where=where, before=before, limit=step))
-        jobs += found
-        weight += sum(len(job.payload) + len(job.metadata) + len(job.result) for job in found)
-        if before is None or len(found) < step or len(jobs) == limit or weight >= PAGE_BYTES_MAX:
+        query_jobs, before = await store.run(ListJobs(where=job_filter, before=before, limit=query_limit))
+        jobs += query_jobs
+        total_bytes += sum(len(job.payload) + len(job.metadata) + len(job.result) for job in query_jobs)
+        if before is None or len(query_jobs) < query_limit or len(jobs) == limit or total_bytes >= PAGE_BYTES_MAX:
             return jobs, before
-        step = min(limit - len(jobs), max(1, round((PAGE_BYTES_MAX - weight) * len(jobs) / max(1, weight))))
+        jobs_that_fit = round((PAGE_BYTES_MAX - total_bytes) * len(jobs) / max(1, total_bytes))
+        query_limit = min(limit - len(jobs), max(1, jobs_that_fit))
 
 
 def _job_filter(
@@ -234,7 +246,7 @@ def _job_filter(
     created_after: object = None,
     created_before: object = None,
 ) -> JobFilter:
-    """A filter whose every value can be used."""
+    """Return a filter whose fields are all valid."""
     return JobFilter(
         tenant=checks.tenant_id(tenant),
         status=None if status is None else checks.status(status),
@@ -247,7 +259,7 @@ def _job_filter(
 
 
 def _narrow_to_status(status: JobStatus, summary: Summary) -> Summary:
-    """What a summary tells about one status."""
+    """Reduce a summary to one status."""
     jobs = summary.counts[status]
     age = summary.oldest_queued_seconds if status is JobStatus.QUEUED else None
     running = jobs if status is JobStatus.RUNNING else 0

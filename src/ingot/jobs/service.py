@@ -1,4 +1,4 @@
-"""The jobs room's front: checks what comes in, makes one command of it, and hands it to the store."""
+"""The service for jobs. It validates arguments, turns each call into a command, and runs the command in the store."""
 
 from __future__ import annotations
 
@@ -65,17 +65,18 @@ from ingot.kernel.waits import wait_until
 from ingot.records.model import RecordChanged, RecordNotFound
 from ingot.records.service import Records
 
-CONFLICTS_MAX: Final = 50  # How often others may change a record first before we give up.
+CONFLICTS_MAX: Final = 50  # Number of tries to change a record that others change concurrently.
 
 T = TypeVar("T")
-A = TypeVar("A")
-C = TypeVar("C", AttemptHeartbeat, LogEntry, Settle)
+ResultT = TypeVar("ResultT")
+ItemT = TypeVar("ItemT", AttemptHeartbeat, LogEntry, Settle)
 
 
 class Jobs(JobQueries):
-    """Durable jobs: every call that returns has been committed and synced.
+    """Durable jobs. When a call returns, its changes are committed and synced.
 
-    A call that raises has changed nothing, except `OutcomeUnknown`; a call that is canceled may have been done.
+    A call that raises has changed nothing, unless it raises `OutcomeUnknown`. A call that is canceled may or may not
+    take effect.
     """
 
     def __init__(self, store: JobStore, *, lease_seconds: float) -> None:
@@ -84,8 +85,8 @@ class Jobs(JobQueries):
         self._waiters = ClaimWaiters()
         self.log_followers = JobFollowers()
         self._release_tasks: set[asyncio.Task[None]] = set()
-        self.draining_workers: frozenset[WorkerKey] = frozenset()  # The workers that get no more work.
-        self.cancel_listeners: list[Callable[[Job], None]] = []  # Who is told of running jobs that are to stop.
+        self.draining_workers: frozenset[WorkerKey] = frozenset()  # Workers that get no more jobs.
+        self.cancel_listeners: list[Callable[[Job], None]] = []  # Called with running jobs that have to stop.
         self._listeners: list[Listener] = []
         self._definitions = Records(store, DEFINITION_KIND)
         self._pauses = Records(store, PAUSE_KIND)
@@ -94,40 +95,40 @@ class Jobs(JobQueries):
 
     @property
     def waiting_claims(self) -> int:
-        """How many claims are under way with a wait, or wait."""
+        """The number of claims that were called with a wait and have not returned."""
         return len(self._waiters)
 
     async def close(self) -> None:
-        """End waiting claims, and give back the jobs of claims whose callers went away. The store stays open."""
+        """End waiting claims, and release the jobs of canceled claims. The store stays open."""
         self.stop_waiting()
         while self._release_tasks:
             await asyncio.wait(self._release_tasks)
 
     def coalesce_commands(self) -> None:
-        """Many callers ask at once from now on, as those of a server do."""
+        """Gather concurrent commands into batches from now on. A server calls this, because it has many callers."""
         self._store.coalesce_commands()
 
     def stop_waiting(self) -> None:
-        """End waiting claims, and let no others wait."""
+        """End all waiting calls, and let later calls return without waiting."""
         self._closing = True
         self._waiters.wake_all()
         self.job_followers.wake_all()
 
     def end_tenant_waits(self, tenant: str) -> None:
-        """The tenant was removed: claims that wait for its work find that out now."""
+        """Wake the waiting claims of a removed tenant, so that they fail at once."""
         self._waiters.wake_tenant(tenant)
 
     def set_draining_workers(self, workers: Iterable[WorkerKey]) -> None:
-        """Give these workers no more work, and no others: what they wait for is answered empty now."""
-        before, self.draining_workers = self.draining_workers, frozenset(workers)
-        self._waiters.wake_workers(self.draining_workers - before)
+        """Replace the set of workers that get no more jobs. Their waiting claims return empty now."""
+        previous, self.draining_workers = self.draining_workers, frozenset(workers)
+        self._waiters.wake_workers(self.draining_workers - previous)
 
     def listen(self, listener: Listener) -> None:
-        """Tell this what happens to jobs from now on."""
+        """Report to this listener what happens to jobs from now on."""
         self._listeners.append(listener)
         self._store.add_listener(listener)
 
-    # -- asking for work ------------------------------------------------------------------------------------
+    # -- enqueueing -----------------------------------------------------------------------------------------
 
     async def enqueue(self, tenant: str, type: str, payload: object = None, **options: Unpack[JobOptions]) -> Enqueued:
         """Accept one job. `payload` and `metadata` are JSON values, or `bytes` of JSON text kept as received.
@@ -135,22 +136,22 @@ class Jobs(JobQueries):
         Raises `InvalidInput`, `PayloadTooLarge`, `TenantNotFound`, `ParentNotFound`, `IdempotencyMismatch`,
         `DuplicateJob`, `JobLimitExceeded`, `RateLimited`, `BlobNotFound` or `QuotaExceeded`.
         """
-        order = new_job(tenant, type, payload, **options)
-        (enqueued,) = await self._enqueue((order,))
+        job = new_job(tenant, type, payload, **options)
+        (enqueued,) = await self._enqueue((job,))
         return enqueued
 
     async def enqueue_many(self, orders: Iterable[NewJob]) -> list[Enqueued]:
-        """Accept many jobs made with `new_job`, all or none. Raises as `enqueue` does."""
-        checked = checked_new_jobs(orders)
-        return await self._enqueue(checked) if checked else []
+        """Accept many jobs created with `new_job`, all or none. Raises as `enqueue` does."""
+        new_jobs = checked_new_jobs(orders)
+        return await self._enqueue(new_jobs) if new_jobs else []
 
-    async def _enqueue(self, orders: Sequence[NewJob]) -> list[Enqueued]:
-        made = await self._store.run(Enqueue(jobs=orders))
+    async def _enqueue(self, new_jobs: Sequence[NewJob]) -> list[Enqueued]:
+        results = await self._store.run(Enqueue(jobs=new_jobs))
         for listener in self._listeners:
-            _notify(listener.enqueued, made)
-        return made
+            _notify(listener.enqueued, results)
+        return results
 
-    # -- doing work -----------------------------------------------------------------------------------------
+    # -- claiming and settling ------------------------------------------------------------------------------
 
     async def claim(
         self,
@@ -163,10 +164,10 @@ class Jobs(JobQueries):
         host: str | None = None,
         pid: int | None = None,
     ) -> list[Claim]:
-        """Lease up to `limit` due jobs of these types; with none due, wait up to `wait_seconds` for some.
+        """Lease up to `limit` due jobs of these types. If none is due, wait up to `wait_seconds` for jobs.
 
-        `tenant=None` serves all tenants. The answer is empty only after the whole wait, when we are closing, or at once
-        when the worker is draining.
+        `tenant=None` claims jobs of all tenants. The result is empty only after the whole wait, while the service is
+        closing, or at once if the worker is draining.
         """
         validation.check_seconds(wait_seconds, name="wait_seconds", maximum=checks.WAIT_SECONDS_MAX)
         command = ClaimJobs(
@@ -180,15 +181,15 @@ class Jobs(JobQueries):
             if pid is None
             else validation.check_integer(pid, name="pid", minimum=0, maximum=validation.NUMBER_MAX),
         )
-        key = tenant, command.worker_id
+        worker_key = tenant, command.worker_id
         claims: list[Claim] = []
         if wait_seconds == 0:
-            return claims if key in self.draining_workers else await self._claim_once(command)
+            return claims if worker_key in self.draining_workers else await self._claim_once(command)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
         waiter = self._waiters.add(command.types, tenant, command.worker_id)
         try:
-            while key not in self.draining_workers and not (claims := await self._try_claim(command, waiter)):
+            while worker_key not in self.draining_workers and not (claims := await self._try_claim(command, waiter)):
                 if loop.time() >= deadline or self._closing:
                     break
                 await wait_until(waiter.woken, deadline)
@@ -197,36 +198,36 @@ class Jobs(JobQueries):
             self._waiters.remove(waiter)
 
     async def _try_claim(self, command: ClaimJobs, waiter: ClaimWaiter) -> list[Claim]:
-        """Look for work. News that this look did not use, because it found other work or failed, goes to others."""
-        news, waiter.pending_hint = waiter.pending_hint, None
+        """Claim once. If the claim failed or got other jobs than those it was woken for, wake another claim."""
+        hint, waiter.pending_hint = waiter.pending_hint, None
         waiter.woken.clear()
-        used = False
+        is_hint_used = False
         try:
             claims = await self._claim_once(command)
-            used = not claims or any((claim.job.tenant, claim.job.type) == news for claim in claims)
+            is_hint_used = not claims or any((claim.job.tenant, claim.job.type) == hint for claim in claims)
             return claims
         finally:
-            if news is not None and not used:
-                self._waiters.wake(*news, 1)
+            if hint is not None and not is_hint_used:
+                self._waiters.wake(*hint, 1)
 
     async def _claim_once(self, command: ClaimJobs) -> list[Claim]:
-        """Claim; and when the caller goes away meanwhile, give back what nobody will work on."""
-        answer = asyncio.ensure_future(self._store.run(command))
+        """Claim without waiting. If the caller is canceled, release the claimed jobs in the background."""
+        claiming = asyncio.ensure_future(self._store.run(command))
         try:
-            claims = await asyncio.shield(answer)
+            claims = await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            giving_back = asyncio.create_task(self._release_claims(answer))
-            self._release_tasks.add(giving_back)
-            giving_back.add_done_callback(self._release_tasks.discard)
+            release_task = asyncio.create_task(self._release_claims(claiming))
+            self._release_tasks.add(release_task)
+            release_task.add_done_callback(self._release_tasks.discard)
             raise
         if claims:
             for listener in self._listeners:
                 _notify(listener.claimed, claims)
         return claims
 
-    async def _release_claims(self, answer: asyncio.Future[list[Claim]]) -> None:
-        with suppress(IngotError):  # What a failing store keeps is swept when its lease runs out.
-            if claims := await answer:
+    async def _release_claims(self, claiming: asyncio.Future[list[Claim]]) -> None:
+        with suppress(IngotError):  # Jobs that cannot be released are swept when their leases expire.
+            if claims := await claiming:
                 settles = [Settle(job_id=claim.job.id, fence=claim.fence, outcome=Release()) for claim in claims]
                 await self._store.run(SettleJobs(settles=settles))
 
@@ -239,10 +240,10 @@ class Jobs(JobQueries):
         tenant: str | None = None,
         worker: str | None = None,
     ) -> Heartbeat:
-        """Renew the lease and note progress. Raises `LeaseLost`, `JobNotFound` or `InvalidInput`."""
+        """Renew the lease of an attempt and store its progress. Raises `LeaseLost`, `JobNotFound` or `InvalidInput`."""
         beat = self.beat(job_id, fence, progress=progress, tenant=tenant, worker=worker)
-        (answer,) = await self.heartbeat_many([beat])
-        return _value_or_raise(answer)
+        (result,) = await self.heartbeat_many([beat])
+        return _value_or_raise(result)
 
     def beat(
         self,
@@ -253,22 +254,22 @@ class Jobs(JobQueries):
         tenant: str | None = None,
         worker: str | None = None,
     ) -> AttemptHeartbeat:
-        """One entry of `heartbeat_many`."""
-        known = checks.progress(progress)
+        """Create an entry for `heartbeat_many`."""
+        progress = checks.progress(progress)
         return AttemptHeartbeat(
             job_id=job_id,
             fence=fence,
             lease=self._lease_micros,
             tenant=tenant,
             worker=worker,
-            percent=None if known is None else known.percent,
-            stage=None if known is None else known.stage,
+            percent=None if progress is None else progress.percent,
+            stage=None if progress is None else progress.stage,
         )
 
     async def heartbeat_many(self, beats: Iterable[AttemptHeartbeat]) -> list[Heartbeat | IngotError]:
-        """Renew many leases; each has its own answer, a heartbeat or the error it met."""
-        _, answers = await self._run_each("beats", beats, checked_heartbeat, RenewLeases)
-        return answers
+        """Renew many leases. Returns one result or error for each, in order; an error does not affect the others."""
+        _, results = await self._run_each("beats", beats, checked_heartbeat, RenewLeases)
+        return results
 
     async def append_log(
         self,
@@ -280,68 +281,70 @@ class Jobs(JobQueries):
         tenant: str | None = None,
         worker: str | None = None,
     ) -> int:
-        """Append text to the log of an attempt, and tell how many characters it has written in all.
+        """Append text to the log of an attempt, and return the total number of characters of the log.
 
-        `offset` is how many it had sent before, so that the same call again adds nothing. Raises `LeaseLost`,
+        `offset` is the number of characters sent before. With it, a repeated call adds nothing. Raises `LeaseLost`,
         `JobNotFound` or `InvalidInput`.
         """
         entry = LogEntry(job_id=job_id, fence=fence, text=text, offset=offset, tenant=tenant, worker=worker)
-        (answer,) = await self.append_logs([entry])
-        return _value_or_raise(answer)
+        (result,) = await self.append_logs([entry])
+        return _value_or_raise(result)
 
     async def append_logs(self, entries: Iterable[LogEntry]) -> list[int | IngotError]:
-        """Append to the logs of many attempts; each has its own answer, and one that fails stops no other."""
-        good, answers = await self._run_each("entries", entries, checked_log_entry, AppendLogs)
-        for entry in good:
+        """Append to the logs of many attempts. Returns one result or error for each, as `heartbeat_many` does."""
+        valid_entries, results = await self._run_each("entries", entries, checked_log_entry, AppendLogs)
+        for entry in valid_entries:
             self.log_followers.wake(entry.job_id)
-        return answers
+        return results
 
     async def settle(
         self, job_id: str, fence: int, outcome: Outcome, *, tenant: str | None = None, worker: str | None = None
     ) -> Settled:
         """Record how an attempt ended. Raises `LeaseLost`, `JobNotFound`, `OutputMissing` or `InvalidInput`."""
         settle = Settle(job_id=job_id, fence=fence, outcome=outcome, tenant=tenant, worker=worker)
-        (answer,) = await self.settle_many([settle])
-        return _value_or_raise(answer)
+        (result,) = await self.settle_many([settle])
+        return _value_or_raise(result)
 
     async def settle_many(self, settles: Iterable[Settle]) -> list[Settled | IngotError]:
-        """Record how many attempts ended; each has its own answer, and one that fails stops no other."""
-        good, answers = await self._run_each("settles", settles, checked_settle, SettleJobs)
-        if answers:
+        """Record the outcomes of many attempts. Returns one result or error for each, as `heartbeat_many` does."""
+        valid_settles, results = await self._run_each("settles", settles, checked_settle, SettleJobs)
+        if results:
             for listener in self._listeners:
-                _notify(listener.settled, answers)
-        for settle in good:
+                _notify(listener.settled, results)
+        for settle in valid_settles:
             self.job_followers.wake(settle.job_id)
-        return answers
+        return results
 
     async def _run_each(
         self,
         name: str,
-        calls: Iterable[C],
-        check: Callable[[object], C],
-        command: Callable[..., Command[list[A | IngotError]]],
-    ) -> tuple[list[C], list[A | IngotError]]:
-        """Run the calls that pass their check as one command, in its field `name`.
+        items: Iterable[ItemT],
+        check: Callable[[object], ItemT],
+        command: Callable[..., Command[list[ResultT | IngotError]]],
+    ) -> tuple[list[ItemT], list[ResultT | IngotError]]:
+        """Run one command with the items that are valid, in its field `name`.
 
-        Return them, and an answer for each call in order: what the command answered, or the error that its check met.
+        Returns the valid items, and for each item, in order, the result of the command or the error of its check.
         """
-        given = validation.check_list(calls, name=name)
-        if given:
-            validation.check_integer(len(given), name=f"the number of {name}", minimum=1, maximum=checks.BATCH_JOBS_MAX)
-        checked: list[C | IngotError] = []
-        for call in given:
+        given_items = validation.check_list(items, name=name)
+        if given_items:
+            validation.check_integer(
+                len(given_items), name=f"the number of {name}", minimum=1, maximum=checks.BATCH_JOBS_MAX
+            )
+        items_or_errors: list[ItemT | IngotError] = []
+        for item in given_items:
             try:
-                checked.append(check(call))
+                items_or_errors.append(check(item))
             except IngotError as error:
-                checked.append(error)
-        good = [call for call in checked if not isinstance(call, IngotError)]
-        answers = iter(await self._store.run(command(**{name: good})) if good else ())
-        return good, [next(answers) if not isinstance(call, IngotError) else call for call in checked]
+                items_or_errors.append(error)
+        valid_items = [item for item in items_or_errors if not isinstance(item, IngotError)]
+        results = iter(await self._store.run(command(**{name: valid_items})) if valid_items else ())
+        return valid_items, [next(results) if not isinstance(item, IngotError) else item for item in items_or_errors]
 
     async def complete(self, claim: Claim, result: object = None, *, outputs: Iterable[str] = ()) -> Settled:
-        """The work is done; `result` is a JSON value, or `bytes` of JSON text.
+        """Settle an attempt as succeeded. `result` is a JSON value, or `bytes` of JSON text.
 
-        Raises `OutputMissing` when one of the `outputs` was not uploaded for this attempt.
+        Raises `OutputMissing` if one of the `outputs` was not uploaded for this attempt.
         """
         claim = checks.claim(claim)
         return await self.settle(claim.job.id, claim.fence, done_outcome(result, outputs))
@@ -349,43 +352,42 @@ class Jobs(JobQueries):
     async def fail(
         self, claim: Claim, error: str | BaseException, *, retry: bool = True, exit_code: int | None = None
     ) -> Settled:
-        """The work failed. It is tried again later, unless `retry` is false or its attempts are used up."""
+        """Settle an attempt as failed. The job is retried unless `retry` is false or its attempts are used up."""
         claim = checks.claim(claim)
         outcome = Failed(error=checks.error_text(error), retry=retry, exit_code=exit_code)
         return await self.settle(claim.job.id, claim.fence, outcome)
 
     async def snooze(self, claim: Claim, delay: timedelta | float) -> Settled:
-        """Not now: try again after the delay. Counts against nothing."""
+        """End an attempt, and run the job again after the delay. Counts against nothing."""
         claim = checks.claim(claim)
         return await self.settle(claim.job.id, claim.fence, Snooze(delay=checks.delay(delay)))
 
     async def release(self, claim: Claim) -> Settled:
-        """Give the job back unfinished. Counts against nothing."""
+        """Give a job back unfinished. Counts against nothing."""
         claim = checks.claim(claim)
         return await self.settle(claim.job.id, claim.fence, Release())
 
     async def give_back(self, worker: str, *, tenant: str | None = None) -> int:
-        """Release all that a worker runs, or all instances of a credential do, of one tenant or of all.
+        """Release all running jobs of a worker, or of all instances of a worker credential, and return their number.
 
-        Counts against nothing.
-
-        Answers how many jobs those were. It is for workers that are put out: they have no say in these jobs any more.
+        `tenant=None` releases jobs of all tenants. Counts against nothing. This is for workers whose credential was
+        replaced or disabled: afterwards they can no longer change these jobs.
         """
         checks.worker_id(worker)
         checks.optional_tenant_id(tenant)
-        given_back = 0
+        released = 0
         while leases := await self._store.run(ListLeases(worker=worker, tenant=tenant, limit=checks.BATCH_JOBS_MAX)):
             settles = [Settle(job_id=job_id, fence=fence, outcome=Release()) for job_id, fence in leases]
-            answers = await self._store.run(SettleJobs(settles=settles))
-            given_back += sum(isinstance(answer, Settled) for answer in answers)
-        return given_back
+            results = await self._store.run(SettleJobs(settles=settles))
+            released += sum(isinstance(result, Settled) for result in results)
+        return released
 
-    # -- files of work --------------------------------------------------------------------------------------
+    # -- files of running jobs ------------------------------------------------------------------------------
 
     async def get_running_job(
         self, job_id: str, fence: int, *, tenant: str | None = None, worker: str | None = None
     ) -> RunningJob:
-        """The job whose attempt runs under this fence. Raises `JobNotFound` or `LeaseLost`."""
+        """Return the job that is running under this fence. Raises `JobNotFound` or `LeaseLost`."""
         checks.job_id(job_id)
         return await self._store.run(
             FindRunningJob(job_id=job_id, fence=checks.fence(fence), tenant=tenant, worker=worker)
@@ -401,7 +403,7 @@ class Jobs(JobQueries):
         tenant: str | None = None,
         worker: str | None = None,
     ) -> tuple[JobFile, Content]:
-        """An input, the payload or a checkpoint of the job whose attempt runs under this fence.
+        """Return an input, the payload or a checkpoint of the job that is running under this fence.
 
         Raises `JobNotFound`, `LeaseLost` or `FileNotFound`.
         """
@@ -410,14 +412,14 @@ class Jobs(JobQueries):
             OpenJobFile(job_id=job_id, fence=checks.fence(fence), kind=kind, name=name, tenant=tenant, worker=worker)
         )
 
-    # -- steering work --------------------------------------------------------------------------------------
+    # -- canceling, retrying and rescheduling ---------------------------------------------------------------
 
     async def cancel(self, tenant: str, job_id: str) -> Job:
-        """Stop a waiting job at once, ask a running one to stop. Raises `JobNotFound` or `JobFinished`."""
+        """Cancel a waiting job at once, or request a running job to stop. Raises `JobNotFound` or `JobFinished`."""
         job = await self._store.run(CancelJob(tenant=checks.tenant_id(tenant), job_id=checks.job_id(job_id)))
         if job.cancel_requested:
-            for tell in self.cancel_listeners:
-                tell(job)
+            for listener in self.cancel_listeners:
+                listener(job)
         self.job_followers.wake(job.id)
         return job
 
@@ -456,7 +458,7 @@ class Jobs(JobQueries):
         max_attempts: int | None = None,
         tags: Iterable[str] | None = None,
     ) -> Job:
-        """Change a waiting job; tags can be changed in any state. Raises `JobNotFound` or `JobNotQueued`."""
+        """Change a waiting job, or the tags of any job. Raises `JobNotFound` or `JobNotQueued`."""
         return await self._store.run(
             ChangeJob(
                 tenant=checks.tenant_id(tenant),
@@ -469,89 +471,90 @@ class Jobs(JobQueries):
         )
 
     async def maintain(self) -> MaintenanceResult:
-        """Promote due work and sweep expired leases now; the maintenance loop does this by itself."""
+        """Promote due jobs and sweep expired leases now. The maintenance loop does this automatically."""
         return await self._store.run(MaintainJobs())
 
     async def collect(self, limit: int = 1000) -> JobCollectionResult:
-        """Remove finished jobs that have been kept long enough now; the retention loop does this by itself."""
-        most = checks.COLLECT_JOBS_MAX
-        return await self._store.run(
-            CollectJobs(limit=validation.check_integer(limit, name="limit", minimum=1, maximum=most))
-        )
+        """Remove finished jobs whose retention has passed now. The retention loop does this automatically."""
+        limit = validation.check_integer(limit, name="limit", minimum=1, maximum=checks.COLLECT_JOBS_MAX)
+        return await self._store.run(CollectJobs(limit=limit))
 
     # -- pausing ----------------------------------------------------------------------------------------
 
     async def pause(self, tenant: str, type: str, *, by: str | None = None, act: Act | None = None) -> Pause:
-        """Hand out no more jobs of this type; those that run go on, new ones are accepted. Again changes nothing."""
+        """Hand out no more jobs of this type. Running jobs continue, and new jobs are accepted.
+
+        Pausing again changes nothing.
+        """
         body = PauseBody(by=checks.short_text(by, name="by"))
         for _ in range(CONFLICTS_MAX):
             try:
-                made = await self._pauses.put(checks.tenant_id(tenant), type, body, if_version=0, act=act)
+                record = await self._pauses.put(checks.tenant_id(tenant), type, body, if_version=0, act=act)
             except RecordChanged:
-                with suppress(RecordNotFound):  # It was resumed at this moment.
+                with suppress(RecordNotFound):  # The type was resumed in the meantime, so try again.
                     return pause_from_record(await self._pauses.get(tenant, type))
             else:
-                return pause_from_record(made)
+                return pause_from_record(record)
         raise StoreBusy
 
     async def resume(self, tenant: str, type: str, *, act: Act | None = None) -> None:
-        """Hand out jobs of this type again. Again changes nothing."""
+        """Hand out jobs of this type again. Resuming again changes nothing."""
         with suppress(RecordNotFound):
             await self._pauses.delete(checks.tenant_id(tenant), type, act=act)
 
     async def pauses(self, tenant: str) -> Sequence[Pause]:
-        """The types that are paused, by type."""
+        """Return the pauses of a tenant, ordered by type."""
         return [pause_from_record(record) for record in await self._pauses.all(checks.tenant_id(tenant))]
 
     # -- definitions ----------------------------------------------------------------------------------------
 
     async def define(self, definition: Definition, *, act: Act | None = None) -> Definition:
-        """Make or replace the definition of a type, for one tenant or for all."""
-        wanted = checks.definition(definition)
-        return (await self._definitions.put(wanted.tenant, wanted.type, wanted, act=act)).body
+        """Create or replace the definition of a type, for one tenant or for all tenants."""
+        definition = checks.definition(definition)
+        return (await self._definitions.put(definition.tenant, definition.type, definition, act=act)).body
 
     async def ensure_definition(self, definition: Definition, *, act: Act | None = None) -> Definition:
-        """Have a definition of a type for all tenants, and answer it.
+        """Ensure that a type has a definition for all tenants, and return the definition.
 
-        It is made as this one when there is none. One that is there stays, but for a version that is lower than this.
-        A change that somebody else makes at the same time is kept.
+        If there is none, this one is created. An existing definition is kept, except that a version lower than this one
+        is raised. Concurrent changes by others are kept.
         """
-        wanted = checks.definition(definition)
-        if wanted.tenant is not None:
-            raise InvalidInput("a definition that is ensured is for all tenants", hint="Leave out the tenant.")
+        required = checks.definition(definition)
+        if required.tenant is not None:
+            raise InvalidInput("ensure_definition only accepts definitions for all tenants", hint="Leave tenant unset.")
         for _ in range(CONFLICTS_MAX):
-            version, known = 0, None
+            version, existing = 0, None
             with suppress(RecordNotFound):
-                record = await self._definitions.get(None, wanted.type)
-                version, known = record.version, record.body
-            if (best := ensured_definition(known, wanted)) == known:
-                return best
+                record = await self._definitions.get(None, required.type)
+                version, existing = record.version, record.body
+            if (ensured := ensured_definition(existing, required)) == existing:
+                return ensured
             with suppress(RecordChanged):
-                return (await self._definitions.put(None, wanted.type, best, if_version=version, act=act)).body
+                return (await self._definitions.put(None, required.type, ensured, if_version=version, act=act)).body
         raise StoreBusy
 
     async def definition(self, type: str, *, tenant: str | None = None) -> Definition:
-        """The definition that holds for a type: the tenant's own, the one for all, or the defaults."""
+        """Return the definition that applies to a type: the tenant's own, the one for all tenants, or the defaults."""
         for owner in dict.fromkeys((checks.optional_tenant_id(tenant), None)):
             with suppress(RecordNotFound):
                 return (await self._definitions.get(owner, type)).body
         return Definition(type=type)
 
     async def definitions(self, *, tenant: str | None = None) -> Sequence[Definition]:
-        """The stored definitions a tenant can see, by type."""
-        own = [] if tenant is None else await self._definitions.all(checks.tenant_id(tenant))
-        found = [record.body for record in (*await self._definitions.all(None), *own)]
-        return sorted(found, key=lambda one: one.type)
+        """Return the stored definitions that a tenant can see, ordered by type."""
+        own_records = [] if tenant is None else await self._definitions.all(checks.tenant_id(tenant))
+        definitions = [record.body for record in (*await self._definitions.all(None), *own_records)]
+        return sorted(definitions, key=lambda definition: definition.type)
 
 
-def _notify(tell: Callable[[T], None], news: T) -> None:
+def _notify(callback: Callable[[T], None], value: T) -> None:
     try:
-        tell(news)
-    except Exception as error:  # What was done is done, whoever failed to hear of it.
+        callback(value)
+    except Exception as error:  # The change is already durable, so a failing listener must not fail the call.
         report("listener_failed", error)
 
 
-def _value_or_raise(answer: T | IngotError) -> T:
-    if isinstance(answer, IngotError):
-        raise answer
-    return answer
+def _value_or_raise(result: T | IngotError) -> T:
+    if isinstance(result, IngotError):
+        raise result
+    return result

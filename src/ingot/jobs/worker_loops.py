@@ -1,4 +1,4 @@
-"""The loops that watch over workers: what others did about them, and who has gone silent."""
+"""Loops for workers: polling for changes by other processes, and marking silent workers as offline."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ingot.jobs.workers import Workers
 from ingot.kernel.loops import Loop
 
 POLL_SECONDS: Final = 1.0
-POLL_COST_FACTOR: Final = 20  # Looks take no more than this share of the time, however many wait.
+POLL_COST_FACTOR: Final = 20  # Polling takes at most about 1/20 of the time, however many heartbeats wait.
 MAINTENANCE_SECONDS_MAX: Final = 15.0
 
 
 class HeartbeatPoller(Loop):
-    """Looks about once a second what others did, for all heartbeats that wait together."""
+    """Polls about once a second for changes by other processes, for all waiting heartbeats together."""
 
     name = "jobs.worker_watch"
 
@@ -27,19 +27,22 @@ class HeartbeatPoller(Loop):
         self._last_poll_seconds = 0.0
 
     async def run_once(self) -> None:
-        """One look."""
-        began = time.monotonic()
+        """Poll once."""
+        started_at = time.monotonic()
         await self._workers.poll()
-        self._last_poll_seconds = time.monotonic() - began
+        self._last_poll_seconds = time.monotonic() - started_at
 
     async def wait(self) -> None:
-        """Wait until the next look, a little longer each time by chance; without others, until somebody waits."""
+        """Wait until the next poll, with random variation.
+
+        If no other process writes to the store, wait until there is a waiting heartbeat.
+        """
         await asyncio.sleep(max(POLL_SECONDS, self._last_poll_seconds * POLL_COST_FACTOR) * random.uniform(1.0, 1.1))
         await self._workers.wait_until_poll_needed()
 
 
 class WorkerMaintenance(Loop):
-    """Takes workers that have gone silent for offline."""
+    """Marks silent workers as offline, and removes those that have been offline for long."""
 
     name = "jobs.worker_tending"
 
@@ -48,11 +51,11 @@ class WorkerMaintenance(Loop):
         self._workers = workers
 
     async def run_once(self) -> WorkerMaintenanceResult:
-        """One round; as long as there are more, the next follows at once."""
-        while (tended := await self._workers.maintain()).more:
+        """Process all silent workers, and return the result of the last step."""
+        while (result := await self._workers.maintain()).more:
             pass
-        return tended
+        return result
 
     async def wait(self) -> None:
-        """Wait a part of the time after which a worker is silent."""
+        """Wait until the next round, with random variation."""
         await asyncio.sleep(min(MAINTENANCE_SECONDS_MAX, self._workers.heartbeat_seconds) * random.uniform(1.0, 1.2))

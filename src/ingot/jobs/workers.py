@@ -1,4 +1,4 @@
-"""Workers: they register, are heard of again and again, and go."""
+"""The service for workers: registration, heartbeats, draining, removal and lists."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, Page, check_lim
 from ingot.kernel.waits import wait_until
 
 BEATS_PER_LEASE: Final = 3
-GRACE_SECONDS: Final = 15.0  # The answer to a claim may be on its way for so long.
+GRACE_SECONDS: Final = 15.0  # Time for the response of a claim to reach the worker before its jobs are released.
 RECORD_SEEN_SECONDS: Final = 5.0
 REPEAT_NOTICE_SECONDS: Final = 10.0
 REPORTED_WORKERS_MAX: Final = 10_000
@@ -52,13 +52,13 @@ REMOVE_OFFLINE_SECONDS: Final = 30 * 86_400.0
 REMOVE_JOBS_MAX: Final = 1000
 MAINTAIN_WORKERS_MAX: Final = 500
 COUNT_WORKERS_MAX: Final = 10_000
-WORKER_ID_HINT: Final = "It is the id of a credential, or that, one / and the name of an instance."
+WORKER_ID_HINT: Final = "Use the ID of a worker credential, optionally followed by / and an instance name without a /."
 
 Notice = tuple[str, str, int]
 
 
 class HeartbeatWaiter(msgspec.Struct, eq=False):
-    """A heartbeat that waits for something to be told, and what it was told so far."""
+    """A heartbeat that waits for a notice, with its current answer."""
 
     worker_key: WorkerKey
     job_ids: frozenset[str]
@@ -68,7 +68,7 @@ class HeartbeatWaiter(msgspec.Struct, eq=False):
 
 
 class Workers:
-    """The workers of this store."""
+    """Registers workers, and answers their heartbeats."""
 
     def __init__(self, store: WorkerStore, jobs: Jobs, *, lease_seconds: float) -> None:
         self._store = store
@@ -86,23 +86,23 @@ class Workers:
 
     @property
     def waiting_heartbeats(self) -> int:
-        """How many heartbeats are under way or wait."""
+        """The number of heartbeats that have not returned."""
         return len(self._waiters)
 
     def stop_waiting(self) -> None:
-        """End waiting heartbeats, and let no others wait."""
+        """End waiting heartbeats, and let later ones return without waiting."""
         self._closing = True
-        for listener in self._waiters.values():
-            listener.woken.set()
+        for waiter in self._waiters.values():
+            waiter.woken.set()
 
     def end_tenant_waits(self, tenant: str) -> None:
-        """The tenant was removed: heartbeats of its workers wait no longer."""
-        for listener in self._waiters.values():
-            if listener.worker_key[0] == tenant:
-                listener.closed = True
-                listener.woken.set()
+        """End the waiting heartbeats of a removed tenant's workers."""
+        for waiter in self._waiters.values():
+            if waiter.worker_key[0] == tenant:
+                waiter.closed = True
+                waiter.woken.set()
 
-    # -- what workers say -----------------------------------------------------------------------------------
+    # -- calls of workers -----------------------------------------------------------------------------------
 
     async def register(
         self,
@@ -115,7 +115,7 @@ class Workers:
         metadata: object = None,
         by: str | None = None,
     ) -> RegisteredWorker:
-        """Keep a worker; again brings it online again. `tenant=None` is one that serves all tenants.
+        """Register a worker, or bring a registered worker online again. `tenant=None` registers a shared worker.
 
         Raises `InvalidInput` or `TenantNotFound`.
         """
@@ -140,46 +140,47 @@ class Workers:
         *,
         wait_seconds: float = 0,
     ) -> HeartbeatAnswer:
-        """Renew what a worker names, made with `Jobs.beat`; what it holds and does not name is given back.
+        """Renew the leases that a worker names, and release its other jobs. `beats` are created with `Jobs.beat`.
 
-        With nothing to be told, wait up to `wait_seconds` for something: a job that is to stop, one that is lost, or
-        that it is to take no more. What was just told is no news. Raises `WorkerNotFound` or `InvalidInput`.
+        If there is no notice for the worker, wait up to `wait_seconds` for one: a job that has to stop, a lost job, or
+        a drain. A notice that was reported a moment ago does not end the wait. Raises `WorkerNotFound` or
+        `InvalidInput`.
         """
         validation.check_seconds(wait_seconds, name="wait_seconds", maximum=checks.WAIT_SECONDS_MAX)
-        named = _check_heartbeats(beats)
+        checked_beats = _check_heartbeats(beats)
         command = WorkerHeartbeat(
             tenant=checks.optional_tenant_id(tenant),
             worker_id=checks.worker_id(worker_id),
-            beats=_valid_heartbeats(named, tenant),
+            beats=_valid_heartbeats(checked_beats, tenant),
             grace=round(self.grace_seconds * MICROS),
             record_seen_after=round(min(RECORD_SEEN_SECONDS, self._lease_seconds / 4) * MICROS),
         )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(wait_seconds, self.heartbeat_seconds)
-        listener = self._add_waiter((tenant, worker_id), command.beats)
+        waiter = self._add_waiter((tenant, worker_id), command.beats)
         try:
-            heard = listener.answer = _complete_answer(named, await self._store.run(command))
-            if heard.drain and listener.worker_key not in self._jobs.draining_workers:
-                self._record_drain(listener.worker_key, draining=True)
+            answer = waiter.answer = _complete_answer(checked_beats, await self._store.run(command))
+            if answer.drain and waiter.worker_key not in self._jobs.draining_workers:
+                self._record_drain(waiter.worker_key, draining=True)
             while (
-                not (self._closing or listener.closed)
-                and (until := self._wait_deadline(listener, deadline)) > loop.time()
+                not (self._closing or waiter.closed)
+                and (wait_end := self._wait_deadline(waiter, deadline)) > loop.time()
             ):
-                if not await wait_until(listener.woken, until):
+                if not await wait_until(waiter.woken, wait_end):
                     break
-                listener.woken.clear()
-                heard = listener.answer = await self._refresh_answer(listener.worker_key, heard)
+                waiter.woken.clear()
+                answer = waiter.answer = await self._refresh_answer(waiter.worker_key, answer)
         finally:
-            self._remove_waiter(listener)
-        self._record_reported(listener.worker_key, heard)
-        return heard
+            self._remove_waiter(waiter)
+        self._record_reported(waiter.worker_key, answer)
+        return answer
 
     async def drain(
         self, tenant: str | None, worker_id: str, *, act: Act | None = None, itself: bool = False
     ) -> RegisteredWorker:
-        """Have a worker take no more work. Its claims are empty from now on. Raises `WorkerNotFound`.
+        """Hand out no more jobs to a worker. Its claims are empty from now on. Raises `WorkerNotFound`.
 
-        With `itself` it is the worker who says so, and nothing is put on record.
+        `itself` means that the worker itself requested this. Then no audit entry is written.
         """
         command = DrainWorker(
             tenant=checks.optional_tenant_id(tenant),
@@ -190,10 +191,12 @@ class Workers:
         self._record_drain((tenant, worker_id), draining=True)
         return worker
 
-    async def remove(self, tenant: str | None, worker_id: str, *, act: Act | None = None, itself: bool = False) -> None:
-        """Give back what a worker holds, uncounted, and forget it. Raises `WorkerNotFound`.
+    async def remove(
+        self, tenant: str | None, worker_id: str, *, act: Act | None = None, itself: bool = False
+    ) -> None:
+        """Release the jobs of a worker, which counts against nothing, and remove the worker. Raises `WorkerNotFound`.
 
-        With `itself` it is the worker who says so, and nothing is put on record.
+        `itself` means that the worker itself requested this. Then no audit entry is written.
         """
         command = RemoveWorker(
             tenant=checks.optional_tenant_id(tenant),
@@ -204,15 +207,15 @@ class Workers:
         while not await self._store.run(command):
             pass
         self._record_drain((tenant, worker_id), draining=False)
-        for listener in self._waiters.values():
-            if listener.worker_key == (tenant, worker_id):
-                listener.closed = True
-                listener.woken.set()
+        for waiter in self._waiters.values():
+            if waiter.worker_key == (tenant, worker_id):
+                waiter.closed = True
+                waiter.woken.set()
 
-    # -- looking --------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------
 
     async def get(self, tenant: str | None, worker_id: str) -> RegisteredWorker:
-        """The worker as it stands. Raises `WorkerNotFound`, for another tenant's too."""
+        """Return the current state of a worker. Raises `WorkerNotFound`, also for a worker of another tenant."""
         worker = await self._store.run(
             GetWorker(tenant=checks.optional_tenant_id(tenant), worker_id=checks.worker_id(worker_id))
         )
@@ -223,175 +226,192 @@ class Workers:
     async def list(
         self, tenant: str | None, *, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT
     ) -> Page[RegisteredWorker]:
-        """A page of the workers of a tenant, or of the shared ones, by id."""
+        """Return a page of the workers of a tenant, or of the shared workers if `tenant` is `None`, ordered by ID."""
         bound_to = ("workers", checks.optional_tenant_id(tenant))
         after = decode_cursor_position(cursor, bound_to=bound_to, is_valid=checks.is_worker_id)
-        found = await self._store.run(ListWorkers(tenant=tenant, after=after, limit=check_limit(limit)))
-        return page_by_id(found, limit=limit, bound_to=bound_to)
+        workers = await self._store.run(ListWorkers(tenant=tenant, after=after, limit=check_limit(limit)))
+        return page_by_id(workers, limit=limit, bound_to=bound_to)
 
     async def counts(self, tenant: str | None) -> dict[WorkerStatus, int]:
-        """The workers of a tenant, or the shared ones, by status: the first 10,000 of them."""
-        counted = Counter[WorkerStatus]()
+        """Count the workers of a tenant, or the shared workers, by status. Only the first 10,000 are counted."""
+        counts = Counter[WorkerStatus]()
         cursor: str | None = None
         for _ in range(COUNT_WORKERS_MAX // PAGE_ROWS_MAX):
             page = await self.list(tenant, cursor=cursor, limit=PAGE_ROWS_MAX)
-            counted.update(worker.status for worker in page.items)
+            counts.update(worker.status for worker in page.items)
             if (cursor := page.next_cursor) is None:
                 break
-        return {status: counted[status] for status in WorkerStatus}
+        return {status: counts[status] for status in WorkerStatus}
 
-    # -- as time goes by ------------------------------------------------------------------------------------
+    # -- maintenance ----------------------------------------------------------------------------------------
 
     async def maintain(self) -> WorkerMaintenanceResult:
-        """Take silent workers for offline, and forget those that were so for long; a loop does this by itself."""
+        """Mark silent workers as offline, and remove workers that have been offline for long.
+
+        The maintenance loop does this automatically.
+        """
         command = MaintainWorkers(
             offline_after=round(self._lease_seconds * MICROS),
             remove_after=round(REMOVE_OFFLINE_SECONDS * MICROS),
             limit=MAINTAIN_WORKERS_MAX,
         )
-        tended = await self._store.run(command)
-        if tended.marked_offline:
+        result = await self._store.run(command)
+        if result.marked_offline:
             await self.refresh_draining_workers()
-        return tended
+        return result
 
     async def poll(self) -> None:
-        """See what others did, with one look for all heartbeats that wait; a loop does this by itself."""
+        """Find changes by other processes, with one query for all waiting heartbeats.
+
+        The poller loop does this automatically.
+        """
         await self.refresh_draining_workers()
         waiting = [
-            (listener, heard)
-            for listener in self._waiters.values()
-            if (heard := listener.answer) is not None
-            and (heard.jobs or listener.worker_key in self._jobs.draining_workers)
+            (waiter, answer)
+            for waiter in self._waiters.values()
+            if (answer := waiter.answer) is not None
+            and (answer.jobs or waiter.worker_key in self._jobs.draining_workers)
         ]
-        leases = [held for _, heard in waiting for held in heard.jobs if not held.lost]
-        now = await self._now(leases)
-        for listener, heard in waiting:
-            told = _updated_answer(heard, now, drain=listener.worker_key in self._jobs.draining_workers)
-            if _notices_of(told) - _notices_of(heard):
-                listener.woken.set()
+        leases = [lease for _, answer in waiting for lease in answer.jobs if not lease.lost]
+        current_leases = await self._check_leases(leases)
+        for waiter, answer in waiting:
+            drain = waiter.worker_key in self._jobs.draining_workers
+            current_answer = _updated_answer(answer, current_leases, drain=drain)
+            if _notices_of(current_answer) - _notices_of(answer):
+                waiter.woken.set()
 
     async def refresh_draining_workers(self) -> None:
-        """Learn which workers are to take no more work."""
-        before = self._drain_changes
-        found = await self._store.run(ListDrainingWorkers())
-        if before == self._drain_changes:  # Otherwise we know better.
-            self._jobs.set_draining_workers(found)
+        """Read from the store which workers are draining."""
+        changes_before = self._drain_changes
+        draining_workers = await self._store.run(ListDrainingWorkers())
+        if changes_before == self._drain_changes:  # Otherwise a drain during the query is newer than its result.
+            self._jobs.set_draining_workers(draining_workers)
 
     async def wait_until_poll_needed(self) -> None:
-        """Wait until others may do something that concerns us."""
+        """Wait until changes by other processes can matter.
+
+        In an exclusive store, that is when a heartbeat waits.
+        """
         while self._store.is_exclusive and not self._waiters:
             self._waiter_added.clear()
             await self._waiter_added.wait()
 
-    # -- those who wait -------------------------------------------------------------------------------------
+    # -- waiting heartbeats ---------------------------------------------------------------------------------
 
     def _add_waiter(self, key: WorkerKey, beats: Sequence[AttemptHeartbeat]) -> HeartbeatWaiter:
-        """Register before the worker is heard, so that nothing is missed."""
-        listener = HeartbeatWaiter(key, frozenset(beat.job_id for beat in beats), asyncio.Event())
-        self._waiters[id(listener)] = listener
-        for job_id in listener.job_ids:
-            self._waiters_by_job.setdefault(job_id, []).append(listener)
+        """Add a waiter. Call this before the heartbeat runs in the store, so that no notice is missed."""
+        waiter = HeartbeatWaiter(key, frozenset(beat.job_id for beat in beats), asyncio.Event())
+        self._waiters[id(waiter)] = waiter
+        for job_id in waiter.job_ids:
+            self._waiters_by_job.setdefault(job_id, []).append(waiter)
         self._waiter_added.set()
-        return listener
+        return waiter
 
-    def _remove_waiter(self, listener: HeartbeatWaiter) -> None:
-        del self._waiters[id(listener)]
-        for job_id in listener.job_ids:
-            self._waiters_by_job[job_id].remove(listener)
+    def _remove_waiter(self, waiter: HeartbeatWaiter) -> None:
+        del self._waiters[id(waiter)]
+        for job_id in waiter.job_ids:
+            self._waiters_by_job[job_id].remove(waiter)
             if not self._waiters_by_job[job_id]:
                 del self._waiters_by_job[job_id]
 
-    def _wait_deadline(self, listener: HeartbeatWaiter, deadline: float) -> float:
-        """Until when there is nothing to be told."""
-        matters = _notices_of(listener.answer)
-        if not matters:
+    def _wait_deadline(self, waiter: HeartbeatWaiter, deadline: float) -> float:
+        """Return until when the heartbeat may wait. New notices end the wait at once, repeated ones after a while."""
+        notices = _notices_of(waiter.answer)
+        if not notices:
             return deadline
-        told, at = self._reported.get(listener.worker_key, (frozenset[Notice](), 0.0))
-        return min(deadline, at + REPEAT_NOTICE_SECONDS) if matters <= told else 0.0
+        reported_notices, reported_at = self._reported.get(waiter.worker_key, (frozenset[Notice](), 0.0))
+        return min(deadline, reported_at + REPEAT_NOTICE_SECONDS) if notices <= reported_notices else 0.0
 
-    async def _refresh_answer(self, key: WorkerKey, heard: HeartbeatAnswer) -> HeartbeatAnswer:
-        now = await self._now([held for held in heard.jobs if not held.lost])
-        return _updated_answer(heard, now, drain=key in self._jobs.draining_workers)
+    async def _refresh_answer(self, key: WorkerKey, answer: HeartbeatAnswer) -> HeartbeatAnswer:
+        current_leases = await self._check_leases([lease for lease in answer.jobs if not lease.lost])
+        return _updated_answer(answer, current_leases, drain=key in self._jobs.draining_workers)
 
-    async def _now(self, leases: Sequence[LeaseStatus]) -> dict[tuple[str, int], LeaseStatus]:
-        """How these leases stand now, by job and fence."""
-        standing = await self._store.run(CheckLeases(leases=leases)) if leases else ()
-        return {(held.job_id, held.fence): held for held in standing}
+    async def _check_leases(self, leases: Sequence[LeaseStatus]) -> dict[tuple[str, int], LeaseStatus]:
+        """Read the current state of these leases, by job ID and fence."""
+        current_leases = await self._store.run(CheckLeases(leases=leases)) if leases else ()
+        return {(lease.job_id, lease.fence): lease for lease in current_leases}
 
-    def _record_reported(self, key: WorkerKey, heard: HeartbeatAnswer) -> None:
-        if matters := _notices_of(heard):
-            self._reported[key] = matters, asyncio.get_running_loop().time()
+    def _record_reported(self, key: WorkerKey, answer: HeartbeatAnswer) -> None:
+        if notices := _notices_of(answer):
+            self._reported[key] = notices, asyncio.get_running_loop().time()
             self._reported.move_to_end(key)
             if len(self._reported) > REPORTED_WORKERS_MAX:
                 self._reported.popitem(last=False)
 
     def _record_drain(self, key: WorkerKey, *, draining: bool) -> None:
         self._drain_changes += 1
-        known = self._jobs.draining_workers
-        self._jobs.set_draining_workers(known | {key} if draining else known - {key})
+        draining_workers = self._jobs.draining_workers
+        self._jobs.set_draining_workers(draining_workers | {key} if draining else draining_workers - {key})
         if draining:
-            for listener in self._waiters.values():
-                if listener.worker_key == key:
-                    listener.woken.set()
+            for waiter in self._waiters.values():
+                if waiter.worker_key == key:
+                    waiter.woken.set()
 
     def _wake_for_cancel(self, job: Job) -> None:
-        for listener in self._waiters_by_job.get(job.id, ()):
-            listener.woken.set()
+        for waiter in self._waiters_by_job.get(job.id, ()):
+            waiter.woken.set()
 
 
-def _notices_of(heard: HeartbeatAnswer | None) -> frozenset[Notice]:
-    """What a worker has to be told at once."""
-    if heard is None:
+def _notices_of(answer: HeartbeatAnswer | None) -> frozenset[Notice]:
+    """Return what a worker has to learn at once: a drain, jobs that have to stop, and lost jobs."""
+    if answer is None:
         return frozenset()
-    drain = [("drain", "", 0)] if heard.drain else []
+    drain = [("drain", "", 0)] if answer.drain else []
     return frozenset(
         [
             *drain,
-            *(("cancel", held.job_id, held.fence) for held in heard.jobs if held.cancel_requested),
-            *(("lost", held.job_id, held.fence) for held in heard.jobs if held.lost),
+            *(("cancel", lease.job_id, lease.fence) for lease in answer.jobs if lease.cancel_requested),
+            *(("lost", lease.job_id, lease.fence) for lease in answer.jobs if lease.lost),
         ]
     )
 
 
-def _updated_answer(heard: HeartbeatAnswer, now: dict[tuple[str, int], LeaseStatus], *, drain: bool) -> HeartbeatAnswer:
-    """What was heard, as it stands now."""
-    return HeartbeatAnswer(jobs=[now.get((held.job_id, held.fence), held) for held in heard.jobs], drain=drain)
+def _updated_answer(
+    answer: HeartbeatAnswer, current_leases: dict[tuple[str, int], LeaseStatus], *, drain: bool
+) -> HeartbeatAnswer:
+    """Return an answer with the current state of its leases."""
+    leases = [current_leases.get((lease.job_id, lease.fence), lease) for lease in answer.jobs]
+    return HeartbeatAnswer(jobs=leases, drain=drain)
 
 
 def _check_new_worker_id(value: object) -> str:
     worker_id = checks.worker_id(value)
     credential, slash, instance = worker_id.partition("/")
     if not credential or (slash and not instance) or "/" in instance:
-        raise InvalidInput(f"the worker id {worker_id[:64]!r} is not usable", hint=WORKER_ID_HINT)
+        raise InvalidInput(f"the worker ID {worker_id[:64]!r} is not valid", hint=WORKER_ID_HINT)
     return worker_id
 
 
-def _check_heartbeats(given: Iterable[AttemptHeartbeat]) -> list[AttemptHeartbeat]:
-    """What a worker names, each once."""
-    named = [
+def _check_heartbeats(values: Iterable[AttemptHeartbeat]) -> list[AttemptHeartbeat]:
+    """Return the heartbeats as a list. Raises `InvalidInput` for too many, and for two of the same job."""
+    beats = [
         validation.check_instance(beat, AttemptHeartbeat, name="beat")
-        for beat in validation.check_list(given, name="beats")
+        for beat in validation.check_list(values, name="beats")
     ]
-    if len(named) > checks.BATCH_JOBS_MAX:
-        raise InvalidInput(f"there are {len(named)} jobs; the most at once is {checks.BATCH_JOBS_MAX}")
-    if len({beat.job_id for beat in named}) < len(named):
-        raise InvalidInput("a job is named twice", hint="Name each job once, with the fence of its claim.")
-    return named
+    if len(beats) > checks.BATCH_JOBS_MAX:
+        raise InvalidInput(f"a heartbeat must name at most {checks.BATCH_JOBS_MAX} jobs, got {len(beats)} jobs")
+    if len({beat.job_id for beat in beats}) < len(beats):
+        raise InvalidInput(
+            "a heartbeat names a job twice", hint="Name each job once, with the fence of its current claim."
+        )
+    return beats
 
 
-def _valid_heartbeats(named: Iterable[AttemptHeartbeat], tenant: str | None) -> list[AttemptHeartbeat]:
-    """Those that can be judged, as jobs of this tenant: what no job can be called is lost."""
-    sound = []
-    for beat in named:
+def _valid_heartbeats(beats: Iterable[AttemptHeartbeat], tenant: str | None) -> list[AttemptHeartbeat]:
+    """Return the heartbeats with a valid job ID, restricted to this tenant. The others are reported as lost later."""
+    valid_beats = []
+    for beat in beats:
         with suppress(JobNotFound):
-            sound.append(checked_heartbeat(beat if tenant is None else msgspec.structs.replace(beat, tenant=tenant)))
-    return sound
+            valid_beats.append(
+                checked_heartbeat(beat if tenant is None else msgspec.structs.replace(beat, tenant=tenant))
+            )
+    return valid_beats
 
 
-def _complete_answer(named: Sequence[AttemptHeartbeat], heard: HeartbeatAnswer) -> HeartbeatAnswer:
-    """An answer for each that was named."""
-    if len(heard.jobs) == len(named):
-        return heard
-    known = {held.job_id: held for held in heard.jobs}
-    jobs = [known.get(beat.job_id) or LeaseStatus(job_id=beat.job_id, fence=beat.fence) for beat in named]
-    return HeartbeatAnswer(jobs=jobs, drain=heard.drain)
+def _complete_answer(beats: Sequence[AttemptHeartbeat], answer: HeartbeatAnswer) -> HeartbeatAnswer:
+    """Add a lost lease for each heartbeat that the store did not see, and order the leases like the heartbeats."""
+    if len(answer.jobs) == len(beats):
+        return answer
+    leases_by_job = {lease.job_id: lease for lease in answer.jobs}
+    leases = [leases_by_job.get(beat.job_id) or LeaseStatus(job_id=beat.job_id, fence=beat.fence) for beat in beats]
+    return HeartbeatAnswer(jobs=leases, drain=answer.drain)
