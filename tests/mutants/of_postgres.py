@@ -232,8 +232,8 @@ MUTANTS = [
         name="a definition that is swapped for one that was read before",
         breaks="what an operator sets while servers start is not undone",
         file="jobs/service.py",
-        old="best, if_version=version, act=act",
-        new="best, act=act",
+        old="ensured, if_version=version, act=act",
+        new="ensured, act=act",
         caught_by="tests/engines/postgres/test_definitions.py",
     ),
     Mutant(
