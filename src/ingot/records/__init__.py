@@ -1,6 +1,6 @@
-"""Records: small objects of a tenant that are written rarely and read whole.
+"""Records: small named objects with a version that are rarely written and always read whole.
 
-A kind of record is a frozen struct and one registration (`Kind`). Routes, client methods, commands of the command line,
-grants and audit entries follow from it. Only what is looked up by something other than its name, or on a hot path, has
-tables of its own.
+A kind of record is a frozen struct and a `RecordKind`. Routes, client methods, subcommands, grants and audit entries
+are derived from the `RecordKind`. Objects have a table of their own instead if they are found by something other than
+their name, or are used on a hot path.
 """

@@ -1,4 +1,4 @@
-"""Kinds of records: what is stored, under which names, and how the audit log calls it."""
+"""Record kinds: the type of the body, the valid names, the limits, and the wording of audit entries."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ B = TypeVar("B")
 
 
 def record_name(value: object) -> str:
-    """Check the name of a record. Raises `InvalidInput`."""
+    """Return a valid record name. Raises `InvalidInput`."""
     name = check_length(check_text(value, name="name"), name="name", chars_max=NAME_CHARS_MAX)
     if not _NAME.fullmatch(name):
         raise InvalidInput(
-            f"the name {name[:64]!r} is not allowed",
+            f"the name {name[:64]!r} is not valid",
             hint="Use letters, digits, dots, hyphens and underscores, and begin with a letter or a digit.",
         )
     return name
@@ -34,8 +34,9 @@ def record_name(value: object) -> str:
 class RecordKind(msgspec.Struct, Generic[B], frozen=True, kw_only=True):
     """A kind of record.
 
-    `takes` is what a request sends, when that is not the body itself, and `example` one that can be sent. `subject`,
-    `put` and `deleted` make the actions and targets of its audit entries: `secret.put` on `secret/smtp`.
+    `request_type` is the type of request bodies if it differs from `body_type`, and `example` is an example of a
+    request body. `audit_subject` (by default `name`), `put_verb` and `delete_verb` determine the actions and targets of
+    audit entries, such as `secret.put` on `secret/smtp`.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A record, and the errors of all kinds."""
+"""Records, and the errors that all record kinds share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ B = TypeVar("B")
 
 
 class Record(msgspec.Struct, Generic[B], frozen=True, kw_only=True):
-    """A small object with a name. Its version begins at 1 and grows by one with every change."""
+    """A small named object. Its version starts at 1 and increases by one with every change."""
 
     name: str
     """Name of the record."""
@@ -32,26 +32,28 @@ class Record(msgspec.Struct, Generic[B], frozen=True, kw_only=True):
 
 
 class RecordNotFound(NotFound):
-    """There is no record with this name."""
+    """The record does not exist."""
 
     code = "record_not_found"
-    hint = "Check the name; the list has those that exist."
+    hint = "Check the name and the tenant. List the records to see which names exist."
 
 
 class RecordChanged(Conflict):
-    """The record has another version than expected."""
+    """The record does not have the expected version."""
 
     code = "record_changed"
-    hint = "Read the record again, and send your change with its current version; nothing was changed."
+    hint = "Read the record again, and repeat the change with its current version. Nothing was changed."
 
     def __init__(self, detail: str | None = None, *, version: int) -> None:
-        super().__init__(detail or f"the current version is {version}, where 0 means that there is no record")
+        super().__init__(
+            detail or (f"the current version is {version}" if version else "the record does not exist (version 0)")
+        )
         self.version = version
         self.members = {"version": version}
 
 
 class TooManyRecords(TooMany):
-    """The tenant has as many records of this kind as it may have."""
+    """The tenant has reached its limit of records of this kind."""
 
     code = "too_many_records"
-    hint = "Delete records that are not needed; nothing was changed."
+    hint = "Delete records that are no longer needed. Nothing was changed."

@@ -1,4 +1,4 @@
-"""What records need from an engine."""
+"""The commands for records that an engine implements."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from ingot.records.model import Record
 
 
 class PutRecord(Command[Record[msgspec.Raw]], frozen=True, kw_only=True):
-    """Create or replace a record, with its audit entry. Without a tenant it is shared: all tenants see it.
+    """Create or replace a record, and write an audit entry. `tenant=None` makes the record visible to all tenants.
 
-    With `if_version` that must be the current version, 0 for no record: else `RecordChanged`. A record that is the same
-    already keeps its version. `TooManyRecords` when the tenant has `records_max` others, `TenantNotFound`.
+    If `if_version` is set, it must be the current version, or 0 if the record must not exist; otherwise `RecordChanged`
+    is raised. A record that already has this content keeps its version. Raises `TooManyRecords` if the tenant has
+    `records_max` other records of this kind, and `TenantNotFound`.
     """
 
     kind: str
@@ -32,7 +33,10 @@ class PutRecord(Command[Record[msgspec.Raw]], frozen=True, kw_only=True):
 
 
 class DeleteRecord(Command[Record[msgspec.Raw]], frozen=True, kw_only=True):
-    """Delete a record, with its audit entry, and answer what it was. `RecordNotFound`, `RecordChanged`."""
+    """Delete a record, write an audit entry, and return the deleted record.
+
+    `if_version` works as in `PutRecord`. Raises `RecordNotFound`, `RecordChanged` or `TenantNotFound`.
+    """
 
     kind: str
     tenant: str | None
@@ -44,7 +48,7 @@ class DeleteRecord(Command[Record[msgspec.Raw]], frozen=True, kw_only=True):
 
 
 class GetRecord(Command[Record[msgspec.Raw]], frozen=True, kw_only=True):
-    """Read a record. `RecordNotFound`; `TenantNotFound` for a tenant that does not exist."""
+    """Read a record. Raises `RecordNotFound` or `TenantNotFound`."""
 
     kind: str
     tenant: str | None
@@ -52,9 +56,9 @@ class GetRecord(Command[Record[msgspec.Raw]], frozen=True, kw_only=True):
 
 
 class ListRecords(Command[list[Record[msgspec.Raw]]], frozen=True, kw_only=True):
-    """Read up to `limit` records whose names begin with `prefix`, from behind the name `after`, ordered by name.
+    """Read up to `limit` records whose names begin with `prefix`, ordered by name, starting after the name `after`.
 
-    `TenantNotFound` for a tenant that does not exist.
+    Raises `TenantNotFound` if the tenant does not exist.
     """
 
     kind: str
@@ -65,7 +69,10 @@ class ListRecords(Command[list[Record[msgspec.Raw]]], frozen=True, kw_only=True)
 
 
 class GetSealedValue(Command[tuple[int, bytes]], frozen=True, kw_only=True):
-    """Read the version of a record and its sealed value, which no other command answers. `RecordNotFound`."""
+    """Read the version and the sealed value of a record. No other command returns sealed values.
+
+    Raises `RecordNotFound` or `TenantNotFound`.
+    """
 
     kind: str
     tenant: str
@@ -73,7 +80,7 @@ class GetSealedValue(Command[tuple[int, bytes]], frozen=True, kw_only=True):
 
 
 class RecordStore(Store, Protocol):
-    """An engine that keeps records."""
+    """An engine that stores records."""
 
-    def on_record_changed(self, tell: Callable[[], None]) -> None:
-        """Call this within a second after a record changed, by this server or by another of the same database."""
+    def on_record_changed(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` within a second after any server of the database has changed a record."""

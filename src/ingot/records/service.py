@@ -1,4 +1,4 @@
-"""The records of one kind."""
+"""The service for the records of one kind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ B = TypeVar("B")
 
 
 class Records(Generic[B]):
-    """Records of one kind: each belongs to a tenant, or is shared when the tenant is `None`."""
+    """The records of one kind. Each belongs to a tenant, or is visible to all tenants if the tenant is `None`."""
 
     def __init__(self, store: RecordStore, kind: RecordKind[B]) -> None:
         self._store = store
@@ -45,14 +45,14 @@ class Records(Generic[B]):
     ) -> Record[B]:
         """Create or replace a record. Raises `InvalidInput`, `RecordChanged`, `TooManyRecords` or `TenantNotFound`."""
         kind, name = self.kind, self.kind.check_name(name)
-        written = msgspec.json.encode(body)
-        if len(written) > kind.body_bytes_max:
-            raise InvalidInput(f"the body has {len(written)} bytes; it must have at most {kind.body_bytes_max}")
+        body_text = msgspec.json.encode(body)
+        if len(body_text) > kind.body_bytes_max:
+            raise InvalidInput(f"the body must have at most {kind.body_bytes_max} bytes, got {len(body_text)} bytes")
         command = PutRecord(
             kind=kind.name,
             tenant=tenant,
             name=name,
-            body=written,
+            body=body_text,
             sealed=sealed,
             if_version=_check_version(if_version),
             records_max=kind.records_max,
@@ -63,15 +63,15 @@ class Records(Generic[B]):
         return self.kind.decode(await self._store.run(command))
 
     async def write(
-        self, tenant: str | None, name: str, sent: Any, *, if_version: int | None = None, act: Act | None = None
+        self, tenant: str | None, name: str, request_body: Any, *, if_version: int | None = None, act: Act | None = None
     ) -> Record[B]:
-        """Put what a request sent: the body itself, unless the kind says otherwise. Raises as `put` does."""
-        return await self.put(tenant, name, sent, if_version=if_version, act=act)
+        """Put the body of a request, which has the kind's `request_type`. Raises as `put` does."""
+        return await self.put(tenant, name, request_body, if_version=if_version, act=act)
 
     async def delete(
         self, tenant: str | None, name: str, *, if_version: int | None = None, act: Act | None = None
     ) -> Record[B]:
-        """Delete a record and answer what it was. Raises `RecordNotFound`, `RecordChanged` or `TenantNotFound`."""
+        """Delete a record and return it. Raises `RecordNotFound`, `RecordChanged` or `TenantNotFound`."""
         kind, name = self.kind, self.kind.check_name(name)
         command = DeleteRecord(
             kind=kind.name,
@@ -104,9 +104,9 @@ class Records(Generic[B]):
         limit: int = PAGE_ROWS_DEFAULT,
         is_visible: Callable[[str], bool] = lambda _: True,
     ) -> Page[Record[B]]:
-        """Read a page of the records whose names are visible, ordered by name. Others leave no trace in it.
+        """Read a page of the records whose names are visible, ordered by name.
 
-        Raises `InvalidInput` or `TenantNotFound`.
+        The page does not reveal whether there are other records. Raises `InvalidInput` or `TenantNotFound`.
         """
         limit, prefix = (
             check_limit(limit),
@@ -114,16 +114,16 @@ class Records(Generic[B]):
         )
         bound_to = ("records", self.kind.name, tenant, prefix)
         after = decode_cursor_position(cursor, bound_to=bound_to, is_valid=self._is_valid_name) or ""
-        found: list[Record[B]] = []
-        rows = limit + 1
-        while len(found) <= limit:
-            more = await self._read_records(tenant, prefix=prefix, after=after, limit=rows)
-            found += [record for record in more if is_visible(record.name)]
-            if len(more) < rows:
+        visible: list[Record[B]] = []
+        query_limit = limit + 1
+        while len(visible) <= limit:
+            records = await self._read_records(tenant, prefix=prefix, after=after, limit=query_limit)
+            visible += [record for record in records if is_visible(record.name)]
+            if len(records) < query_limit:
                 break
-            after, rows = more[-1].name, PAGE_ROWS_MAX  # Few are visible: read on in large steps.
-        next_cursor = encode_cursor(found[limit - 1].name, bound_to=bound_to) if len(found) > limit else None
-        return Page(items=found[:limit], next_cursor=next_cursor)
+            after, query_limit = records[-1].name, PAGE_ROWS_MAX  # Not all are visible, so read more at once.
+        next_cursor = encode_cursor(visible[limit - 1].name, bound_to=bound_to) if len(visible) > limit else None
+        return Page(items=visible[:limit], next_cursor=next_cursor)
 
     def _is_valid_name(self, name: str) -> bool:
         try:
@@ -133,13 +133,13 @@ class Records(Generic[B]):
 
     async def all(self, tenant: str | None) -> list[Record[B]]:
         """Read all records of a tenant, ordered by name."""
-        found: list[Record[B]] = []
+        records: list[Record[B]] = []
         while True:
-            after = found[-1].name if found else ""
-            more = await self._read_records(tenant, prefix="", after=after, limit=PAGE_ROWS_MAX)
-            found += more
-            if len(more) < PAGE_ROWS_MAX:
-                return found
+            after = records[-1].name if records else ""
+            page = await self._read_records(tenant, prefix="", after=after, limit=PAGE_ROWS_MAX)
+            records += page
+            if len(page) < PAGE_ROWS_MAX:
+                return records
 
     async def _read_records(self, tenant: str | None, *, prefix: str, after: str, limit: int) -> list[Record[B]]:
         command = ListRecords(kind=self.kind.name, tenant=tenant, prefix=prefix, after=after, limit=limit)
