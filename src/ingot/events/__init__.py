@@ -1,4 +1,4 @@
-"""Events: what happened, in order, per tenant. Appended by the same command as the change itself."""
+"""Events: the ordered log of what happened in a tenant. The command that makes a change also appends its events."""
 
 from ingot.events.errors import EventTooLarge, Gap
 from ingot.events.model import Event, Forgotten, Published

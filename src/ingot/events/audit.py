@@ -1,4 +1,4 @@
-"""The audit log: who changed what, from where, and how it was before. Written by the same command as the change."""
+"""The audit log of administrative changes. The command that makes a change also writes its entry."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ingot.kernel.commands import Command
 from ingot.kernel.ids import new_id
 from ingot.kernel.validation import check_instance, check_storable, check_text
 
-PROCESS: Final = "process"  # Who works with the store in Python, without a credential.
+PROCESS: Final = "process"  # The author of changes that a Python program makes with the store, without a credential.
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
-    """Who does something, and from where: what every command that manages something carries.
+    """The author of a change and the origin of the request. Every administrative command carries an act.
 
-    `who` is a caller such as `token:…` or `user:…`, and `name` how people know it. The id is that of the entry in the
-    audit log: a command that is sent again, after its answer was lost, finds its own.
+    `who` is a caller such as `token:…` or `user:…`, `name` its readable name, and `address` its IP address. `id`
+    becomes the ID of the audit entry, so that a command that is repeated after its result was lost finds its own entry.
     """
 
     id: str = msgspec.field(default_factory=new_id)
@@ -29,21 +29,24 @@ class Act(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_act(act: Act | None) -> Act:
-    """Who gives a new command: as told, or the process itself. Each command is an entry of its own.
+    """Return an act with a new ID for one command. Without an act, the author is the process itself.
 
-    Raises `InvalidInput` for one that cannot be kept.
+    Raises `InvalidInput` for an act that cannot be stored.
     """
     if act is None:
         return Act()
-    said = msgspec.structs.asdict(check_instance(act, Act, name="act"))
-    for what in ("who", "name", "address", "request_id"):
-        if said[what] is not None or what == "who":
-            check_storable(check_text(said[what], name=what), name=what)
+    values = msgspec.structs.asdict(check_instance(act, Act, name="act"))
+    for field in ("who", "name", "address", "request_id"):
+        if values[field] is not None or field == "who":
+            check_storable(check_text(values[field], name=field), name=field)
     return msgspec.structs.replace(act, id=new_id())
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One act. Without a tenant it is about the whole place. `before` and `after` are the thing, and `null` is none."""
+    """One entry of the audit log. Entries about the whole server have no tenant.
+
+    `before` and `after` are the changed object as JSON, and `null` if it did not exist.
+    """
 
     id: str
     """ID of the entry."""
@@ -70,7 +73,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which entries: those of a tenant, or of all with the whole place; then those that have what is named."""
+    """A selection of audit entries. `tenant=None` selects the entries of all tenants and of the whole server."""
 
     tenant: str | None
     action: str | None = None
@@ -79,7 +82,7 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListAuditEntries(Command[list[Entry]], frozen=True, kw_only=True):
-    """Entries, newest first, from below the id `before`."""
+    """Read up to `limit` audit entries, newest first, starting after the ID `before`."""
 
     filter: AuditFilter
     before: str | None

@@ -1,4 +1,4 @@
-"""Reading the audit log."""
+"""The service that reads the audit log."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ingot.kernel.validation import check_storable, check_text
 
 
 class Audit:
-    """What was done, by whom and from where, newest first."""
+    """The audit log: administrative changes with their authors, newest first."""
 
-    def __init__(self, log: Store) -> None:
-        self._log = log
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     async def list(
         self,
@@ -25,20 +25,21 @@ class Audit:
         cursor: str | None = None,
         limit: int = PAGE_ROWS_DEFAULT,
     ) -> Page[Entry]:
-        """A page of what was done in a tenant, or with `None` in all of them and to the whole place.
+        """Return a page of the entries that match all filters, newest first.
 
-        Raises `InvalidInput` or `TenantNotFound`.
+        `tenant=None` selects the entries of all tenants and of the whole server. Raises `InvalidInput` or
+        `TenantNotFound`.
         """
-        which = AuditFilter(
+        audit_filter = AuditFilter(
             tenant=None if tenant is None else checks.tenant_id(tenant),
             action=_check_optional_text(action, name="action"),
             who=_check_optional_text(who, name="who"),
             target=_check_optional_text(target, name="target"),
         )
-        bound_to = ("audit", which.tenant, which.action, which.who, which.target)
+        bound_to = ("audit", audit_filter.tenant, audit_filter.action, audit_filter.who, audit_filter.target)
         before = decode_cursor_position(cursor, bound_to=bound_to)
-        found = await self._log.run(ListAuditEntries(filter=which, before=before, limit=check_limit(limit)))
-        return page_by_id(found, limit=limit, bound_to=bound_to)
+        entries = await self._store.run(ListAuditEntries(filter=audit_filter, before=before, limit=check_limit(limit)))
+        return page_by_id(entries, limit=limit, bound_to=bound_to)
 
 
 def _check_optional_text(value: object, *, name: str) -> str | None:

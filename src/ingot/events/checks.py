@@ -1,4 +1,4 @@
-"""Checks of what is published: bad input is refused with a name and a hint before anything is written."""
+"""Validation of published events. Each check returns the valid value or raises `InvalidInput`."""
 
 from __future__ import annotations
 
@@ -15,47 +15,48 @@ NAME_CHARS_MAX: Final = 128
 KEY_CHARS_MAX: Final = 512
 DATA_BYTES_MAX: Final = 64 * 1024
 RESERVED_FAMILIES: Final = frozenset({"audit", "batch", "blob", "ingot", "job", "quota", "stats", "trigger", "worker"})
-RESERVED_NAMES: Final = frozenset({"end", "error", "gap", "message", "open"})  # Streams and browsers mean these.
+RESERVED_NAMES: Final = frozenset({"end", "error", "gap", "message", "open"})  # Used by streams and browsers.
 NAME_HINT: Final = (
-    f"Use up to {NAME_CHARS_MAX} lower-case letters, digits, - and _ in segments with dots between, as in order.paid."
+    f"Use up to {NAME_CHARS_MAX} lower-case letters, digits, - and _. Separate segments with dots, as in order.paid."
 )
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*(\.[a-z0-9][a-z0-9_-]*)*")
 
 
 def tenant_id(value: object) -> str:
-    """The id of a tenant, which may be nobody's."""
-    known = check_text(value, name="tenant", hint="Pass tenant.id, a text.")
-    if not known.isprintable():
-        raise InvalidInput("the tenant has characters that no id has")
-    return known
+    """Return a tenant ID. The tenant need not exist."""
+    tenant_id = check_text(value, name="tenant", hint="Pass tenant.id, a string.")
+    if not tenant_id.isprintable():
+        raise InvalidInput("the tenant ID has characters that are not allowed", hint="Pass tenant.id.")
+    return tenant_id
 
 
 def event_name(value: object) -> str:
-    """A name for a user's own event."""
+    """Return a valid name for an event that a client publishes."""
     name = check_text(value, name="event name", hint=NAME_HINT)
     if len(name) > NAME_CHARS_MAX or not _NAME.fullmatch(name):
-        raise InvalidInput(f"the event name {name[:64]!r} is not usable", hint=NAME_HINT)
+        raise InvalidInput(f"the event name {name[:64]!r} is not valid", hint=NAME_HINT)
     family = name.partition(".")[0]
     if family in RESERVED_FAMILIES or name in RESERVED_NAMES:
         raise InvalidInput(
-            f"the event name {name!r} is one of Ingot's own",
-            hint=f"Begin with another segment than {', '.join(sorted(RESERVED_FAMILIES))}.",
+            f"the event name {name!r} is reserved for Ingot",
+            hint=f"Do not use the names {', '.join(sorted(RESERVED_NAMES))}, nor names that begin with one of"
+            f" {', '.join(sorted(RESERVED_FAMILIES))}.",
         )
     return name
 
 
 def event_data(value: object) -> bytes:
-    """The data of an event as JSON text."""
+    """Return the data of an event as JSON text."""
     return json_text(value, name="data", bytes_max=DATA_BYTES_MAX, too_large=EventTooLarge)
 
 
 def dedupe_key(value: object) -> str | None:
-    """A key that stands for one event, or none."""
+    """Return a valid dedupe key, or `None`."""
     if value is None:
         return None
     return check_length(check_text(value, name="dedupe key"), name="dedupe key", chars_max=KEY_CHARS_MAX)
 
 
 def event_digest(name: str, data: bytes) -> bytes:
-    """The digest of what is published, equal for what means the same."""
+    """Return a digest of the name and data of an event. Data with the same meaning has the same digest."""
     return hashlib.sha256(name.encode() + b"\n" + json_digest(data)).digest()

@@ -1,4 +1,4 @@
-"""What can go wrong with events.
+"""Errors of events.
 
 IngotError ─── Gap
 InvalidInput ─── EventTooLarge
@@ -10,16 +10,16 @@ from ingot.kernel.errors import IngotError, InvalidInput
 
 
 class Gap(IngotError):
-    """Events that come next are not kept any more."""
+    """The next events were removed before they were read."""
 
     code = "gap"
     status = 410
-    hint = "Begin without `after`: the oldest events that are kept come first, and some before them are missing."
+    hint = "Omit `after` to read from the oldest stored event. Some events before it are missing."
 
     def __init__(self, after: str) -> None:
         super().__init__(
-            f"events up to {after} are not kept any more",
-            hint=f"Go on with after={after}: what is kept follows it, and some events before it are missing.",
+            f"events up to {after} were removed, because their retention has passed",
+            hint=f"Continue with after={after} to read the stored events. Some events before them are missing.",
         )
         self.after = after
 
@@ -29,4 +29,4 @@ class EventTooLarge(InvalidInput):
 
     code = "event_too_large"
     status = 413
-    hint = "Store the bytes elsewhere and put their address in the event; nothing was changed."
+    hint = "Store the data elsewhere, for example as a blob, and put its ID in the event. Nothing was changed."

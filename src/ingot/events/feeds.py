@@ -1,7 +1,8 @@
-"""Following the log: it is read once for all who follow a tenant, however many they are.
+"""Event streams. The log of a tenant is read once for all followers, however many there are.
 
-Nothing is kept for a single follower but its place in the log. The newest events are kept once, ready to be sent; who
-is further behind than those reads the log itself, and comes back to them without gap or repeat, as both go by ids.
+A feed keeps the newest events of a tenant in memory, encoded as frames of server-sent events. For each follower only
+its position is kept. A follower that is behind the feed reads from the log until it has caught up, without gaps or
+repeats, because event IDs order both.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from ingot.kernel.logs import report
 from ingot.kernel.waits import wait_for
 
 POLL_SECONDS: Final = 0.15
-GATHER_SECONDS: Final = 0.01  # What happens within so little time is sent together.
+GATHER_SECONDS: Final = 0.01  # Events within this time are sent together.
 POLL_AFTER_ERROR_SECONDS: Final = 1.0
-HEARTBEAT_SECONDS: Final = 15.0  # Nobody hears nothing for longer.
+HEARTBEAT_SECONDS: Final = 15.0  # Longest time without data on a stream.
 TICK_SECONDS: Final = 5.0
 STATS_SECONDS: Final = 1.0
 READ_EVENTS_MAX: Final = 200
@@ -33,7 +34,7 @@ RECENT_EVENTS_MAX: Final = 2000
 RECENT_BYTES_MAX: Final = 8 * 1024 * 1024
 CHUNK_BYTES_MAX: Final = 256 * 1024
 CHUNKS_CACHED_MAX: Final = 64
-CATCH_UP_READS_MAX: Final = 2  # So many followers read the log at once, and leave room for everybody else.
+CATCH_UP_READS_MAX: Final = 2  # Followers of a tenant that read the log at once, so that other reads do not wait.
 STATS_EVENT: Final = "stats.updated"
 OPENING_FRAME: Final = b"retry: 2000\n\n"
 HEARTBEAT_FRAME: Final = b": nothing new\n\n"
@@ -44,7 +45,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class FeedItem(msgspec.Struct, frozen=True, gc=False):
-    """An event as it is sent."""
+    """An event, encoded as a frame of a stream."""
 
     id: str
     name: str
@@ -52,14 +53,17 @@ class FeedItem(msgspec.Struct, frozen=True, gc=False):
 
 
 class FeedPosition(msgspec.Struct, frozen=True, gc=False):
-    """How far a follower has come: the last event, and the last statistics."""
+    """The position of a follower: the last event and the last version of the statistics that it got."""
 
     after: str
     stats_version: int
 
 
 class FeedChunk(msgspec.Struct, frozen=True, gc=False):
-    """What is sent together, the place behind it, and the number of events it goes past."""
+    """Frames that are sent together, the position after them, and the number of events up to there.
+
+    The number includes events that the follower may not see.
+    """
 
     frames: bytes
     position: FeedPosition
@@ -67,14 +71,19 @@ class FeedChunk(msgspec.Struct, frozen=True, gc=False):
 
 
 class Feed:
-    """The newest events of one tenant, all of those behind `_floor`, as long as somebody follows."""
+    """The newest events of one tenant in memory. It exists as long as there are followers.
 
-    def __init__(self, events: Events, tenant: str, begin: str, *, clock: Clock, load_stats: LoadStats | None) -> None:
+    The feed holds all events after `_floor_id`.
+    """
+
+    def __init__(
+        self, events: Events, tenant: str, start_id: str, *, clock: Clock, load_stats: LoadStats | None
+    ) -> None:
         self._events = events
         self._tenant = tenant
         self._clock = clock
         self._load_stats = load_stats
-        self._floor_id = self._newest_id = begin
+        self._floor_id = self._newest_id = start_id
         self._recent_items: list[FeedItem] = []
         self._recent_ids: list[str] = []
         self.cached_bytes = 0
@@ -89,25 +98,25 @@ class Feed:
         self._poll_task = asyncio.create_task(self._run(), name=f"events.feed {tenant}")
 
     def notify(self) -> None:
-        """There may be something new."""
+        """Poll the log soon, because there may be new events."""
         self._poll_requested.set()
 
     async def close(self) -> None:
-        """Read no more."""
+        """Stop polling the log."""
         self._poll_task.cancel()
         await asyncio.wait([self._poll_task])
 
     # -- reading the log ------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Read on and on; what fails is tried again."""
+        """Poll the log until the feed is closed. An error is retried."""
         while True:
             self._poll_requested.clear()
             pause = POLL_SECONDS
             try:
-                more = await self._poll()
-                pause = 0.0 if more else POLL_SECONDS
-            except NotFound:  # The tenant was removed: there is nothing more to read, and who follows it is let go.
+                has_more = await self._poll()
+                pause = 0.0 if has_more else POLL_SECONDS
+            except NotFound:  # The tenant was removed, and its streams are closed by other code.
                 return
             except Exception as error:
                 report("feed_failed", error, tenant_id=self._tenant)
@@ -118,43 +127,46 @@ class Feed:
             await wait_for(self._poll_requested, pause)
 
     async def _poll(self) -> bool:
-        """Take in what is new, and tell whether there may be more."""
+        """Add new events to the feed. Returns True if there may be more."""
         try:
-            found = await self._events.read(self._tenant, after=self._newest_id or None, limit=READ_EVENTS_MAX)
+            events = await self._events.read(self._tenant, after=self._newest_id or None, limit=READ_EVENTS_MAX)
         except Gap as gap:
             self._skip_to(gap.after)
             return True
-        if found:
-            self._append([feed_item(event) for event in found])
+        if events:
+            self._append([feed_item(event) for event in events])
             self._stats_stale = True
         if self._stats_stale and self._load_stats is not None and _now() - self._stats_loaded_at >= STATS_SECONDS:
             await self._refresh_stats(self._load_stats)
-        return len(found) == READ_EVENTS_MAX
+        return len(events) == READ_EVENTS_MAX
 
-    def _append(self, told: Sequence[FeedItem]) -> None:
-        self._recent_items += told
-        self._recent_ids += [one.id for one in told]
-        self.cached_bytes += sum(len(one.frame) for one in told)
-        self._newest_id = told[-1].id
-        gone = max(0, len(self._recent_items) - RECENT_EVENTS_MAX)
-        self.cached_bytes -= sum(len(one.frame) for one in self._recent_items[:gone])
+    def _append(self, items: Sequence[FeedItem]) -> None:
+        self._recent_items += items
+        self._recent_ids += [item.id for item in items]
+        self.cached_bytes += sum(len(item.frame) for item in items)
+        self._newest_id = items[-1].id
+        dropped = max(0, len(self._recent_items) - RECENT_EVENTS_MAX)
+        self.cached_bytes -= sum(len(item.frame) for item in self._recent_items[:dropped])
         while self.cached_bytes > RECENT_BYTES_MAX:
-            self.cached_bytes -= len(self._recent_items[gone].frame)
-            gone += 1
-        if gone:
-            self._floor_id = self._recent_ids[gone - 1]
-            del self._recent_items[:gone], self._recent_ids[:gone]
+            self.cached_bytes -= len(self._recent_items[dropped].frame)
+            dropped += 1
+        if dropped:
+            self._floor_id = self._recent_ids[dropped - 1]
+            del self._recent_items[:dropped], self._recent_ids[:dropped]
         self._wake_followers()
 
     def _skip_to(self, after: str) -> None:
-        """What was to come next is not kept any more: those who follow read the log, and are told so there."""
+        """Drop all events, because the next ones were removed from the log.
+
+        The followers then read from the log, which reports the gap to them.
+        """
         self._floor_id = self._newest_id = after
         self._recent_items, self._recent_ids, self.cached_bytes = [], [], 0
         self._wake_followers()
 
-    async def _refresh_stats(self, count: LoadStats) -> None:
+    async def _refresh_stats(self, load_stats: LoadStats) -> None:
         self._stats_loaded_at, self._stats_stale = _now(), False
-        self._stats_frame = stats_frame(self._tenant, self._clock.micros(), await count(self._tenant))
+        self._stats_frame = stats_frame(self._tenant, self._clock.micros(), await load_stats(self._tenant))
         self.stats_version += 1
         self._wake_followers()
 
@@ -166,38 +178,41 @@ class Feed:
 
     # -- following ------------------------------------------------------------------------------------------
 
-    def covers(self, place: FeedPosition) -> bool:
-        """Whether all that follows a place is among the newest."""
-        return place.after >= self._floor_id
+    def covers(self, position: FeedPosition) -> bool:
+        """Return True if the feed holds all events after a position."""
+        return position.after >= self._floor_id
 
-    def next_chunk(self, place: FeedPosition, sees: IsVisible) -> FeedChunk:
-        """What follows a place among the newest. Most are at the same place, and are sent the same."""
-        part = self._chunks.get((place, sees))
-        if part is None:
-            recent = self._recent_items[bisect_right(self._recent_ids, place.after) :]
-            part = _build_chunk(recent, place, sees)
-            if part.position.after >= self._newest_id and self.stats_version > place.stats_version:
-                stats = self._stats_frame if sees(STATS_EVENT) else b""
-                part = FeedChunk(part.frames + stats, FeedPosition(part.position.after, self.stats_version))
+    def next_chunk(self, position: FeedPosition, is_visible: IsVisible) -> FeedChunk:
+        """Return the next chunk after a position from memory.
+
+        Chunks are cached, because most followers have the same position and get the same chunk.
+        """
+        chunk = self._chunks.get((position, is_visible))
+        if chunk is None:
+            next_items = self._recent_items[bisect_right(self._recent_ids, position.after) :]
+            chunk = _build_chunk(next_items, position, is_visible)
+            if chunk.position.after >= self._newest_id and self.stats_version > position.stats_version:
+                stats = self._stats_frame if is_visible(STATS_EVENT) else b""
+                chunk = FeedChunk(chunk.frames + stats, FeedPosition(chunk.position.after, self.stats_version))
             if len(self._chunks) < CHUNKS_CACHED_MAX:
-                self._chunks[place, sees] = part
-        return part
+                self._chunks[position, is_visible] = chunk
+        return chunk
 
-    async def catch_up(self, place: FeedPosition, sees: IsVisible, most: int) -> FeedChunk:
-        """What follows a place that is further back, from the log itself."""
-        floor = self._floor_id
+    async def catch_up(self, position: FeedPosition, is_visible: IsVisible, limit: int) -> FeedChunk:
+        """Return the next chunk after a position that the feed does not cover. It is read from the log."""
+        floor_id = self._floor_id
         try:
             async with self._catch_up_slots:
-                found = await self._events.read(self._tenant, after=place.after or None, limit=most)
+                events = await self._events.read(self._tenant, after=position.after or None, limit=limit)
         except Gap as gap:
-            return FeedChunk(gap_frame(gap.after), FeedPosition(gap.after, place.stats_version))
-        if not found:  # Up to the floor there is nothing, and can be nothing any more.
-            return FeedChunk(b"", FeedPosition(floor, place.stats_version))
-        return _build_chunk([feed_item(event) for event in found], place, sees)
+            return FeedChunk(gap_frame(gap.after), FeedPosition(gap.after, position.stats_version))
+        if not events:  # There are no events up to the floor, and none can be added there.
+            return FeedChunk(b"", FeedPosition(floor_id, position.stats_version))
+        return _build_chunk([feed_item(event) for event in events], position, is_visible)
 
 
 class Feeds:
-    """A feed for each tenant that somebody follows."""
+    """The feeds of all tenants that have followers."""
 
     def __init__(self, events: Events, clock: Clock, *, load_stats: LoadStats | None = None) -> None:
         self._events = events
@@ -210,63 +225,63 @@ class Feeds:
 
     @property
     def cached_bytes(self) -> int:
-        """The size of the recent events that are kept in memory for followers."""
+        """The total size of the events in memory."""
         return sum(feed.cached_bytes for feed in self._feeds.values())
 
     def notify(self, tenant: str) -> None:
-        """There may be something new of this tenant."""
+        """Poll the log of a tenant soon, because there may be new events."""
         if (feed := self._feeds.get(tenant)) is not None:
             feed.notify()
 
     async def close(self) -> None:
-        """Read no more for anybody."""
+        """Close all feeds."""
         while self._feeds:
             await self._feeds.popitem()[1].close()
 
-    async def follow(self, tenant: str, after: str | None, sees: IsVisible) -> AsyncGenerator[bytes, None]:
-        """What is sent to one who follows a tenant from an event on, or from now: frames of what `sees` lets through.
+    async def follow(self, tenant: str, after: str | None, is_visible: IsVisible) -> AsyncGenerator[bytes, None]:
+        """Return a stream of frames with the events of a tenant after an event, or from now on if `after` is `None`.
 
-        Raises `InvalidCursor` when `after` is not the id of an event.
+        `is_visible` decides by event name which events the follower gets. Raises `InvalidCursor` if `after` is not the
+        ID of an event.
         """
         if after is not None:
             await self._events.check_position(tenant, after)
-        newest = await self._events.newest(tenant)
-        return self._stream_chunks(tenant, newest if after is None else after, newest, sees)
+        newest_id = await self._events.newest(tenant)
+        return self._stream_chunks(tenant, newest_id if after is None else after, newest_id, is_visible)
 
     async def _stream_chunks(
-        self, tenant: str, after: str, newest: str, sees: IsVisible
+        self, tenant: str, after: str, newest_id: str, is_visible: IsVisible
     ) -> AsyncGenerator[bytes, None]:
-        """Frames of all events after this one that are seen, as they come, and of statistics; or a comment."""
-        feed = self._subscribe(tenant, newest)
-        place = FeedPosition(after, feed.stats_version)
-        sent_at, most = _now(), READ_EVENTS_MAX
+        """Yield frames of visible events and of statistics as they happen, and heartbeat comments in between."""
+        feed = self._subscribe(tenant, newest_id)
+        position = FeedPosition(after, feed.stats_version)
+        sent_at, read_limit = _now(), READ_EVENTS_MAX
         try:
             yield OPENING_FRAME
             while True:
-                news = feed.updated
-                if feed.covers(place):
-                    part = feed.next_chunk(place, sees)
+                updated = feed.updated  # Taken before reading, so that no update is missed.
+                if feed.covers(position):
+                    chunk = feed.next_chunk(position, is_visible)
                 else:
-                    part = await feed.catch_up(place, sees, most)
-                    most = min(
-                        max(2 * part.event_count, READ_EVENTS_MIN), READ_EVENTS_MAX
-                    )  # Of large ones few go together.
-                moved, place = part.position != place, part.position
-                frames = part.frames
-                if not moved and _now() - sent_at >= HEARTBEAT_SECONDS - TICK_SECONDS:
+                    chunk = await feed.catch_up(position, is_visible, read_limit)
+                    # Only few large events fit into a chunk, so do not read many more than that next time.
+                    read_limit = min(max(2 * chunk.event_count, READ_EVENTS_MIN), READ_EVENTS_MAX)
+                has_moved, position = chunk.position != position, chunk.position
+                frames = chunk.frames
+                if not has_moved and _now() - sent_at >= HEARTBEAT_SECONDS - TICK_SECONDS:
                     frames = HEARTBEAT_FRAME
                 if frames:
                     yield frames
                     sent_at = _now()
-                elif not moved:
-                    await news.wait()
+                elif not has_moved:
+                    await updated.wait()
         finally:
             await self._unsubscribe(tenant, feed)
 
-    def _subscribe(self, tenant: str, newest: str) -> Feed:
+    def _subscribe(self, tenant: str, newest_id: str) -> Feed:
         feed = self._feeds.get(tenant)
         if feed is None:
-            feed = Feed(self._events, tenant, newest, clock=self._clock, load_stats=self._load_stats)
+            feed = Feed(self._events, tenant, newest_id, clock=self._clock, load_stats=self._load_stats)
             self._feeds[tenant] = feed
         feed.follower_count += 1
         return feed
@@ -278,42 +293,42 @@ class Feeds:
             await feed.close()
 
 
-def _build_chunk(told: Sequence[FeedItem], place: FeedPosition, sees: IsVisible) -> FeedChunk:
-    """As much of this as is sent together."""
+def _build_chunk(items: Sequence[FeedItem], position: FeedPosition, is_visible: IsVisible) -> FeedChunk:
+    """Join the frames of visible items, up to the maximum size of a chunk."""
     frames: list[bytes] = []
-    size, after, events = 0, place.after, 0
-    for one in told:
+    size, after, event_count = 0, position.after, 0
+    for item in items:
         if size >= CHUNK_BYTES_MAX:
             break
-        after = one.id
-        events += 1
-        if sees(one.name):
-            frames.append(one.frame)
-            size += len(one.frame)
-    return FeedChunk(b"".join(frames), FeedPosition(after, place.stats_version), events)
+        after = item.id
+        event_count += 1
+        if is_visible(item.name):
+            frames.append(item.frame)
+            size += len(item.frame)
+    return FeedChunk(b"".join(frames), FeedPosition(after, position.stats_version), event_count)
 
 
 def feed_item(event: Event) -> FeedItem:
-    """An event as it is sent: a line each for its id, its name and the event as JSON."""
-    line = _single_line_json(_encode(event))
+    """Encode an event as a frame: one line each for its ID, its name, and the event as JSON."""
+    data = _single_line_json(_encode(event))
     return FeedItem(
-        event.id, event.name, b"id: %s\nevent: %s\ndata: %s\n\n" % (event.id.encode(), event.name.encode(), line)
+        event.id, event.name, b"id: %s\nevent: %s\ndata: %s\n\n" % (event.id.encode(), event.name.encode(), data)
     )
 
 
 def gap_frame(after: str) -> bytes:
-    """That events up to this one are missing, and that it goes on from there."""
+    """Encode the notice that events up to this ID are missing, and that the stream continues after it."""
     return b'id: %s\nevent: gap\ndata: {"after":"%s"}\n\n' % (after.encode(), after.encode())
 
 
 def stats_frame(tenant: str, now: int, summary: object) -> bytes:
-    """A tenant's statistics as they are sent: without an id, because they are not in the log."""
-    told: dict[str, Any] = {"tenant": tenant, "name": STATS_EVENT, "at": to_datetime(now), "data": summary}
-    return b"event: %s\ndata: %s\n\n" % (STATS_EVENT.encode(), _single_line_json(_encode(told)))
+    """Encode the statistics of a tenant. The frame has no ID, because statistics are not in the log."""
+    event: dict[str, Any] = {"tenant": tenant, "name": STATS_EVENT, "at": to_datetime(now), "data": summary}
+    return b"event: %s\ndata: %s\n\n" % (STATS_EVENT.encode(), _single_line_json(_encode(event)))
 
 
 def _single_line_json(text: bytes) -> bytes:
-    """JSON text without line breaks: inside a text JSON has none, between its parts they mean nothing."""
+    """Remove line breaks from JSON text. JSON strings contain none, and between values they have no meaning."""
     return msgspec.json.format(text, indent=-1) if b"\n" in text or b"\r" in text else text
 
 

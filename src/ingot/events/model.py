@@ -1,4 +1,4 @@
-"""What an event is."""
+"""Events, and the results of commands for events."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import msgspec
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened to a tenant's things.
+    """Something that happened in a tenant.
 
-    `id` is opaque and grows in the order in which things happened; it is also the cursor to read on from.
-    `data` is the thing itself as JSON, in short form.
+    `id` is opaque and grows in the order of the events. Reading continues after it. `data` describes the affected
+    object as JSON, in short form.
     """
 
     id: str
@@ -27,14 +27,17 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The id of an event, and whether this call made it: its dedupe key may have made it before."""
+    """The result of publishing: the event ID, and whether this call created the event.
+
+    `created` is false if an earlier event with the same dedupe key exists; `id` is then that of the earlier event.
+    """
 
     id: str
     created: bool
 
 
 class Forgotten(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a round of forgetting removed: batches of events, dedupe keys; and whether there are more."""
+    """The result of `ForgetEvents`: the removed batches of events and dedupe keys, and whether more can be removed."""
 
     batches: int = 0
     keys: int = 0

@@ -1,4 +1,4 @@
-"""What the event log asks of an engine."""
+"""The commands for events that an engine implements."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from ingot.events.model import Event, Forgotten, Published
 from ingot.kernel.clock import MICROS
 from ingot.kernel.commands import Command, Store
 
-DEDUPE_KEY_MICROS: Final = 24 * 3600 * MICROS  # A dedupe key stands for its event so long.
+DEDUPE_KEY_MICROS: Final = 24 * 3600 * MICROS  # How long a dedupe key is stored.
 
 
 class PublishEvent(Command[Published], frozen=True, kw_only=True):
-    """Append a user's own event to a tenant's log. `data` is JSON text, kept as received.
+    """Append an event of a client to a tenant's log. `data` is JSON text, stored as received.
 
-    A `key` comes with a `digest` of name and data, by which repeats are told from mistakes.
-
-    Append an event, durable when it returns.
-
-    A `key` that made an event of the tenant within `KEY_KEPT` answers with that event and `created=False`, and
-    appends nothing; with another digest: `IdempotencyMismatch`. `TenantNotFound` for a tenant that is not there.
+    If an event of the tenant was published with the same `dedupe_key` within `DEDUPE_KEY_MICROS`, that event is
+    returned with `created=False`, and nothing is appended. A `dedupe_key` requires a `digest` of name and data; a
+    different digest raises `IdempotencyMismatch`. Raises `TenantNotFound` if the tenant does not exist.
     """
 
     tenant: str
@@ -33,9 +30,8 @@ class PublishEvent(Command[Published], frozen=True, kw_only=True):
 class ForgetEvents(Command[Forgotten], frozen=True, kw_only=True):
     """Remove up to `limit` batches of events older than `keep` microseconds, of any tenant, oldest first.
 
-    `None` keeps events. As many keys that stand for nothing any more are removed too.
-
-    The newest batch of each tenant stays, so that ids go on from it. Readers behind are told of the `Gap`.
+    `keep=None` keeps all events. Up to `limit` expired dedupe keys are removed as well. The newest batch of each tenant
+    is always kept, so that IDs continue from it. A reader that has not read the removed events gets a `Gap`.
     """
 
     keep: int | None
@@ -43,11 +39,11 @@ class ForgetEvents(Command[Forgotten], frozen=True, kw_only=True):
 
 
 class ReadEvents(Command[list[Event]], frozen=True, kw_only=True):
-    """Up to `limit` events of one tenant after the event `after`, oldest first.
+    """Read up to `limit` events of one tenant that follow the event `after`, oldest first.
 
-    A committed event whose id is below one already read never appears later: reading on from the
-    last id seen misses nothing and repeats nothing. `TenantNotFound` for a tenant that is not there.
-    `Gap` when events behind `after` were removed; without it the oldest that is kept comes first.
+    `after=None` reads from the oldest stored event. After an event was read, no event with a lower ID appears: a reader
+    that continues after the last ID it has read misses nothing and reads nothing twice. Raises `Gap` if events that
+    follow `after` were removed, and `TenantNotFound` if the tenant does not exist.
     """
 
     tenant: str
@@ -56,10 +52,11 @@ class ReadEvents(Command[list[Event]], frozen=True, kw_only=True):
 
 
 class GetNewestEventId(Command[str | None], frozen=True, kw_only=True):
-    """The id of a tenant's newest event, or `None` when it has none. `TenantNotFound` for one that is not there.
+    """Read the ID of a tenant's newest event. The result is `None` if the tenant has no events.
 
-    Reading on from it misses nothing that is committed later. Without `settled` it is the newest that is committed,
-    and one that is not committed yet may still come before it.
+    A reader that continues after this ID misses no event that is committed later. With `stable=False` it is the newest
+    committed event, and an event with a lower ID may still be committed. Raises `TenantNotFound` if the tenant does not
+    exist.
     """
 
     tenant: str
@@ -67,7 +64,10 @@ class GetNewestEventId(Command[str | None], frozen=True, kw_only=True):
 
 
 class EventLog(Store, Protocol):
-    """An engine that keeps events: it appends to the log inside the command that makes the change."""
+    """An engine that stores events. It appends them to the log in the transaction that makes the change."""
 
-    def on_event(self, tell: Callable[[str], None]) -> None:
-        """Call `tell(tenant)` on the event loop after events of a tenant were committed here. Only a hint."""
+    def on_event(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(tenant)` on the event loop after this process has committed events of a tenant.
+
+        The call is only a hint: it may be missing.
+        """

@@ -1,4 +1,4 @@
-"""The loop that removes events which have been kept long enough."""
+"""The loop that removes events whose retention has passed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ingot.kernel.loops import Loop
 
 EVERY_SECONDS: Final = 60.0
 BATCHES_MAX: Final = 200
-PAUSE_SECONDS: Final = 0.05  # Others come first between two rounds.
+PAUSE_SECONDS: Final = 0.05  # Lets other commands run between two rounds.
 
 
 class EventRetention(Loop):
-    """Removes in bounded rounds, with a rest after each. With no days events are kept for ever."""
+    """Removes old events in bounded rounds with pauses. With `days=0`, events are kept for ever."""
 
     name = "events.retention"
 
@@ -27,11 +27,11 @@ class EventRetention(Loop):
         self._has_more = False
 
     async def run_once(self) -> Forgotten:
-        """Remove one round."""
+        """Remove up to `BATCHES_MAX` batches of events."""
         forgotten = await self._log.run(ForgetEvents(keep=self._retention_micros, limit=BATCHES_MAX))
         self._has_more = forgotten.more
         return forgotten
 
     async def wait(self) -> None:
-        """Wait a little when there is more to remove, and otherwise until the next round."""
+        """Wait briefly if there are more events to remove, and otherwise until the next round."""
         await asyncio.sleep(PAUSE_SECONDS if self._has_more else EVERY_SECONDS)

@@ -1,4 +1,4 @@
-"""Reading what happened, and telling what did."""
+"""The service that reads and publishes events."""
 
 from __future__ import annotations
 
@@ -11,58 +11,59 @@ from ingot.events.ports import EventLog, ForgetEvents, GetNewestEventId, Publish
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, InvalidCursor, check_limit
 from ingot.kernel.validation import check_text
 
-START: Final = ""  # Before every id.
+START: Final = ""  # The position before the first event of a log.
 _EVENT_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Events:
-    """The log of one tenant, from any point onwards."""
+    """The event logs of all tenants."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
 
     async def read(self, tenant: str, *, after: str | None = None, limit: int = PAGE_ROWS_DEFAULT) -> list[Event]:
-        """The next events after the id `after`, oldest first; an empty list means nothing new.
+        """Return the events that follow the ID `after`, oldest first. An empty list means that there is nothing new.
 
-        Raises `InvalidCursor` when `after` is not the id of an event, `Gap` when events behind it are not kept any
-        more, and `InvalidInput`.
+        Raises `InvalidCursor` if `after` is not an event ID, `Gap` if events that follow it were removed, and
+        `InvalidInput`.
         """
         if after is not None:
-            check_text(after, name="event id", hint="Pass event.id, a text.")
+            check_text(after, name="event id", hint="Pass event.id, a string.")
         return await self._log.run(ReadEvents(tenant=checks.tenant_id(tenant), after=after, limit=check_limit(limit)))
 
     async def newest(self, tenant: str) -> str:
-        """Where the log ends now: reading on from there misses nothing that comes later. `START` of an empty log."""
+        """Return the current end of the log, or `START` if it is empty. Reading from there misses no later event."""
         return await self._log.run(GetNewestEventId(tenant=checks.tenant_id(tenant))) or START
 
     async def check_position(self, tenant: str, after: str) -> str:
-        """The id of an event to go on from. Raises `InvalidCursor` for one that no event of the tenant has yet."""
-        known = _EVENT_ID.fullmatch(check_text(after, name="event id", hint="Pass event.id, a text."))
+        """Return `after` if reading can continue from there. Raises `InvalidCursor` if no event has reached this ID."""
+        is_event_id = _EVENT_ID.fullmatch(check_text(after, name="event id", hint="Pass event.id, a string."))
         newest = await self._log.run(GetNewestEventId(tenant=checks.tenant_id(tenant), stable=False))
-        if not known or after > (newest or START):
+        if not is_event_id or after > (newest or START):
             raise InvalidCursor(
-                f"{after[:64]!r} is not the id of an event here", hint="Leave it out to begin from now."
+                f"{after[:64]!r} is not the ID of an event in this tenant",
+                hint="Use the ID of an event that you have read, or omit it to start with the next event.",
             )
         return after
 
     async def publish(self, tenant: str, name: str, data: object = None, *, dedupe_key: str | None = None) -> Published:
-        """Append an event of your own. `data` is a JSON value, or `bytes` of JSON text kept as received.
+        """Append an event of your own. `data` is a JSON value, or `bytes` of JSON text stored as received.
 
-        The same `dedupe_key` within a day answers with the first event, and appends nothing. Raises `InvalidInput`,
-        `EventTooLarge`, `IdempotencyMismatch` or `TenantNotFound`.
+        If the same `dedupe_key` was used within the last day, the first event is returned and nothing is appended.
+        Raises `InvalidInput`, `EventTooLarge`, `IdempotencyMismatch` or `TenantNotFound`.
         """
-        checked, text_of_data = checks.event_name(name), checks.event_data(data)
+        name, data_text = checks.event_name(name), checks.event_data(data)
         key = checks.dedupe_key(dedupe_key)
         return await self._log.run(
             PublishEvent(
                 tenant=checks.tenant_id(tenant),
-                name=checked,
-                data=text_of_data,
+                name=name,
+                data=data_text,
                 dedupe_key=key,
-                digest=None if key is None else checks.event_digest(checked, text_of_data),
+                digest=None if key is None else checks.event_digest(name, data_text),
             )
         )
 
     async def forget(self, *, keep: int | None, limit: int) -> Forgotten:
-        """Remove old events and keys now; the retention loop does this by itself."""
+        """Remove events older than `keep` microseconds now. The retention loop does this automatically."""
         return await self._log.run(ForgetEvents(keep=keep, limit=limit))
