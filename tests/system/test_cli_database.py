@@ -76,7 +76,7 @@ def test_an_owner_prepares_a_database_for_servers_workers_and_applications(datab
     ("words", "url", "code", "said"),
     [
         (["migrate"], "", 1, "INGOT_DATABASE_OWNER_URL is not set"),
-        (["migrate"], "mysql://db/ingot", 1, "INGOT_DATABASE_OWNER_URL does not begin with postgresql://"),
+        (["migrate"], "mysql://db/ingot", 1, "INGOT_DATABASE_OWNER_URL must begin with postgresql://"),
         (["worker-role", "Ada Lovelace"], "postgresql://nobody@127.0.0.1:1/ingot", 2, "cannot be used"),
     ],
 )

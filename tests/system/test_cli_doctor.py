@@ -47,11 +47,11 @@ def test_all_is_well(place: Shell) -> None:
 def test_every_setting_that_cannot_be_is_told(place: Shell) -> None:
     done = place.run("doctor", INGOT_PORT="http", INGOT_LEASE_SECONDS="0", INGOT_THEME="dark")
     assert done.code == 1
-    for said in ("INGOT_PORT is 'http'", "INGOT_LEASE_SECONDS is 0.0", "INGOT_THEME"):
+    for said in ("INGOT_PORT must be", "INGOT_LEASE_SECONDS must be", "INGOT_THEME"):
         assert said in done.stdout
     assert "server" not in done.stdout.replace("INGOT_SERVER", ""), "what they lead to is not looked at"
     code, checks = examined(place, INGOT_OIDC_ISSUER="https://login.example.com")
-    assert (code, "INGOT_OIDC_CLIENT_ID is not" in checks["settings"]["detail"]) == (1, True)
+    assert (code, "INGOT_OIDC_CLIENT_ID" in checks["settings"]["detail"]) == (1, True)
     code, checks = examined(place, INGOT_SERVER="x")
     assert (code, checks["settings"]["state"]) == (0, "warning")
     assert "INGOT_SERVER_URL" in checks["settings"]["hint"]

@@ -98,7 +98,7 @@ def test_it_tells_its_version() -> None:
         (["--host", "192.0.2.1"], {}, 1, "this machine has no such address"),
         (["--host", ""], {}, 1, "--host"),
         (["--port", "70000"], {}, 2, "--port"),
-        ([], {"INGOT_PORT": "70000"}, 1, "INGOT_PORT is 70000"),
+        ([], {"INGOT_PORT": "70000"}, 1, "INGOT_PORT must be between 0 and 65535, got 70000"),
         ([], {"INGOT_DATABASE_URL": "postgresql://ingot_server@127.0.0.1:1/ingot"}, 6, "127.0.0.1:1/ingot"),
     ],
 )

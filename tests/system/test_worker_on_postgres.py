@@ -168,7 +168,7 @@ def test_a_stopped_worker_that_wakes_up_changes_nothing_of_its_lost_job(scene: S
     ("more", "said"),
     [
         ({"INGOT_WORKER_ID": "press", "INGOT_WORKER_SECRET": "s"}, "a worker credential are both set"),
-        ({"INGOT_DATABASE_URL": "mysql://db"}, "does not begin with postgresql://"),
+        ({"INGOT_DATABASE_URL": "mysql://db"}, "INGOT_DATABASE_URL must begin with postgresql://"),
     ],
 )
 def test_settings_that_do_not_go_together_are_told(scene: Scene, more: dict[str, str], said: str) -> None:

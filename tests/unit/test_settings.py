@@ -52,13 +52,13 @@ def test_another_kind_of_database_is_refused_without_showing_the_address(name: s
 
 
 def test_an_owner_without_a_database_is_refused() -> None:
-    with pytest.raises(SettingsError, match="INGOT_DATABASE_URL is not"):
+    with pytest.raises(SettingsError, match="requires INGOT_DATABASE_URL"):
         read_settings({"INGOT_DATABASE_OWNER_URL": "postgresql://admin@db/ingot"})
 
 
 @pytest.mark.parametrize("name", ["INGOT_DATABSE_URL", "INGOT_DATABASEURL", "INGOT_LEASE_SECOND"])
 def test_a_name_that_was_meant_to_be_ours_is_refused(name: str) -> None:
-    with pytest.raises(SettingsError, match=f"{name} is no setting; INGOT_"):
+    with pytest.raises(SettingsError, match=rf"{name} is not a setting.* INGOT_"):
         read_settings({name: "x"})
 
 
@@ -111,7 +111,7 @@ def test_how_to_log_is_read() -> None:
 
 @pytest.mark.parametrize(("name", "text"), [("INGOT_LOG_LEVEL", "loud"), ("INGOT_LOG_FORMAT", "xml")])
 def test_a_log_that_cannot_be_is_refused(name: str, text: str) -> None:
-    with pytest.raises(SettingsError, match=f"{name} is '{text}'"):
+    with pytest.raises(SettingsError, match=f"{name} .*'{text}'"):
         read_settings({name: text})
 
 
@@ -158,9 +158,9 @@ def test_a_bound_that_is_none_is_refused(name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("proxy.example.com", "'proxy.example.com', which is neither an address nor a network"),
-        ("10.0.0.1/8", "Write 10.0.0.0/8 for the network"),
-        ("10.0.0.1,", "'', which is neither"),
+        ("proxy.example.com", "got 'proxy.example.com'"),
+        ("10.0.0.1/8", "Use 10.0.0.0/8 for the network, or 10.0.0.1"),
+        ("10.0.0.1,", "got ''"),
     ],
 )
 def test_a_proxy_that_is_none_is_told_with_what_is_wrong(text: str, said: str) -> None:
@@ -213,7 +213,7 @@ def test_people_come_back_to_the_public_address_unless_told_otherwise() -> None:
     assert read_settings(OIDC).callback_url == "https://ingot.example.com/auth/callback"
     assert read_settings(OIDC | other | {"INGOT_PUBLIC_URL": ""}).callback_url == other["INGOT_OIDC_REDIRECT_URL"]
     assert read_settings({}).callback_url is None
-    with pytest.raises(SettingsError, match="another host"):
+    with pytest.raises(SettingsError, match="INGOT_OIDC_REDIRECT_URL and INGOT_PUBLIC_URL"):
         read_settings(OIDC | other)
 
 
@@ -253,17 +253,17 @@ def test_a_place_that_cannot_be_trusted_is_refused_without_showing_it(name: str,
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"INGOT_OIDC_CLIENT_ID": ""}, "INGOT_OIDC_ISSUER is set, and INGOT_OIDC_CLIENT_ID is not"),
+        ({"INGOT_OIDC_CLIENT_ID": ""}, "INGOT_OIDC_ISSUER requires INGOT_OIDC_CLIENT_ID"),
         (
             {"INGOT_OIDC_ISSUER": "https://login.example.com/.well-known/openid-configuration"},
-            "INGOT_OIDC_ISSUER ends with /.well-known/openid-configuration",
+            "/.well-known/openid-configuration",
         ),
-        ({"INGOT_OIDC_ISSUER": ""}, "INGOT_OIDC_CLIENT_ID is set, and INGOT_OIDC_ISSUER is not"),
-        ({"INGOT_PUBLIC_URL": ""}, "neither INGOT_PUBLIC_URL nor INGOT_OIDC_REDIRECT_URL is"),
-        ({"INGOT_PUBLIC_URL": "https://a.example.com/ingot"}, "INGOT_PUBLIC_URL has a path"),
-        ({"INGOT_OIDC_SCOPES": "email"}, "INGOT_OIDC_SCOPES does not name openid"),
-        ({"INGOT_OIDC_ALLOWED_GROUPS": "staff,"}, "INGOT_OIDC_ALLOWED_GROUPS names a group without a name"),
-        ({"INGOT_OIDC_ADMIN_GROUPS": ","}, "INGOT_OIDC_ADMIN_GROUPS names a group without a name"),
+        ({"INGOT_OIDC_ISSUER": ""}, "INGOT_OIDC_CLIENT_ID requires INGOT_OIDC_ISSUER"),
+        ({"INGOT_PUBLIC_URL": ""}, "INGOT_OIDC_ISSUER requires INGOT_PUBLIC_URL or INGOT_OIDC_REDIRECT_URL"),
+        ({"INGOT_PUBLIC_URL": "https://a.example.com/ingot"}, "INGOT_PUBLIC_URL must not have a path"),
+        ({"INGOT_OIDC_SCOPES": "email"}, "INGOT_OIDC_SCOPES must include openid"),
+        ({"INGOT_OIDC_ALLOWED_GROUPS": "staff,"}, "INGOT_OIDC_ALLOWED_GROUPS contains an empty group name"),
+        ({"INGOT_OIDC_ADMIN_GROUPS": ","}, "INGOT_OIDC_ADMIN_GROUPS contains an empty group name"),
     ],
 )
 def test_half_of_a_provider_is_refused(given: dict[str, str], said: str) -> None:
@@ -284,7 +284,7 @@ def test_half_of_a_provider_is_refused(given: dict[str, str], said: str) -> None
     ],
 )
 def test_a_part_of_a_provider_without_one_is_refused(name: str) -> None:
-    with pytest.raises(SettingsError, match=f"{name} is set, and INGOT_OIDC_ISSUER is not"):
+    with pytest.raises(SettingsError, match=f"{name} requires INGOT_OIDC_ISSUER"):
         read_settings({name: "openid"})
 
 
@@ -307,7 +307,7 @@ def test_a_bucket_is_read() -> None:
 
 @pytest.mark.parametrize("missing", ["INGOT_S3_BUCKET", "INGOT_S3_ACCESS_KEY", "INGOT_S3_SECRET_KEY"])
 def test_a_part_of_a_bucket_is_refused(missing: str) -> None:
-    with pytest.raises(SettingsError, match=f"is set, and {missing} is not") as caught:
+    with pytest.raises(SettingsError, match=f"requires {missing}") as caught:
         read_settings(S3 | {missing: ""})
     assert caught.value.hint != SettingsError.hint
 
@@ -316,7 +316,7 @@ def test_a_part_of_a_bucket_is_refused(missing: str) -> None:
     "name", ["INGOT_S3_ENDPOINT", "INGOT_S3_PUBLIC_ENDPOINT", "INGOT_S3_PREFIX", "INGOT_S3_SECRET_KEY"]
 )
 def test_what_goes_with_a_bucket_is_refused_without_one(name: str) -> None:
-    with pytest.raises(SettingsError, match=f"{name} is set, and INGOT_S3_BUCKET is not"):
+    with pytest.raises(SettingsError, match=f"{name} requires INGOT_S3_BUCKET"):
         read_settings({name: "https://s3.example.com"})
 
 
@@ -382,10 +382,10 @@ def test_the_secret_is_hex_or_base64() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (bytes(range(31)).hex(), "has 31 bytes"),
-        ("ab" * 32, "is not random"),
-        ("correct horse battery staple, again and again", "neither hex nor base64"),
-        ("ä" * 64, "neither hex nor base64"),
+        (bytes(range(31)).hex(), "got 31 bytes"),
+        ("ab" * 32, "must be random"),
+        ("correct horse battery staple, again and again", "hex or base64"),
+        ("ä" * 64, "hex or base64"),
     ],
 )
 def test_a_secret_that_is_none_is_refused_without_showing_it(text: str, said: str) -> None:
@@ -410,7 +410,7 @@ def test_all_that_cannot_be_read_is_told_at_once() -> None:
 
 def test_what_does_not_go_together_is_told_when_each_can_be_read() -> None:
     (told,) = find_setting_errors({"INGOT_OIDC_ISSUER": "https://login.example.com"})
-    assert "INGOT_OIDC_CLIENT_ID is not" in told.detail
+    assert "requires INGOT_OIDC_CLIENT_ID" in told.detail
     assert (
         find_setting_errors(OIDC | {"INGOT_THEME": "dark", "INGOT_SERVER_URL": "http://x", "INGOT_TENNANT": "x"}) == []
     )
@@ -426,7 +426,7 @@ def test_a_setting_alone_is_no_fault_unless_it_is_told_as_one_that_goes_with_oth
         text = "postgresql://db/ingot"
     if field == "secret_key":
         text = bytes(range(32)).hex()
-    assert all("is set, and" in error.detail for error in find_setting_errors({variable_name(field): text}))
+    assert all(" requires INGOT_" in error.detail for error in find_setting_errors({variable_name(field): text}))
 
 
 def test_a_name_that_is_none_is_told_with_the_one_it_is_like() -> None:

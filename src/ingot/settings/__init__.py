@@ -1,4 +1,4 @@
-"""Settings: one frozen value, read once from the environment, checked whole."""
+"""Settings, read once from environment variables and validated as a whole."""
 
 from ingot.settings.checks import PORT_MAX, RATE_MAX, SettingsError, is_loopback, is_secure_url, variable_name
 from ingot.settings.environment import (

@@ -1,4 +1,4 @@
-"""What settings can be: each by itself, and together."""
+"""Validation of settings, one by one and in combination. Each check raises `SettingsError`."""
 
 from __future__ import annotations
 
@@ -38,118 +38,129 @@ BUCKET_ENDPOINT_FIELDS = ("s3_endpoint", "s3_public_endpoint")
 BUCKET_FIELDS = ("s3_access_key", "s3_secret_key", *BUCKET_ENDPOINT_FIELDS, "s3_prefix")
 BUCKET_PREFIX_CHARS_MAX = 200
 
-MAX_BLOB_BYTES_LIMIT = 5 * 1024**4  # What stores that speak S3 take as one object.
+MAX_BLOB_BYTES_LIMIT = 5 * 1024**4  # The largest object that S3 supports.
 SPARE_BYTES_MAX = 1024**4
 COLLECT_SECONDS_MAX = 86_400.0
 READ_URL_SECONDS = 3600.0
-GRACE_SECONDS_MIN = READ_URL_SECONDS + 60  # Whoever has an address just now reads to the end of its time.
+GRACE_SECONDS_MIN = READ_URL_SECONDS + 60  # A blob must outlive the signed URLs for reading it.
 GRACE_SECONDS_MAX = 31_536_000.0
 SCRUB_RATE_MAX = 10**12
 SECRET_KEY_BYTES_MIN = 32
-SECRET_KEY_DISTINCT_BYTES_MIN = 12  # 32 random bytes have about 30 different ones.
+SECRET_KEY_DISTINCT_BYTES_MIN = 12  # 32 random bytes have about 30 distinct values.
 
-VARIABLE_NAMES = {"otel_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}  # The name that everybody knows it by.
+VARIABLE_NAMES = {"otel_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}  # The standard name of OpenTelemetry.
 
-_OWNER = "The owner's URL only migrates; the other one, with the role ingot_server, is worked with."
-_BOTH = "Set both: the provider's address, and the id that it knows this server by."
-_PROVIDER = "Set INGOT_OIDC_ISSUER and INGOT_OIDC_CLIENT_ID too, or leave all of them out."
-_BUCKET = "Set INGOT_S3_BUCKET too, or leave all of them out: blobs are in the data folder then."
-_KEYS = "Set INGOT_S3_ACCESS_KEY and INGOT_S3_SECRET_KEY: addresses for clients are signed with them."
-# Settings that mean nothing without another one: these, the one that they need, and what to do.
+_OWNER_HINT = "The owner URL is only used for migrations. Set INGOT_DATABASE_URL with the role ingot_server as well."
+_ISSUER_HINT = "Set both: INGOT_OIDC_ISSUER, and INGOT_OIDC_CLIENT_ID of this server at the provider."
+_PROVIDER_HINT = "Set INGOT_OIDC_ISSUER and INGOT_OIDC_CLIENT_ID as well, or unset all INGOT_OIDC_… variables."
+_BUCKET_HINT = "Set INGOT_S3_BUCKET as well, or unset all INGOT_S3_… variables to store blobs in the data folder."
+_ACCESS_KEY_HINT = "Set INGOT_S3_ACCESS_KEY and INGOT_S3_SECRET_KEY, which sign requests and URLs for clients."
+# Settings that require another setting: their fields, the required field, and a hint.
 NEEDS: tuple[tuple[tuple[str, ...], str, str], ...] = (
-    (("database_owner_url",), "database_url", _OWNER),
-    (("oidc_issuer",), "oidc_client_id", _BOTH),
-    (("oidc_client_id",), "oidc_issuer", _BOTH),
-    (PROVIDER_FIELDS, "oidc_issuer", _PROVIDER),
-    (BUCKET_FIELDS, "s3_bucket", _BUCKET),
-    (("s3_bucket",), "s3_access_key", _KEYS),
-    (("s3_bucket",), "s3_secret_key", _KEYS),
+    (("database_owner_url",), "database_url", _OWNER_HINT),
+    (("oidc_issuer",), "oidc_client_id", _ISSUER_HINT),
+    (("oidc_client_id",), "oidc_issuer", _ISSUER_HINT),
+    (PROVIDER_FIELDS, "oidc_issuer", _PROVIDER_HINT),
+    (BUCKET_FIELDS, "s3_bucket", _BUCKET_HINT),
+    (("s3_bucket",), "s3_access_key", _ACCESS_KEY_HINT),
+    (("s3_bucket",), "s3_secret_key", _ACCESS_KEY_HINT),
 )
 
 
 class SettingsError(IngotError):
-    """A setting cannot be used."""
+    """A setting is not valid."""
 
     code = "invalid_setting"
     hint = "Correct the environment variable and start again."
 
 
 def check_needs(settings: Settings) -> None:
-    """Refuse a setting without the one that it needs."""
+    """Check that the settings on which other settings depend are set."""
     for names, needed, hint in NEEDS:
         for name in names:
             if getattr(settings, name) not in (None, ()) and getattr(settings, needed) is None:
-                raise SettingsError(f"{variable_name(name)} is set, and {variable_name(needed)} is not", hint=hint)
+                raise SettingsError(
+                    f"{variable_name(name)} requires {variable_name(needed)}, which is not set", hint=hint
+                )
 
 
 def check_lease_seconds(seconds: float) -> None:
-    """Refuse a lease that is too short or too long."""
+    """Check the duration of a lease."""
     if not LEASE_SECONDS_MIN <= seconds <= LEASE_SECONDS_MAX:
-        bounds = f"it goes from {LEASE_SECONDS_MIN:g} to {LEASE_SECONDS_MAX:g}"
-        raise SettingsError(f"INGOT_LEASE_SECONDS is {seconds}; {bounds}")
+        bounds = f"between {LEASE_SECONDS_MIN:g} and {LEASE_SECONDS_MAX:g}"
+        raise SettingsError(f"INGOT_LEASE_SECONDS must be {bounds}, got {seconds}")
 
 
 def check_database_url(name: str, url: str | None) -> None:
-    """Refuse another kind of database. Not shown: it can hold a password."""
+    """Check that a URL is one of PostgreSQL. The message does not show the URL, which can contain a password."""
     if url is not None and not url.startswith(DATABASE_SCHEMES):
-        raise SettingsError(f"INGOT_{name.upper()} does not begin with {DATABASE_SCHEMES[0]}")
+        raise SettingsError(
+            f"INGOT_{name.upper()} must begin with {DATABASE_SCHEMES[0]}",
+            hint="Set it to postgresql://role:password@host/database. Ingot supports SQLite and PostgreSQL only.",
+        )
 
 
 def check_provider(settings: Settings) -> None:
-    """Refuse a provider with which nobody could sign in, or not only those who should."""
+    """Check that the settings of an OpenID provider are complete, consistent and secure."""
     if settings.oidc_issuer is None:
         return
     if check_secure_url(settings.oidc_issuer, "INGOT_OIDC_ISSUER").path.rstrip("/").endswith(DISCOVERY_PATH):
         raise SettingsError(
-            f"INGOT_OIDC_ISSUER ends with {DISCOVERY_PATH}",
-            hint="Leave that out: it is added to the address by which the provider calls itself.",
+            f"INGOT_OIDC_ISSUER must not end with {DISCOVERY_PATH}",
+            hint="Remove that part. The server adds it to the issuer itself.",
         )
     if settings.callback_url is None:
         raise SettingsError(
-            "INGOT_OIDC_ISSUER is set, and neither INGOT_PUBLIC_URL nor INGOT_OIDC_REDIRECT_URL is",
-            hint="Set INGOT_PUBLIC_URL to the address that browsers know this server by.",
+            "INGOT_OIDC_ISSUER requires INGOT_PUBLIC_URL or INGOT_OIDC_REDIRECT_URL, and neither is set",
+            hint="Set INGOT_PUBLIC_URL to the URL under which browsers reach this server.",
         )
     if settings.oidc_redirect_url is not None:
-        back = check_secure_url(settings.oidc_redirect_url, "INGOT_OIDC_REDIRECT_URL")
-        if settings.public_url is not None and back.netloc != urlsplit(settings.public_url).netloc:
+        redirect_url = check_secure_url(settings.oidc_redirect_url, "INGOT_OIDC_REDIRECT_URL")
+        if settings.public_url is not None and redirect_url.netloc != urlsplit(settings.public_url).netloc:
             raise SettingsError(
-                "INGOT_OIDC_REDIRECT_URL is on another host than INGOT_PUBLIC_URL",
-                hint="A browser brings what it keeps for one host to no other: leave INGOT_OIDC_REDIRECT_URL out.",
+                "INGOT_OIDC_REDIRECT_URL and INGOT_PUBLIC_URL must have the same host and port",
+                hint="Unset INGOT_OIDC_REDIRECT_URL, or use the host of INGOT_PUBLIC_URL: cookies belong to one host.",
             )
     if settings.oidc_scopes and "openid" not in settings.oidc_scopes:
-        raise SettingsError("INGOT_OIDC_SCOPES does not name openid", hint="Without it no provider says who came.")
+        raise SettingsError(
+            "INGOT_OIDC_SCOPES must include openid",
+            hint="Add openid. Without it, the provider does not identify the person who signs in.",
+        )
     for name in ("oidc_allowed_groups", "oidc_admin_groups"):
         if "" in getattr(settings, name):
             raise SettingsError(
-                f"{variable_name(name)} names a group without a name",
-                hint="Name groups with one comma between two, and none at the end.",
+                f"{variable_name(name)} contains an empty group name",
+                hint="Separate the groups with single commas, without a comma at the end.",
             )
 
 
 def check_secure_url(url: str, name: str) -> SplitResult:
-    """An address whose answers can be trusted: https, or http on this machine. Not shown: it can hold a secret."""
-    hint = "Give an address such as https://ingot.example.com; http is for 127.0.0.1, ::1 and localhost."
+    """Return the parts of a URL that is https, or http on this machine.
+
+    The messages do not show the URL, which can contain a secret.
+    """
+    hint = "Use a URL such as https://ingot.example.com. http is only allowed for 127.0.0.1, ::1 and localhost."
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise SettingsError(f"{name} is no address", hint=hint) from None
+        raise SettingsError(f"{name} is not a valid URL", hint=hint) from None
     if not host or not url.isascii() or not url.isprintable() or " " in url:
-        raise SettingsError(f"{name} is no address", hint=hint)
+        raise SettingsError(f"{name} is not a valid URL", hint=hint)
     if not is_secure_url(parts):
-        raise SettingsError(f"{name} does not begin with https://", hint=hint)
+        raise SettingsError(f"{name} must begin with https://", hint=hint)
     if "@" in parts.netloc or "?" in url or "#" in url:
-        raise SettingsError(f"{name} has more in it than a place and a path", hint=hint)
+        raise SettingsError(f"{name} must not contain a user name, a query or a fragment", hint=hint)
     return parts
 
 
 def is_secure_url(parts: SplitResult) -> bool:
-    """Whether nobody on the way to this address can listen or answer."""
+    """Return True if connections to this URL cannot be intercepted: https, or http on this machine."""
     return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this host is the machine itself."""
+    """Return True if this host is a loopback address or `localhost`."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -157,32 +168,32 @@ def is_loopback(host: str) -> bool:
 
 
 def check_session_times(settings: Settings) -> None:
-    """Refuse times of sessions and tokens that are too short or too long."""
+    """Check the durations of sessions and of tokens of people."""
     for name in SESSION_FIELDS:
         if not SESSION_SECONDS_MIN <= getattr(settings, name) <= SESSION_SECONDS_MAX:
-            bounds = f"it goes from {SESSION_SECONDS_MIN:g} to {SESSION_SECONDS_MAX:g}"
-            raise SettingsError(f"{variable_name(name)} is {getattr(settings, name)}; {bounds}")
+            bounds = f"between {SESSION_SECONDS_MIN:.0f} and {SESSION_SECONDS_MAX:.0f}"
+            raise SettingsError(f"{variable_name(name)} must be {bounds}, got {getattr(settings, name)}")
     if not 0 < settings.person_token_days <= PERSON_TOKEN_DAYS_MAX:
-        bounds = f"it goes from above 0 to {PERSON_TOKEN_DAYS_MAX:g}"
-        raise SettingsError(f"INGOT_PERSON_TOKEN_DAYS is {settings.person_token_days}; {bounds}")
+        bounds = f"greater than 0 and at most {PERSON_TOKEN_DAYS_MAX:g}"
+        raise SettingsError(f"INGOT_PERSON_TOKEN_DAYS must be {bounds}, got {settings.person_token_days}")
 
 
 def check_blob_limits(settings: Settings) -> None:
-    """Refuse bounds of blobs that cannot be held, and a key that is none."""
-    for name, least, most in (
+    """Check the limits and intervals of blobs, and the secret keys."""
+    for name, minimum, maximum in (
         ("max_blob_bytes", 1, MAX_BLOB_BYTES_LIMIT),
         ("spare_bytes", 0, SPARE_BYTES_MAX),
         ("collect_seconds", 1, COLLECT_SECONDS_MAX),
         ("scrub_bytes_per_second", 0, SCRUB_RATE_MAX),
     ):
         value = getattr(settings, name)
-        if value is not None and not least <= value <= most:
-            raise SettingsError(f"{variable_name(name)} is {value}; it goes from {least} to {most:.0f}")
+        if value is not None and not minimum <= value <= maximum:
+            raise SettingsError(f"{variable_name(name)} must be between {minimum} and {maximum:.0f}, got {value}")
     if not GRACE_SECONDS_MIN <= settings.collect_grace_seconds <= GRACE_SECONDS_MAX:
-        bounds = f"it goes from {GRACE_SECONDS_MIN:.0f} to {GRACE_SECONDS_MAX:.0f}"
+        bounds = f"between {GRACE_SECONDS_MIN:.0f} and {GRACE_SECONDS_MAX:.0f}"
         raise SettingsError(
-            f"INGOT_COLLECT_GRACE_SECONDS is {settings.collect_grace_seconds}; {bounds}",
-            hint=f"An address to read a blob is good for {READ_URL_SECONDS:.0f} s: the blob stays for longer.",
+            f"INGOT_COLLECT_GRACE_SECONDS must be {bounds}, got {settings.collect_grace_seconds}",
+            hint=f"A signed URL is valid for {READ_URL_SECONDS:.0f} s, and its blob has to be kept for longer.",
         )
     if settings.secret_key is not None:
         for key in filter(str.strip, KEY_SEPARATORS.split(settings.secret_key)):
@@ -190,8 +201,8 @@ def check_blob_limits(settings: Settings) -> None:
 
 
 def _check_secret_key(text: str) -> None:
-    """Refuse what is not random: it is hex, or base64 in either alphabet. Never shown."""
-    hint = "Make one: openssl rand -hex 32"
+    """Check that a secret key is long and random: hex, or base64 in either alphabet. Messages do not show the key."""
+    hint = "Create a key with: openssl rand -hex 32"
     try:
         key = bytes.fromhex(text)
     except ValueError:
@@ -199,67 +210,69 @@ def _check_secret_key(text: str) -> None:
             plain = text.rstrip("=").replace("-", "+").replace("_", "/")
             key = base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
         except (binascii.Error, ValueError):
-            raise SettingsError("INGOT_SECRET_KEY is neither hex nor base64", hint=hint) from None
+            raise SettingsError("INGOT_SECRET_KEY must be hex or base64", hint=hint) from None
     if len(key) < SECRET_KEY_BYTES_MIN:
-        raise SettingsError(f"INGOT_SECRET_KEY has {len(key)} bytes; it has at least {SECRET_KEY_BYTES_MIN}", hint=hint)
+        raise SettingsError(
+            f"INGOT_SECRET_KEY must have at least {SECRET_KEY_BYTES_MIN} bytes, got {len(key)} bytes", hint=hint
+        )
     if len(set(key)) < SECRET_KEY_DISTINCT_BYTES_MIN:
-        raise SettingsError("INGOT_SECRET_KEY is not random", hint=hint)
+        raise SettingsError("INGOT_SECRET_KEY must be random, got a key with many repeated bytes", hint=hint)
 
 
 def check_bucket(settings: Settings) -> None:
-    """Refuse an object store that there cannot be."""
+    """Check the name, endpoints, region and prefix of a bucket."""
     if settings.s3_bucket is None:
         return
     if BUCKET_NAME.fullmatch(settings.s3_bucket) is None:
         raise SettingsError(
-            f"INGOT_S3_BUCKET is {settings.s3_bucket!r}, which is no name of a bucket",
-            hint="It has 3 to 63 lower-case letters, digits, dots and hyphens; the address is INGOT_S3_ENDPOINT.",
+            f"INGOT_S3_BUCKET must be the name of a bucket, got {settings.s3_bucket!r}",
+            hint="Use 3 to 63 lower-case letters, digits, dots and hyphens. INGOT_S3_ENDPOINT is for the URL.",
         )
     for name in BUCKET_ENDPOINT_FIELDS:
         if (url := getattr(settings, name)) is not None:
             _check_bucket_endpoint(url, variable_name(name))
     if BUCKET_REGION.fullmatch(settings.s3_region) is None:
-        raise SettingsError("INGOT_S3_REGION is no name of a region", hint="It looks like eu-central-1.")
+        raise SettingsError("INGOT_S3_REGION must be the name of a region", hint="Use a name such as eu-central-1.")
     prefix = settings.s3_prefix
     if prefix is not None and (len(prefix) > BUCKET_PREFIX_CHARS_MAX or BUCKET_PREFIX.fullmatch(prefix) is None):
         raise SettingsError(
-            f"INGOT_S3_PREFIX is {prefix!r}, which cannot begin the name of an object",
-            hint="Give a folder, as in team/ingot: letters, digits, dots, hyphens and underscores between slashes.",
+            f"INGOT_S3_PREFIX must be a folder in the bucket, got {prefix!r}",
+            hint="Use a folder such as team/ingot: letters, digits, dots, hyphens and underscores between slashes.",
         )
 
 
 def _check_bucket_endpoint(url: str, name: str) -> None:
-    """Not shown: it can hold a secret."""
-    hint = "Give an address such as https://s3.example.com; leave it out for Amazon's own."
+    """Check the URL of an object store. The messages do not show the URL, which can contain a secret."""
+    hint = "Use a URL such as https://s3.example.com, or unset it to use Amazon S3."
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise SettingsError(f"{name} is no address", hint=hint) from None
+        raise SettingsError(f"{name} is not a valid URL", hint=hint) from None
     if parts.scheme not in ("http", "https"):
-        raise SettingsError(f"{name} does not begin with http:// or https://", hint=hint)
+        raise SettingsError(f"{name} must begin with http:// or https://", hint=hint)
     if not host or not url.isascii() or not url.isprintable() or " " in url:
-        raise SettingsError(f"{name} is no address", hint=hint)
+        raise SettingsError(f"{name} is not a valid URL", hint=hint)
     if "@" in parts.netloc or "?" in url or "#" in url:
-        raise SettingsError(f"{name} has more in it than a place and a path", hint=hint)
+        raise SettingsError(f"{name} must not contain a user name, a query or a fragment", hint=hint)
 
 
 def check_proxy(text: str) -> None:
-    """Refuse what is neither an address nor a network."""
+    """Check that a trusted proxy is an IP address or a network."""
     try:
         network = ip_network(text, strict=False)
     except ValueError:
         raise SettingsError(
-            f"INGOT_TRUSTED_PROXIES names {text!r}, which is neither an address nor a network",
-            hint="Name addresses or networks, as in 10.0.0.0/8, with commas between them.",
+            f"INGOT_TRUSTED_PROXIES must contain IP addresses or networks, got {text!r}",
+            hint="Use IP addresses or networks such as 10.0.0.0/8, separated by commas. Host names are not allowed.",
         ) from None
     if "/" in text and network.network_address != ip_interface(text).ip:
         raise SettingsError(
-            f"INGOT_TRUSTED_PROXIES names {text!r}, which is an address inside a network",
-            hint=f"Write {network} for the network, or the address alone.",
+            f"INGOT_TRUSTED_PROXIES contains {text!r}, which is neither a single address nor a whole network",
+            hint=f"Use {network} for the network, or {text.partition('/')[0]} for the single address.",
         )
 
 
 def variable_name(field: str) -> str:
-    """The variable that a setting is read from."""
+    """Return the name of the environment variable of a setting."""
     return VARIABLE_NAMES.get(field, f"INGOT_{field.upper()}")

@@ -1,4 +1,4 @@
-"""Settings as they are read, once, from the environment."""
+"""Reading settings from environment variables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ingot.settings.model import SECRET_FIELDS, ClientSettings, Settings
 
 TYPO_SIMILARITY_MIN = 0.9
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-# One alone is refused.
+# Settings that require another setting, and are therefore not checked one by one.
 DEPENDENT_FIELDS = (
     "oidc_issuer",
     "oidc_client_id",
@@ -34,49 +34,57 @@ DEPENDENT_FIELDS = (
     *BUCKET_FIELDS,
 )
 S = TypeVar("S", bound=msgspec.Struct)
-_process_variables: dict[str, str] = {}  # Variables of this process that those who are started here do not have.
+_process_variables: dict[str, str] = {}  # Variables of this process that child processes do not inherit.
 
 
 def _check_variable_names(environment: Mapping[str, str]) -> None:
-    """Refuse a variable that was meant to be one of ours: a store in the wrong place is found out too late."""
-    for name, meant in find_unknown_variables(environment, similarity_min=TYPO_SIMILARITY_MIN).items():
-        if meant is not None:
-            raise SettingsError(f"{name} is no setting; {meant} is")
+    """Raise `SettingsError` for a variable that looks like a misspelled setting.
+
+    A misspelled variable would otherwise be ignored, and for example data would be stored in the wrong folder.
+    """
+    for name, suggestion in find_unknown_variables(environment, similarity_min=TYPO_SIMILARITY_MIN).items():
+        if suggestion is not None:
+            raise SettingsError(
+                f"{name} is not a setting; did you mean {suggestion}?", hint=f"Rename or unset {name}, and start again."
+            )
 
 
 def find_unknown_variables(
     environment: Mapping[str, str] | None = None, *, similarity_min: float
 ) -> dict[str, str | None]:
-    """The variables that begin as ours do and are none, each with the one that it is most like, if it is so like."""
-    known = [variable_name(field) for field in _field_names()]
-    found = {}
-    for name in sorted((os.environ if environment is None else environment).keys() - known):
+    """Return the variables that begin with INGOT and are not settings.
+
+    Each is mapped to the most similar setting whose similarity is at least `similarity_min`, or to `None`.
+    """
+    setting_names = [variable_name(field) for field in _field_names()]
+    suggestions = {}
+    for name in sorted((os.environ if environment is None else environment).keys() - setting_names):
         if name.startswith("INGOT"):
-            found[name] = next(iter(get_close_matches(name, known, n=1, cutoff=similarity_min)), None)
-    return found
+            suggestions[name] = next(iter(get_close_matches(name, setting_names, n=1, cutoff=similarity_min)), None)
+    return suggestions
 
 
 def find_setting_errors(environment: Mapping[str, str] | None = None) -> list[SettingsError]:
-    """What is wrong with the variables: each that cannot be read, and when all can, what does not go together."""
+    """Return one error for each invalid variable. If each one is valid, check the combination of all."""
     environment = os.environ if environment is None else environment
-    found: list[SettingsError] = []
+    errors: list[SettingsError] = []
     for field in _field_names():
-        kind: type[msgspec.Struct] = Settings if field in Settings.__struct_fields__ else ClientSettings
+        settings_type: type[msgspec.Struct] = Settings if field in Settings.__struct_fields__ else ClientSettings
         try:
             if text := environment.get(name := variable_name(field)):
                 value = PARSERS.get(field, _parse_text)(text, name)
                 if field not in DEPENDENT_FIELDS:
-                    kind(**{field: value})
+                    settings_type(**{field: value})
         except SettingsError as error:
-            found.append(error)
-    if not found:
+            errors.append(error)
+    if not errors:
         try:
             read_settings(
                 {name: text for name, text in environment.items() if name in map(variable_name, _field_names())}
             )
         except SettingsError as error:
-            found.append(error)
-    return found
+            errors.append(error)
+    return errors
 
 
 def _field_names() -> list[str]:
@@ -84,64 +92,64 @@ def _field_names() -> list[str]:
 
 
 def read_client_settings(environment: Mapping[str, str] | None = None) -> ClientSettings:
-    """Settings of a client from `INGOT_*` variables. Raises `SettingsError`."""
+    """Read the settings of a client or worker from environment variables. Raises `SettingsError`."""
     return _read_environment(ClientSettings, environment)
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path | None:
-    """Where the commands of this user keep what they can do without; `None` for one without a home."""
-    said = (os.environ if environment is None else environment).get("XDG_CACHE_HOME", "")
+    """Return the cache folder of this user, or `None` if the user has no home folder."""
+    cache_home = (os.environ if environment is None else environment).get("XDG_CACHE_HOME", "")
     try:
-        return (Path(said) if os.path.isabs(said) else Path.home() / ".cache") / "ingot"
+        return (Path(cache_home) if os.path.isabs(cache_home) else Path.home() / ".cache") / "ingot"
     except RuntimeError:
         return None
 
 
 def environment_without_secrets() -> dict[str, str]:
-    """The environment, without what others could come to the server or the database with."""
-    secrets = {variable_name(field) for field in (*SECRET_FIELDS, "token", "worker_secret")}
-    return {name: text for name, text in os.environ.items() if name not in secrets}
+    """Return the environment of this process without credentials and keys."""
+    secret_names = {variable_name(field) for field in (*SECRET_FIELDS, "token", "worker_secret")}
+    return {name: text for name, text in os.environ.items() if name not in secret_names}
 
 
 def export_client_settings(
     *, server_url: str | None = None, data: Path | None = None, tenant: str | None = None, token: str | None = None
 ) -> None:
-    """Have clients that are made from now on find these, here and in what is started here.
+    """Set these as defaults of clients that this process and its child processes create from now on.
 
-    A token is known in this process alone.
+    The token is only used in this process and is not passed to child processes.
     """
-    said = {"server_url": server_url, "data": None if data is None else str(data), "tenant": tenant}
-    os.environ.update({variable_name(name): value for name, value in said.items() if value})
+    values = {"server_url": server_url, "data": None if data is None else str(data), "tenant": tenant}
+    os.environ.update({variable_name(name): value for name, value in values.items() if value})
     if token:
         _process_variables[variable_name("token")] = token
 
 
 def read_database_owner_url(environment: Mapping[str, str] | None = None) -> str:
-    """The database as its owner comes to it, to prepare it for others. Raises `SettingsError`."""
+    """Read the URL with which the owner of the database creates roles and schemas. Raises `SettingsError`."""
     url = (os.environ if environment is None else environment).get("INGOT_DATABASE_OWNER_URL")
     if not url:
         raise SettingsError(
             "INGOT_DATABASE_OWNER_URL is not set",
-            hint="Set it to postgresql://role:password@host/database, with a role that may make roles and schemas.",
+            hint="Set it to postgresql://role:password@host/database, with a role that may create roles and schemas.",
         )
     check_database_url("database_owner_url", url)
     return url
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """Settings from `INGOT_*` variables. Raises `SettingsError`."""
+    """Read the settings of a server from environment variables. Raises `SettingsError`."""
     return _read_environment(Settings, environment)
 
 
-def _read_environment(kind: type[S], environment: Mapping[str, str] | None) -> S:
+def _read_environment(settings_type: type[S], environment: Mapping[str, str] | None) -> S:
     environment = {**os.environ, **_process_variables} if environment is None else environment
     _check_variable_names(environment)
-    given = {
+    values = {
         field: PARSERS.get(field, _parse_text)(text, name)
-        for field in kind.__struct_fields__
+        for field in settings_type.__struct_fields__
         if (text := environment.get(name := variable_name(field)))
     }
-    return kind(**given)
+    return settings_type(**values)
 
 
 def _parse_text(text: str, _: str) -> str:
@@ -170,7 +178,7 @@ def _parse_words(text: str, _: str) -> tuple[str, ...]:
 
 def _parse_integer(text: str, name: str) -> int:
     if not text.isascii() or not text.isdecimal():
-        raise SettingsError(f"{name} is {text!r}; it is a whole number")
+        raise SettingsError(f"{name} must be a whole number, got {text!r}")
     return int(text)
 
 
@@ -178,12 +186,12 @@ def _parse_number(text: str, name: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise SettingsError(f"{name} is {text!r}; it is a number") from None
+        raise SettingsError(f"{name} must be a number, got {text!r}") from None
 
 
 def _parse_boolean(text: str, name: str) -> bool:
     if text.lower() not in BOOLEANS:
-        raise SettingsError(f"{name} is {text!r}; it is true or false")
+        raise SettingsError(f"{name} must be true or false, got {text!r}")
     return BOOLEANS[text.lower()]
 
 

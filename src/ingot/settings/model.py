@@ -1,4 +1,4 @@
-"""Settings as one frozen value, checked whole."""
+"""The settings of servers, clients and workers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SECRET_FIELDS = (
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How this process runs."""
+    """The settings of a server. Raises `SettingsError` if a value or a combination is invalid."""
 
     data: Path = Path("data")
     host: str = "127.0.0.1"
@@ -90,56 +90,60 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_lease_seconds(self.lease_seconds)
         if not 0 <= self.port <= PORT_MAX:
-            raise SettingsError(f"INGOT_PORT is {self.port}; it goes from 0, any that is free, to {PORT_MAX}")
+            raise SettingsError(
+                f"INGOT_PORT must be between 0 and {PORT_MAX}, got {self.port}", hint="Use 0 to select a free port."
+            )
         if self.log_level not in LEVELS:
-            raise SettingsError(f"INGOT_LOG_LEVEL is {self.log_level!r}; it is one of {', '.join(LEVELS)}")
+            raise SettingsError(f"INGOT_LOG_LEVEL must be one of {', '.join(LEVELS)}, got {self.log_level!r}")
         if self.log_format not in (None, "json", "text"):
-            raise SettingsError(f"INGOT_LOG_FORMAT is {self.log_format!r}; it is json or text")
+            raise SettingsError(f"INGOT_LOG_FORMAT must be json or text, got {self.log_format!r}")
         if self.otel_endpoint is not None and not self.otel_endpoint.startswith(("http://", "https://")):
-            raise SettingsError("OTEL_EXPORTER_OTLP_ENDPOINT does not begin with http:// or https://")
+            raise SettingsError("OTEL_EXPORTER_OTLP_ENDPOINT must begin with http:// or https://")
         if not 1 <= self.connections_max <= CONNECTIONS_LIMIT:
-            bounds = f"it goes from 1 to {CONNECTIONS_LIMIT}"
-            raise SettingsError(f"INGOT_CONNECTIONS_MAX is {self.connections_max}; {bounds}")
+            bounds = f"between 1 and {CONNECTIONS_LIMIT}"
+            raise SettingsError(f"INGOT_CONNECTIONS_MAX must be {bounds}, got {self.connections_max}")
         for name in RATE_FIELDS:
             if not 0 < getattr(self, name) <= RATE_MAX:
-                raise SettingsError(
-                    f"{variable_name(name)} is {getattr(self, name)}; it goes from above 0 to {RATE_MAX:g}"
-                )
+                bounds = f"greater than 0 and at most {RATE_MAX:.0f}"
+                raise SettingsError(f"{variable_name(name)} must be {bounds}, got {getattr(self, name)}")
         for proxy in self.trusted_proxies:
             check_proxy(proxy)
         if not 0 <= self.event_retention_days <= EVENT_RETENTION_DAYS_MAX:
-            bounds = f"it goes from 0, for ever, to {EVENT_RETENTION_DAYS_MAX:g}"
-            raise SettingsError(f"INGOT_EVENT_RETENTION_DAYS is {self.event_retention_days}; {bounds}")
+            raise SettingsError(
+                f"INGOT_EVENT_RETENTION_DAYS must be between 0 and {EVENT_RETENTION_DAYS_MAX:g},"
+                f" got {self.event_retention_days}",
+                hint="Use 0 to keep events for ever.",
+            )
         check_session_times(self)
         for name in ("database_url", "database_owner_url"):
             check_database_url(name, getattr(self, name))
         check_needs(self)
         if self.public_url is not None and check_secure_url(self.public_url, "INGOT_PUBLIC_URL").path:
             raise SettingsError(
-                "INGOT_PUBLIC_URL has a path",
-                hint="Name the place alone, as in https://ingot.example.com: cookies and links are for all of it.",
+                "INGOT_PUBLIC_URL must not have a path",
+                hint="Use a URL such as https://ingot.example.com, because cookies and links apply to the whole host.",
             )
         check_provider(self)
         check_blob_limits(self)
         check_bucket(self)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        given = [(name, getattr(self, name)) for name in self.__struct_fields__]
-        return [(name, "…" if name in SECRET_FIELDS and value is not None else value) for name, value in given]
+        values = [(name, getattr(self, name)) for name in self.__struct_fields__]
+        return [(name, "…" if name in SECRET_FIELDS and value is not None else value) for name, value in values]
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
     @property
     def callback_url(self) -> str | None:
-        """Where the provider sends people back to."""
+        """The URL to which the provider redirects browsers after sign-in."""
         if self.oidc_redirect_url is None and self.public_url is not None:
             return self.public_url + CALLBACK_PATH
         return self.oidc_redirect_url
 
 
 class ClientSettings(NoRepr, frozen=True, kw_only=True):
-    """Where a client or a worker finds its server, and with what it comes."""
+    """The settings of a client or worker. Raises `SettingsError` if a value is invalid."""
 
     server_url: str = "http://127.0.0.1:8080"
     token: str | None = None
