@@ -61,7 +61,7 @@ MUTANTS = [
         name="secrets that are handed on",
         breaks="no secret of the worker is in the environment of a job or of its template",
         file="settings/environment.py",
-        old=" if name not in secrets}",
+        old=" if name not in secret_names}",
         new="}",
         caught_by=f"{ISOLATION}::test_no_secret_is_in_what_the_process_or_its_template_began_with",
     ),

@@ -46,7 +46,7 @@ class JudgedJob(Protocol):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a job after an attempt. `run_at` is set if and only if the job is queued again."""
+    """The state of a job after an attempt. `run_at` is set if and only if the job is queued again."""
 
     status: JobStatus
     outcome: AttemptOutcome

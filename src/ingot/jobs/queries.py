@@ -151,7 +151,7 @@ class JobQueries:
         """Count the jobs of a tenant that match all filters, by status.
 
         With filters by status and type, the counts are exact. With other filters, a bounded number of jobs is examined,
-        newest first. Then `more` tells whether there may be others, and `oldest_queued_seconds` is `None`.
+        newest first. Then `more` is true if there may be others, and `oldest_queued_seconds` is `None`.
         """
         job_filter = _job_filter(tenant, **filters)
         if job_filter == JobFilter(tenant=job_filter.tenant, status=job_filter.status, type=job_filter.type):
