@@ -301,9 +301,9 @@ class ListJobs(Command[tuple[list[Job], str | None]], frozen=True, kw_only=True)
     short or empty although more jobs follow. Raises `TenantNotFound` if the tenant does not exist.
 
     From the first page to the last, no job is returned twice. Every job that existed before the first page was read and
-    matches the filter throughout is returned. Jobs that are created, or begin or cease to match, in the meantime may be
-    missing. The position of a job never changes: depending on the engine, jobs are ordered by acceptance or by ID. The
-    IDs of new jobs that one process creates are ascending.
+    matches the filter throughout is returned. Jobs that are created, or begin or cease to match, in the meantime may or
+    may not be returned. The position of a job never changes: depending on the engine, jobs are ordered by acceptance or
+    by ID. The IDs of new jobs that one process creates are ascending.
     """
 
     where: JobFilter
