@@ -54,7 +54,7 @@ def dedupe_key(value: object) -> str | None:
     """Return a valid dedupe key, or `None`."""
     if value is None:
         return None
-    return check_length(check_text(value, name="dedupe key"), name="dedupe key", chars_max=KEY_CHARS_MAX)
+    return check_length(check_text(value, name="dedupe_key"), name="dedupe_key", chars_max=KEY_CHARS_MAX)
 
 
 def event_digest(name: str, data: bytes) -> bytes:

@@ -28,7 +28,7 @@ class Events:
         `InvalidInput`.
         """
         if after is not None:
-            check_text(after, name="event id", hint="Pass event.id, a string.")
+            check_text(after, name="event ID", hint="Pass event.id, a string.")
         return await self._log.run(ReadEvents(tenant=checks.tenant_id(tenant), after=after, limit=check_limit(limit)))
 
     async def newest(self, tenant: str) -> str:
@@ -37,7 +37,7 @@ class Events:
 
     async def check_position(self, tenant: str, after: str) -> str:
         """Return `after` if reading can continue from there. Raises `InvalidCursor` if no event has reached this ID."""
-        is_event_id = _EVENT_ID.fullmatch(check_text(after, name="event id", hint="Pass event.id, a string."))
+        is_event_id = _EVENT_ID.fullmatch(check_text(after, name="event ID", hint="Pass event.id, a string."))
         newest = await self._log.run(GetNewestEventId(tenant=checks.tenant_id(tenant), stable=False))
         if not is_event_id or after > (newest or START):
             raise InvalidCursor(

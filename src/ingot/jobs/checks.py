@@ -138,7 +138,7 @@ def job_type_from_text(value: str) -> str:
 
 def job_id(value: object) -> str:
     """Return a job ID. Raises `JobNotFound` if the text is not an ID, and `InvalidInput` if it is not a string."""
-    text = value if type(value) is str else check_text(value, name="job id")
+    text = value if type(value) is str else check_text(value, name="job ID")
     if not is_id(text):
         raise JobNotFound(f"there is no job {text[:64]!r} in this tenant")
     return text
@@ -168,7 +168,7 @@ def claim(value: object) -> Claim:
 
 def worker_id(value: object) -> str:
     """Return a worker ID of valid length."""
-    return check_length(check_text(value, name="worker id"), name="worker id", chars_max=WORKER_ID_CHARS_MAX)
+    return check_length(check_text(value, name="worker ID"), name="worker ID", chars_max=WORKER_ID_CHARS_MAX)
 
 
 def is_worker_id(value: str) -> bool:
@@ -234,12 +234,12 @@ def inputs(values: object) -> dict[str, str]:
         )
     if len(values) > INPUTS_MAX:
         raise InvalidInput(f"a job must have at most {INPUTS_MAX} inputs, got {len(values)} inputs")
-    return {file_name(name): blob_checks.digest(blob_id, name="id of a blob") for name, blob_id in values.items()}
+    return {file_name(name): blob_checks.digest(blob_id, name="blob ID") for name, blob_id in values.items()}
 
 
 def file_name(value: object) -> str:
     """Return the name of a job file."""
-    name = blob_checks.file_name(value, name="name of a file")
+    name = blob_checks.file_name(value, name="file name")
     if name != value:
         raise InvalidInput(
             f"a job file must have a plain name, got the path {format_value(value)}",
@@ -258,7 +258,7 @@ def outputs(values: object) -> tuple[str, ...]:
 
 def payload_blob(value: object) -> str | None:
     """Return the ID of the blob that holds a payload, or `None`."""
-    return None if value is None else blob_checks.digest(value, name="id of the payload's blob")
+    return None if value is None else blob_checks.digest(value, name="payload_blob")
 
 
 def owner_quota(value: object) -> int | None:

@@ -128,7 +128,7 @@ def _check_uploads(job: NewJob) -> None:
         if upload.key is not None or not is_id(upload.id) or not upload.owner:
             raise InvalidInput("an upload of a new job must have an ID and an owner, and no key")
         if upload.blob_id is not None:
-            digest(upload.blob_id, name="id of a blob")
+            digest(upload.blob_id, name="blob ID")
         names.append(file_name(upload.name))
     if len(names) > INPUTS_MAX:
         raise InvalidInput(f"a job must have at most {INPUTS_MAX} inputs, got {len(names)} inputs")

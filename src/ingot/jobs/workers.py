@@ -191,9 +191,7 @@ class Workers:
         self._record_drain((tenant, worker_id), draining=True)
         return worker
 
-    async def remove(
-        self, tenant: str | None, worker_id: str, *, act: Act | None = None, itself: bool = False
-    ) -> None:
+    async def remove(self, tenant: str | None, worker_id: str, *, act: Act | None = None, itself: bool = False) -> None:
         """Release the jobs of a worker, which counts against nothing, and remove the worker. Raises `WorkerNotFound`.
 
         `itself` means that the worker itself requested this. Then no audit entry is written.
