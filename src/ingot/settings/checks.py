@@ -96,7 +96,7 @@ def check_database_url(name: str, url: str | None) -> None:
     if url is not None and not url.startswith(DATABASE_SCHEMES):
         raise SettingsError(
             f"INGOT_{name.upper()} must begin with {DATABASE_SCHEMES[0]}",
-            hint="Set it to postgresql://role:password@host/database. Ingot supports SQLite and PostgreSQL only.",
+            hint="Use a URL such as postgresql://role:password@host/database.",
         )
 
 
