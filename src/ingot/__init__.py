@@ -36,7 +36,7 @@ __all__ = [
     "run",
 ]
 
-# A client starts without the server, and the command line without either.
+# Names are imported on first use, so that a client does not load the server and the command line loads neither.
 _MODULE_BY_NAME = {
     **dict.fromkeys(__all__, "ingot.jobs"),
     **dict.fromkeys(("AsyncClient", "Client"), "ingot.client"),

@@ -1,4 +1,4 @@
-"""`python -m ingot` is the command line."""
+"""Run the command line with `python -m ingot`."""
 
 from ingot.cli import main
 

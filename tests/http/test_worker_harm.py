@@ -209,7 +209,7 @@ async def test_a_result_that_is_too_large_fails_the_job(served: Served, client: 
         return "x" * 70_000
 
     async with working(served, worker):
-        with pytest.raises(JobDead, match="70002 bytes; the most is 65536: keep it elsewhere"):
+        with pytest.raises(JobDead, match="at most 65536 bytes, got 70002"):
             await (await client.submit("large")).wait("40s")
 
 
@@ -235,7 +235,7 @@ async def test_a_worker_whose_credential_is_taken_away_stops_and_goes(served: Se
             async with asyncio.timeout(30):
                 await stopped.wait()
 
-    with pytest.raises(Unauthorized, match="it is disabled"):
+    with pytest.raises(Unauthorized, match="disabled"):
         await work()
     await job.refresh()
     assert (job.status, job.data.crashes) == (JobStatus.QUEUED, 0)

@@ -175,7 +175,7 @@ MUTANTS = [
         name="a cursor to nowhere is followed",
         breaks="bad input is refused before the store is asked",
         file="kernel/pages.py",
-        old="    if not is_valid(place):\n",
+        old="    if not is_valid(position):\n",
         new="    if False:\n",
         caught_by="tests/unit/test_forged_cursors.py::test_a_cursor_to_nowhere_is_refused",
     ),

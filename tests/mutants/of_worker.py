@@ -101,7 +101,7 @@ MUTANTS = [
         name="structs made ready at their first use",
         breaks="threads that decode the same struct for the first time do not end the process",
         file="kernel/msgspec_warmup.py",
-        old="                    msgspec.json.Decoder(kind)\n",
+        old="                    msgspec.json.Decoder(struct_type)\n",
         new="                    pass\n",
         caught_by="tests/unit/test_structs.py",
     ),

@@ -1,1 +1,1 @@
-"""What every room stands on: ids, time, errors, pages and loops. No driver, no framework."""
+"""Foundations of all rooms: IDs, time, errors, pages and loops. Imports no driver and no framework."""

@@ -1,6 +1,6 @@
-"""Time is handed in: rooms ask a `Clock`, tests move one.
+"""Clocks. Code gets its clock as an argument, so that tests can set the time.
 
-Inside the engines an instant is an integer of microseconds since 1970 UTC; people see aware datetimes.
+Inside the engines, an instant is an integer: microseconds since 1970 UTC. The API uses aware datetimes.
 """
 
 from __future__ import annotations
@@ -19,35 +19,38 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Clock(Protocol):
-    """Where the time comes from."""
+    """A source of the current time."""
 
     def micros(self) -> int:
-        """The time now, in microseconds since 1970 UTC."""
+        """Return the current time in microseconds since 1970 UTC."""
 
 
 class SystemClock:
-    """Wall time at start plus monotonic time since: a wall clock set back or forward later does not reach us."""
+    """The wall time at the start plus the monotonic time since then.
+
+    Later changes of the wall clock have no effect.
+    """
 
     def __init__(self) -> None:
         self._offset = time.time_ns() - time.monotonic_ns()
 
     def micros(self) -> int:
-        """The time now, in microseconds since 1970 UTC."""
+        """Return the current time in microseconds since 1970 UTC."""
         return (self._offset + time.monotonic_ns()) // 1000
 
 
 class WallClock:
-    """The clock of the machine as it is set now: for the hours that people keep. It can go back."""
+    """The clock of the machine as it is set now. It can go back. Use it for working hours."""
 
     def micros(self) -> int:
-        """The time now, in microseconds since 1970 UTC."""
+        """Return the current time in microseconds since 1970 UTC."""
         return time.time_ns() // 1000
 
 
 class MonotonicClock:
-    """Another clock's time, made to begin no earlier than `floor` and never to go back.
+    """A wrapper of another clock that starts at `floor` or later and never goes back.
 
-    When the other clock is behind, time goes on from where it was, at the other clock's pace.
+    While the other clock is behind, time continues from its latest value at the pace of the other clock.
     """
 
     def __init__(self, clock: Clock, *, floor: int) -> None:
@@ -57,7 +60,7 @@ class MonotonicClock:
         self._ahead_micros = max(0, floor - self._last_reading)
 
     def micros(self) -> int:
-        """The time now, in microseconds since 1970 UTC."""
+        """Return the current time in microseconds since 1970 UTC."""
         with self._lock:
             reading = self._clock.micros()
             self._ahead_micros += max(0, self._last_reading - reading)
@@ -66,37 +69,39 @@ class MonotonicClock:
 
 
 class ManualClock:
-    """A clock that moves only when told."""
+    """A clock for tests that moves only with `advance`."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._micros = to_micros(start)
 
     def micros(self) -> int:
-        """The time it was last moved to, in microseconds since 1970 UTC."""
+        """Return the time of this clock in microseconds since 1970 UTC."""
         return self._micros
 
     def now(self) -> datetime:
-        """The same instant for people."""
+        """Return the time of this clock as an aware datetime."""
         return to_datetime(self._micros)
 
     def advance(self, *, seconds: float = 0, days: float = 0) -> None:
-        """Move the clock; negative numbers set it back."""
+        """Move the clock forward, or back with negative numbers."""
         self._micros += round((seconds + days * 86_400) * MICROS)
 
 
 @lru_cache(maxsize=256)
 def to_datetime(micros: int) -> datetime:
-    """An instant as an aware UTC datetime. What happens together shares its instants, so many are asked for again."""
+    """Convert an instant to an aware UTC datetime. Results are cached: rows written together share their instants."""
     return _EPOCH + timedelta(microseconds=micros)
 
 
 def to_datetime_or_none(micros: int | None) -> datetime | None:
-    """The same for an instant that may be missing."""
+    """Convert an instant to an aware UTC datetime, and `None` to `None`."""
     return None if micros is None else to_datetime(micros)
 
 
 def to_micros(moment: datetime) -> int:
-    """An aware datetime as an instant. Raises `InvalidInput` when it carries no offset."""
+    """Convert an aware datetime to an instant. Raises `InvalidInput` for a datetime without a UTC offset."""
     if moment.tzinfo is None:
-        raise InvalidInput(f"the time {moment.isoformat()} has no offset", hint="Add one, such as +00:00 or Z.")
+        raise InvalidInput(
+            f"the time {moment.isoformat()} has no UTC offset", hint="Add an offset, such as +00:00 or Z."
+        )
     return (moment - _EPOCH) // _MICROSECOND

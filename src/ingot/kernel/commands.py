@@ -1,8 +1,8 @@
-"""What rooms ask of an engine: commands, each run whole.
+"""Commands: the operations that rooms request from an engine.
 
-A write is one command. The engine runs it in one transaction (the change, its event and its counts) and answers only
-when it is durable. A command that raises has changed nothing. A command that only reads answers as of one moment.
-Instants and durations inside commands are microseconds; the store's own clock says when now is.
+A command that writes runs in one transaction, with its events and counters, and returns after the commit is durable.
+A command that raises has changed nothing. A command that only reads sees the state of one moment. Instants and
+durations in commands are in microseconds; the clock of the store determines the current time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ A = TypeVar("A")
 
 
 class Command(msgspec.Struct, Generic[R], frozen=True, kw_only=True, gc=False):
-    """Something for an engine to do or to read. Its docstring says what is promised; `R` is what it answers."""
+    """An operation of an engine. The docstring of each command is its contract; `R` is the type of the result."""
 
 
 class Store(Protocol):
-    """An engine that runs commands. Safe to use from many tasks at once."""
+    """An open engine. Many tasks can run commands at the same time."""
 
     def run(self, command: Command[A]) -> Awaitable[A]:
-        """Run a command, and answer when it is done and durable."""
+        """Run a command, and return its result when all changes are durable."""

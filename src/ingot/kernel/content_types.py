@@ -1,4 +1,4 @@
-"""Content types, as RFC 9110 writes them."""
+"""The syntax of content types (RFC 9110)."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ _CONTENT_TYPE: Final = re.compile(rf'{_TOKEN}/{_TOKEN}(?:[ \t]*;[ \t]*{_TOKEN}=(
 
 
 def is_content_type(text: str) -> bool:
-    """Whether it is one, of a length that we keep and tell."""
+    """Return whether the text is a valid content type of at most `CONTENT_TYPE_CHARS_MAX` characters."""
     return len(text) <= CONTENT_TYPE_CHARS_MAX and _CONTENT_TYPE.fullmatch(text) is not None

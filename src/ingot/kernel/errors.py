@@ -1,20 +1,20 @@
-"""One tree of errors. Each explains itself once: the docstring is the message, `hint` says what to do.
+"""The base classes of all errors. The docstring of a class is its default message, and `hint` says what to do.
 
     IngotError
-    ├── InvalidInput            422  what was sent cannot be accepted
-    │   └── IdempotencyMismatch 422  a key was used before, for something else
-    ├── NotFound                404  not there, or not yours
-    ├── Conflict                409  the state of things forbids it
+    ├── InvalidInput            422  a value is not valid
+    │   └── IdempotencyMismatch 422  the idempotency key was used for a different request
+    ├── NotFound                404  the object does not exist, or belongs to another tenant
+    ├── Conflict                409  the current state does not allow the operation
     ├── TooMany                 429  a limit is reached
-    └── StoreError              503  the store could not do its work
-        ├── StoreBusy           503  too much waits already
-        ├── StoreLocked         503  another process holds the data folder
-        ├── StoreMisconfigured  500  the file does not give the durability we promise
-        ├── StoreTooNew         500  the file was written by a newer Ingot
+    └── StoreError              503  the store failed
+        ├── StoreBusy           503  too many commands are waiting
+        ├── StoreLocked         503  another process uses the data folder
+        ├── StoreMisconfigured  500  the store cannot be used as it is configured
+        ├── StoreTooNew         500  a newer version of Ingot wrote the store
         ├── StorageFull         507  the disk is full
-        └── OutcomeUnknown      503  the disk failed during the commit
+        └── OutcomeUnknown      503  the commit failed, or its result was lost
 
-Rooms hang their own errors below these. `status` is the HTTP status; the exit code of the CLI follows from it.
+Rooms define subclasses of these. `status` is the HTTP status; the CLI derives its exit code from it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ingot.kernel.redaction import redact
 
 
 class IngotError(Exception):
-    """Something went wrong."""
+    """The operation failed."""
 
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
-    hint: str = "Look at the log of the server."
+    hint: str = "Check the log of the server."
 
     def __init__(self, detail: str | None = None, *, hint: str | None = None) -> None:
         self.detail = redact(detail or self.title())
@@ -41,39 +41,39 @@ class IngotError(Exception):
 
     @classmethod
     def title(cls) -> str:
-        """The sentence that explains this kind of error."""
+        """Return the first line of the docstring: the description of this kind of error."""
         return cleandoc(cls.__doc__ or cls.__name__).split("\n", 1)[0]
 
 
 class InvalidInput(IngotError):
-    """What was sent cannot be accepted."""
+    """A value in the request is not valid."""
 
     code = "invalid_input"
     status = 422
-    hint = "Correct the value and send it again; nothing was changed."
+    hint = "Correct the value and try again. Nothing was changed."
 
 
 class IdempotencyMismatch(InvalidInput):
-    """This idempotency key was used before, for something else."""
+    """This idempotency key was already used for a different request."""
 
     code = "idempotency_mismatch"
-    hint = "Use a new key for something new; nothing was changed."
+    hint = "Use a new key for a new request. Nothing was changed."
 
 
 class NotFound(IngotError):
-    """There is no such thing here."""
+    """The requested object does not exist."""
 
     code = "not_found"
     status = 404
-    hint = "Check the id, and that you ask in the right tenant."
+    hint = "Check the ID and the tenant."
 
 
 class Conflict(IngotError):
-    """The state of things forbids this."""
+    """The current state does not allow this operation."""
 
     code = "conflict"
     status = 409
-    hint = "Read the current state and decide again."
+    hint = "Read the current state, then decide whether to try again."
 
 
 class TooMany(IngotError):
@@ -81,33 +81,33 @@ class TooMany(IngotError):
 
     code = "too_many"
     status = 429
-    hint = "Nothing was changed; try again later, or have the limit raised."
+    hint = "Nothing was changed. Try again later, or ask an operator to raise the limit."
 
 
 class StoreError(IngotError):
-    """The store could not do its work."""
+    """The store could not complete the operation."""
 
     code = "store_failed"
     status = 503
-    hint = "Nothing was changed; try again, and look at the log when it stays."
+    hint = "Nothing was changed. Try again; if the error persists, check the log of the server."
 
 
 class StoreBusy(StoreError):
-    """Too many commands wait for the store already."""
+    """Too many operations are already waiting for the store."""
 
     code = "store_busy"
-    hint = "Nothing was changed; try again in a moment."
+    hint = "Nothing was changed. Try again in a moment."
 
 
 class StoreLocked(StoreError):
-    """Another Ingot process holds this data folder."""
+    """Another Ingot process is using this data folder."""
 
     code = "store_locked"
-    hint = "Stop that process, or give this one a data folder of its own (INGOT_DATA)."
+    hint = "Stop that process, or set INGOT_DATA to a different folder."
 
 
 class StoreMisconfigured(StoreError):
-    """The file does not give the durability that Ingot promises."""
+    """The store cannot be used as it is configured."""
 
     code = "store_misconfigured"
     status = 500
@@ -115,11 +115,11 @@ class StoreMisconfigured(StoreError):
 
 
 class StoreTooNew(StoreError):
-    """The file was written by a newer Ingot."""
+    """A newer version of Ingot wrote this store."""
 
     code = "store_too_new"
     status = 500
-    hint = "Run the version that wrote it, or a later one; the schema only moves forward."
+    hint = "Run that version or a later one. The schema cannot be downgraded."
 
 
 class StorageFull(StoreError):
@@ -127,11 +127,11 @@ class StorageFull(StoreError):
 
     code = "storage_full"
     status = 507
-    hint = "Nothing was changed; free some space and try again."
+    hint = "Nothing was changed. Free some space and try again."
 
 
 class OutcomeUnknown(StoreError):
-    """The disk failed during the commit, so the change may or may not be there."""
+    """The commit failed or its result was lost, so the change may or may not have been made."""
 
     code = "outcome_unknown"
-    hint = "Read the current state before you try again."
+    hint = "Read the current state before trying again."

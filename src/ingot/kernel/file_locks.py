@@ -1,4 +1,4 @@
-"""Files that one process has for itself: an `flock`, which the system gives back when the process ends, however."""
+"""File locks (`flock`) that exclude other processes. The system releases them when the process ends or crashes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FILE_MODE: Final = 0o600
 
 
 def open_locked_file(path: str | os.PathLike[str]) -> int:
-    """Open a file, made when there is none, and lock it. Raises `BlockingIOError` when somebody else has it."""
+    """Open and lock a file, and create it if it is missing. Raises `BlockingIOError` if it is already locked."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         lock_descriptor(handle)
@@ -21,11 +21,14 @@ def open_locked_file(path: str | os.PathLike[str]) -> int:
 
 
 def lock_descriptor(handle: int) -> None:
-    """Lock a file that is open. Raises `BlockingIOError` when somebody else has it, or has opened it once more."""
+    """Lock an open file.
+
+    Raises `BlockingIOError` if it is locked through another descriptor, even one of this process.
+    """
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def close_locked_file(handle: int) -> None:
-    """Let a lock go, also where a forked child still has the file open."""
+    """Release the lock and close the file. This also works while a forked child still has the file open."""
     fcntl.flock(handle, fcntl.LOCK_UN)
     os.close(handle)

@@ -1,4 +1,4 @@
-"""Ids: UUIDv7 in its text form, so that ids made later sort later."""
+"""IDs: UUIDv7 as text, so that later IDs sort after earlier ones."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 
 def new_id() -> str:
-    """Make an id greater than every id this process has made before."""
+    """Return an ID greater than all IDs that this process has created before."""
     return str(uuid_utils.uuid7())
 
 
 def is_id(text: str) -> bool:
-    """Tell whether `text` is written the way `new_id` writes ids."""
+    """Return whether `text` has the form of an ID from `new_id`."""
     return _UUID.fullmatch(text) is not None

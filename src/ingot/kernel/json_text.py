@@ -1,4 +1,4 @@
-"""JSON text as it is kept: as received, and known to be readable again."""
+"""JSON text for storage: kept as received, after a check that it can be decoded again."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ import msgspec
 from ingot.kernel.errors import IngotError, InvalidInput
 
 JSON_SPACE: Final = b" \t\n\r"
-JSON_DEPTH_MAX: Final = 200  # What we take in, every reader of ours must be able to decode.
+JSON_DEPTH_MAX: Final = 200  # All decoders that read stored JSON must support this depth.
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
 def json_text(value: object, *, name: str, bytes_max: int, too_large: type[IngotError]) -> bytes:
-    """JSON text as bytes: `bytes` are JSON text already, kept but for space around it; other values are encoded.
+    """Return a value as JSON text.
 
-    `bytearray` and `memoryview` are taken as `bytes` are. JSON has no NaN and no infinity: as Python values they
-    become `null`, in JSON text they are refused.
+    `bytes`, `bytearray` and `memoryview` already contain JSON text; it is stripped of surrounding whitespace and
+    otherwise unchanged. Other values are encoded. NaN and infinity become `null` as Python values and are rejected in
+    JSON text, which cannot represent them.
+
+    Raises `InvalidInput`, or `too_large` for more than `bytes_max` bytes.
     """
     try:
         if isinstance(value, bytes):
@@ -29,23 +32,23 @@ def json_text(value: object, *, name: str, bytes_max: int, too_large: type[Ingot
         else:
             text = _encode(value)
         if len(text) <= bytes_max:
-            _decode(text)  # Encoded values too: a `Raw` inside them was never looked at.
+            _decode(text)  # Encoded values are checked too: they can contain a `Raw`, which the encoder does not check.
     except (msgspec.MsgspecError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
-        raise InvalidInput(f"the {name} is not JSON: {error}") from error
+        raise InvalidInput(f"{name} is not valid JSON: {error}") from error
     if len(text) > bytes_max:
-        raise too_large(f"the {name} has {len(text)} bytes; the most is {bytes_max}")
+        raise too_large(f"{name} must have at most {bytes_max} bytes, got {len(text)}")
     if text.count(b"[") + text.count(b"{") > JSON_DEPTH_MAX and _nesting_depth(text) > JSON_DEPTH_MAX:
-        raise InvalidInput(f"the {name} is nested deeper than {JSON_DEPTH_MAX} levels")
+        raise InvalidInput(f"{name} must not be nested deeper than {JSON_DEPTH_MAX} levels")
     return text
 
 
 def json_digest(text: bytes) -> bytes:
-    """The digest of JSON text in sorted-key form, equal for texts that mean the same."""
+    """Return a digest of JSON text with sorted keys, so that the order of keys and whitespace do not matter."""
     return hashlib.sha256(msgspec.json.encode(_decode(text), order="sorted")).digest()
 
 
 def _nesting_depth(text: bytes) -> int:
-    """How deep JSON text is nested, found level by level, without recursion."""
+    """Return how deep JSON text is nested. Works level by level, since recursion could overflow the stack."""
     deepest, level = 0, [_decode(text)]
     while level := [value for value in level if isinstance(value, dict | list)]:
         deepest += 1

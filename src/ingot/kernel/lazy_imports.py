@@ -1,4 +1,4 @@
-"""Front doors that read what is behind them when it is first wanted: who needs one thing does not wait for all."""
+"""Lazy imports for the `__init__` of packages: a module is loaded when one of its names is first used."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from importlib import import_module
 from typing import Any
 
 
-def lazy_imports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of a package whose names are in these modules."""
+def lazy_imports(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for a package. `modules` maps public names to the modules that define them."""
 
-    def find(name: str) -> Any:
-        if name not in homes:
+    def get_attribute(name: str) -> Any:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(import_module(homes[name]), name)
-        setattr(sys.modules[package], name, found)
-        return found
+        value = getattr(import_module(modules[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+    def list_names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *modules})
 
-    return find, names
+    return get_attribute, list_names

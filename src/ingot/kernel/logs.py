@@ -1,4 +1,4 @@
-"""Logs: static event names with fields, on standard error, never with the values of local variables."""
+"""Logging to standard error: static event names with fields, never the values of local variables."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from ingot.kernel.redaction import redact
 LogFormat = Literal["json", "text"]
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 MESSAGE_CHARS_MAX: Final = 300
-# They tell of every header that a provider sends, its cookies too, and of every address that is signed.
+# At lower levels, these log all headers of the provider, cookies included, and all signed URLs.
 QUIET_LOGGERS: Final = ("botocore", "httpcore", "httpx")
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
-# What is known of the request under way, and stands in every line that is logged meanwhile.
-request_fields: ContextVar[dict[str, object] | None] = ContextVar("ingot.about", default=None)
+# Fields of the current request. They are added to every log line of its context.
+request_fields: ContextVar[dict[str, object] | None] = ContextVar("ingot.request_fields", default=None)
 _debug_enabled = False
 
 
 def configure_logs() -> None:
-    """Set the logs up, unless the program that uses us has done so.
+    """Configure structlog, unless the application has done so.
 
-    Left alone, structlog draws tracebacks with local variables, and with them payloads.
+    The defaults of structlog print tracebacks with local variables, which can contain payloads.
     """
     if not structlog.is_configured():
         _configure(logging.NOTSET, _text_processors())
 
 
-def configure_server_logs(level: str, form: LogFormat | None) -> None:
-    """Set up the logs of a program of ours: one line each, from this level on, those of libraries too.
+def configure_server_logs(level: str, log_format: LogFormat | None) -> None:
+    """Configure the logs of an Ingot program, including those of libraries: one line per event, from this level on.
 
-    With no form they are text on a terminal, and JSON elsewhere.
+    The default format is text on a terminal and JSON otherwise.
     """
     global _debug_enabled  # noqa: PLW0603 - one process has one log
     _debug_enabled = level == "debug"
-    form = form or ("text" if sys.stderr.isatty() else "json")
-    _configure(LEVELS[level], _json_processors() if form == "json" else _text_processors())
+    log_format = log_format or ("text" if sys.stderr.isatty() else "json")
+    _configure(LEVELS[level], _json_processors() if log_format == "json" else _text_processors())
     logging.root.handlers = [_StructlogHandler()]
     logging.root.setLevel(LEVELS[level])
     for name in QUIET_LOGGERS:
@@ -54,22 +54,22 @@ def configure_server_logs(level: str, form: LogFormat | None) -> None:
 
 
 def is_debug_enabled() -> bool:
-    """Whether lines of the level `debug` are wanted: asking is cheaper than saying what nobody hears."""
+    """Return whether the level `debug` is logged. Use it to skip the cost of events that would be dropped."""
     return _debug_enabled
 
 
 def detached_context() -> Context:
-    """A context for work that is done for many at once: what it logs is about no request."""
+    """Return an empty context for work on behalf of many requests, so that no request's fields appear in its logs."""
     return Context()
 
 
 def report(event: str, error: BaseException, **fields: object) -> None:
-    """Log an error from where nothing may be raised: a log that cannot be written loses the line, not the thread."""
+    """Log an error where raising is not possible. Never raises: if the log cannot be written, the line is lost."""
     with suppress(Exception):
         structlog.get_logger("ingot").error(event, exc_info=error, **fields)
 
 
-def _configure(level: int, ending: list[Processor]) -> None:
+def _configure(level: int, renderers: list[Processor]) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -77,7 +77,7 @@ def _configure(level: int, ending: list[Processor]) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _format_exception,
-            *ending,
+            *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(_BestEffortStream(sys.stderr)),  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def _json_processors() -> list[Processor]:
 
 
 class _BestEffortStream:
-    """A stream for lines: one that cannot be written, as on a full disk, is lost, and nothing else is."""
+    """A stream that drops lines that cannot be written, for example when the disk is full."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -108,7 +108,7 @@ class _BestEffortStream:
 
 
 class _StructlogHandler(logging.Handler):
-    """Hands what libraries log to our own log."""
+    """Passes log records of libraries to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(Exception):
@@ -116,7 +116,7 @@ class _StructlogHandler(logging.Handler):
             log.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info)
 
 
-# -- the way of a line ------------------------------------------------------------------------------------------------
+# -- processors of log events -----------------------------------------------------------------------------------------
 
 
 def _add_request_fields(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:  # noqa: ARG001 - as structlog calls it
@@ -126,7 +126,7 @@ def _add_request_fields(logger: WrappedLogger, name: str, event: EventDict) -> E
 
 
 def _format_exception(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:  # noqa: ARG001 - as structlog calls it
-    """An exception as its type, its message and the places it came by."""
+    """Replace an exception with its type, its message and its stack."""
     error = event.pop("exc_info", None)
     if error is True:
         error = sys.exc_info()[1]
@@ -142,20 +142,20 @@ def _format_exception(logger: WrappedLogger, name: str, event: EventDict) -> Eve
 
 
 def _exception_type(error: BaseException) -> str:
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    cls = type(error)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _exception_message(error: BaseException) -> str:
-    """The first line: databases tell in the next ones what was in the row."""
+    """Return the first line of the message. In further lines, databases quote values of the row."""
     return str(error).split("\n", 1)[0][:MESSAGE_CHARS_MAX]
 
 
 def _format_stack(error: BaseException) -> Iterator[str]:
-    """From the first cause to the last, each with the places it came by."""
-    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if before is not None:
-        yield from _format_stack(before)
+    """Yield the stacks of an exception and its causes, the first cause first."""
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if cause is not None:
+        yield from _format_stack(cause)
         yield "which led to:\n"
     yield from traceback.format_tb(error.__traceback__)
     yield f"{_exception_type(error)}: {_exception_message(error)}\n"

@@ -1,4 +1,4 @@
-"""Background loops: one lifecycle, supervised, with a `run_once` that tests call."""
+"""Supervised background loops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ PAUSE_AFTER_ERROR_SECONDS_MAX = 30.0
 
 
 class Loop(ABC):
-    """Calls `run_once` again and again; an error is logged and followed by a growing, jittered pause."""
+    """A background task that calls `run_once` repeatedly. Tests call `run_once` directly.
+
+    An error is logged. The pause after it is jittered, and grows with each consecutive error.
+    """
 
     name = "loop"
 
@@ -23,23 +26,23 @@ class Loop(ABC):
 
     @abstractmethod
     async def run_once(self) -> object:
-        """Do one round of the work."""
+        """Do one round of work."""
 
     @abstractmethod
     async def wait(self) -> None:
         """Wait until the next round is due."""
 
     def initial_delay_seconds(self) -> float:
-        """How long after the start the first round is due."""
+        """Return the delay between the start of the loop and its first round."""
         return 0.0
 
     def start(self) -> None:
-        """Begin in the background of the running event loop."""
-        assert self._task is None, f"{self.name} runs already"
+        """Start the loop as a task of the running event loop."""
+        assert self._task is None, f"{self.name} is already running"
         self._task = asyncio.create_task(self._supervise(), name=self.name)
 
     async def stop(self) -> None:
-        """End it and wait until it has ended. Stopping twice is fine."""
+        """Stop the loop and wait until it has ended. Can be called repeatedly."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -56,5 +59,5 @@ class Loop(ABC):
             except Exception:
                 failures_in_a_row += 1
                 log.exception("loop_failed", loop=self.name, failures_in_a_row=failures_in_a_row)
-                longest = min(2.0 ** min(failures_in_a_row, 10), PAUSE_AFTER_ERROR_SECONDS_MAX)
-                await asyncio.sleep(random.uniform(longest / 2, longest))
+                pause_seconds_max = min(2.0 ** min(failures_in_a_row, 10), PAUSE_AFTER_ERROR_SECONDS_MAX)
+                await asyncio.sleep(random.uniform(pause_seconds_max / 2, pause_seconds_max))

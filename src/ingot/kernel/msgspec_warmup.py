@@ -1,4 +1,4 @@
-"""Structs, made ready before threads share them."""
+"""Preparation of msgspec structs before threads decode them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ _prepared_structs: set[type[msgspec.Struct]] = set()
 
 
 def prepare_structs() -> int:
-    """Prepare all structs for decoding, and return how many were new. Call it before threads decode any.
+    """Prepare all structs for decoding, and return how many were new. Call this before threads decode structs.
 
-    msgspec makes a struct ready when it is first decoded. Where two threads do so at once, one of them finds it half
-    made, and the process ends with a segmentation fault.
+    msgspec initializes a struct type when a decoder for it is first created. When two threads do so at the same time,
+    one of them uses a type that is only partly initialized, and the process ends with a segmentation fault.
     """
     with _lock:
-        found = [msgspec.Struct]
-        for kind in found:
-            found += kind.__subclasses__()
-        before = len(_prepared_structs)
-        for kind in found[1:]:
-            if kind not in _prepared_structs:
-                with suppress(TypeError, NameError, AttributeError):  # It is never decoded, or not whole yet.
-                    msgspec.json.Decoder(kind)
-                    _prepared_structs.add(kind)
-        return len(_prepared_structs) - before
+        struct_types = [msgspec.Struct]
+        for struct_type in struct_types:
+            struct_types += struct_type.__subclasses__()
+        prepared_before = len(_prepared_structs)
+        for struct_type in struct_types[1:]:
+            if struct_type not in _prepared_structs:
+                # Some structs cannot be decoded, and the annotations of others cannot be resolved yet.
+                with suppress(TypeError, NameError, AttributeError):
+                    msgspec.json.Decoder(struct_type)
+                    _prepared_structs.add(struct_type)
+        return len(_prepared_structs) - prepared_before

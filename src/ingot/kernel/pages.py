@@ -1,4 +1,4 @@
-"""Keyset pages: a cursor names a position, never a count of rows to skip."""
+"""Keyset pagination: a cursor contains a position in a list, not a number of rows to skip."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id
-from ingot.kernel.validation import check_text
+from ingot.kernel.validation import check_text, format_value
 
 PAGE_ROWS_MAX = 1000
 PAGE_ROWS_DEFAULT = 50
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """Some items in order, and where the next ones begin (`None`: these were the last)."""
+    """A part of a list, and the cursor of the next page. The cursor is `None` on the last page."""
 
     items: list[T]
     """Items of this page."""
@@ -31,34 +31,34 @@ class Page(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class HasId(Protocol):
-    """What has an id, by which its list is ordered."""
+    """An item of a list that is ordered by ID."""
 
     @property
     def id(self) -> str:
-        """The id."""
+        """The ID of the item."""
 
 
 L = TypeVar("L", bound=HasId)
 
 
 class InvalidCursor(InvalidInput):
-    """This cursor does not belong to this list."""
+    """The cursor is not valid for this list."""
 
     code = "invalid_cursor"
-    hint = "Start again without a cursor; a cursor only fits the filter that made it."
+    hint = "Start again without a cursor. A cursor is valid only with the filters of the request that returned it."
 
 
 def check_limit(limit: object) -> int:
-    """A page size within bounds. Raises `InvalidInput` otherwise."""
+    """Return a valid page size. Raises `InvalidInput`."""
     if isinstance(limit, bool) or not isinstance(limit, int):
-        raise InvalidInput(f"limit is a {type(limit).__name__}; it is a whole number")
+        raise InvalidInput(f"limit must be an integer, got {type(limit).__name__}")
     if not 1 <= limit <= PAGE_ROWS_MAX:
-        raise InvalidInput(f"limit goes from 1 to {PAGE_ROWS_MAX}")
+        raise InvalidInput(f"limit must be between 1 and {PAGE_ROWS_MAX}, got {format_value(limit)}")
     return limit
 
 
 def encode_cursor(position: str, *, bound_to: Sequence[str | None]) -> str:
-    """An opaque cursor for a position in the list that the values of `bound_to` select."""
+    """Return an opaque cursor for a position in a list. `bound_to` names the list and the values of its filters."""
     return (
         base64.urlsafe_b64encode(msgspec.json.encode((_CURSOR_VERSION, _filter_fingerprint(bound_to), position)))
         .decode()
@@ -67,15 +67,15 @@ def encode_cursor(position: str, *, bound_to: Sequence[str | None]) -> str:
 
 
 def decode_cursor(cursor: str, *, bound_to: Sequence[str | None]) -> str:
-    """The position in a cursor. Raises `InvalidCursor` when it was made for another list or by nobody."""
+    """Return the position in a cursor. Raises `InvalidCursor` for a cursor of another list, and for any other text."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
-        version, mark, position = msgspec.json.decode(
+        version, fingerprint, position = msgspec.json.decode(
             base64.urlsafe_b64decode(padded.encode("ascii", "strict")), type=tuple[int, str, str]
         )
     except (binascii.Error, UnicodeError, msgspec.MsgspecError) as error:
         raise InvalidCursor from error
-    if version != _CURSOR_VERSION or mark != _filter_fingerprint(bound_to):
+    if version != _CURSOR_VERSION or fingerprint != _filter_fingerprint(bound_to):
         raise InvalidCursor
     return position
 
@@ -83,22 +83,22 @@ def decode_cursor(cursor: str, *, bound_to: Sequence[str | None]) -> str:
 def decode_cursor_position(
     cursor: object, *, bound_to: Sequence[str | None], is_valid: Callable[[str], bool] = is_id
 ) -> str | None:
-    """The id that a list goes on behind, or `None` without a cursor.
+    """Return the ID after which the page starts, or `None` without a cursor.
 
-    Raises `InvalidCursor` for one that was made for another list or by nobody, and for an id that does not fit.
+    Raises `InvalidCursor` for a cursor of another list, for any other text, and if the ID is not valid.
     """
     if cursor is None:
         return None
-    place = decode_cursor(check_text(cursor, name="cursor"), bound_to=bound_to)
-    if not is_valid(place):
+    position = decode_cursor(check_text(cursor, name="cursor"), bound_to=bound_to)
+    if not is_valid(position):
         raise InvalidCursor
-    return place
+    return position
 
 
-def page_by_id(found: list[L], *, limit: int, bound_to: Sequence[str | None]) -> Page[L]:
-    """A page of what was found, at most `limit`; when there are so many there may be more."""
-    more = encode_cursor(found[-1].id, bound_to=bound_to) if len(found) == limit else None
-    return Page(items=found, next_cursor=more)
+def page_by_id(items: list[L], *, limit: int, bound_to: Sequence[str | None]) -> Page[L]:
+    """Return a page of items that were read with this limit. With fewer items, it is the last page."""
+    next_cursor = encode_cursor(items[-1].id, bound_to=bound_to) if len(items) == limit else None
+    return Page(items=items, next_cursor=next_cursor)
 
 
 def _filter_fingerprint(bound_to: Sequence[str | None]) -> str:

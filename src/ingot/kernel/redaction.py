@@ -1,4 +1,4 @@
-"""What is secret by its looks: wherever one of our secrets got to, it is not shown there."""
+"""Recognition and redaction of the secrets that Ingot issues, by their prefix."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any, Final
 
 import msgspec
 
-# A token, the secret of a worker, of a session or of a login, and what is left of one that was cut.
+# A token, or the secret of a worker, session or login. Truncated ones match too.
 _SECRET: Final = re.compile(r"ingot[a-z]?_[0-9A-Za-z]{20,}")
 REDACTED: Final = "ingot_…"
 
 
 def redact(text: str) -> str:
-    """The text without the secrets in it."""
+    """Return the text with all secrets replaced by `REDACTED`."""
     return _SECRET.sub(REDACTED, text)
 
 
 def contains_secret(text: str) -> bool:
-    """Whether there is a secret in the text."""
+    """Return whether the text contains a secret."""
     return _SECRET.search(text) is not None
 
 
 class NoRepr(msgspec.Struct, frozen=True):
-    """Something that holds a secret: wherever it is written out by mistake, only its kind is."""
+    """A base class for structs that hold secrets. Their `repr` shows only the class name."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"

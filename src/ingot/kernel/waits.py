@@ -1,4 +1,4 @@
-"""Waiting for an event, but not for ever."""
+"""Waiting for an event with a time limit."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import asyncio
 
 
 async def wait_until(event: asyncio.Event, deadline: float) -> bool:
-    """Wait for an event until an instant of the loop's clock; return whether it was set by then.
+    """Wait until the event is set or the deadline has passed, and return whether it is set.
 
-    Not `asyncio.wait_for`: on Python 3.11 it swallows a cancel that comes together with the event.
+    The deadline is a time of the event loop's clock. This replaces `asyncio.wait_for`, which swallows a cancellation
+    on Python 3.11 when the event is set at the same moment.
     """
     try:
         async with asyncio.timeout_at(deadline):
@@ -19,5 +20,5 @@ async def wait_until(event: asyncio.Event, deadline: float) -> bool:
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event for so long; return whether it was set by then."""
+    """Wait until the event is set, for at most so many seconds, and return whether it is set."""
     return await wait_until(event, asyncio.get_running_loop().time() + seconds)
