@@ -15,21 +15,21 @@ from tests.providers.liar import OTHER_KEY, Liar, lying_provider
 SECRET = "hush" * 16
 SHARED_KEY = OctKey.import_key(SECRET, {"kid": "rsa"})
 SENT: list[tuple[str, dict[str, str], str]] = [
-    ("state", {"state": "another"}, "The sign-in was not begun in this browser, or too long ago."),
-    ("no state", {"state": ""}, "The sign-in was not begun in this browser, or too long ago."),
-    ("issuer", {"iss": "https://evil.example"}, "The answer is of another provider than the one that was asked (iss)."),
+    ("state", {"state": "another"}, "another browser"),
+    ("no state", {"state": ""}, "another browser"),
+    ("issuer", {"iss": "https://evil.example"}, "(iss)"),
     ("error", {"error": "<b>no</b>"}, "The provider did not sign you in."),
 ]
 SIGNED: list[tuple[str, dict[str, Any], str]] = [
-    ("nonce", {"nonce": "another"}, "The token is for another sign-in: its nonce is not the one that was sent."),
-    ("no nonce", {"nonce": None}, "The token is for another sign-in: its nonce is not the one that was sent."),
-    ("audience", {"aud": "somebody"}, "The token is for another audience."),
-    ("issuer", {"iss": "https://evil.example"}, "The token is of another issuer."),
-    ("expired", {"exp": 1}, "The token has expired."),
-    ("none", {"alg": "none"}, "The token is not signed in a way that proves who made it (alg)."),
-    ("our secret", {"key": SHARED_KEY, "alg": "HS256"}, "(alg)."),
-    ("another key", {"key": OTHER_KEY, "header": {"kid": "rsa"}}, "The signature of the token is wrong."),
-    ("unknown key", {"key": OTHER_KEY}, "The token is signed with a key that the provider does not list."),
+    ("nonce", {"nonce": "another"}, "(nonce)"),
+    ("no nonce", {"nonce": None}, "(nonce)"),
+    ("audience", {"aud": "somebody"}, "(aud)"),
+    ("issuer", {"iss": "https://evil.example"}, "(iss)"),
+    ("expired", {"exp": 1}, "(exp)"),
+    ("none", {"alg": "none"}, "(alg)"),
+    ("our secret", {"key": SHARED_KEY, "alg": "HS256"}, "(alg)"),
+    ("another key", {"key": OTHER_KEY, "header": {"kid": "rsa"}}, "signature"),
+    ("unknown key", {"key": OTHER_KEY}, "signed with a key"),
 ]
 
 

@@ -77,7 +77,7 @@ async def test_who_is_in_no_group_that_may_come_in_is_told_so(place: Place) -> N
     await eve.go("/auth/start")
     await eve.fill_in("eve")
     assert await eve.page.get_by_role("heading", level=1).inner_text() == "You are not signed in"
-    assert "The person is in none of the groups that may sign in." in await eve.text()
+    assert "allowed groups" in await eve.text()
     assert await eve.secret() is None
     assert await eve.status() == 401
     assert await place.users() == []
@@ -113,7 +113,7 @@ async def test_a_link_of_the_operator_asks_first_and_signs_in_once(place: Place)
     other = await place.visitor()
     await other.page.goto(link)
     await other.press("Sign in")
-    assert "The link was used before, or is too old." in await other.text()
+    assert "used before" in await other.text()
     assert await other.secret() is None
     assert await operator.status() == 200
 

@@ -69,7 +69,7 @@ MUTANTS = [
         name="a secret that is stored as it came",
         breaks="a value of a secret is encrypted",
         file="identity/secret_values.py",
-        old="_load_cipher(self._keys[self.key_id]).encrypt(nonce, value, about)",
+        old="_load_cipher(self._keys[self.key_id]).encrypt(nonce, value, _associated_data(tenant, name))",
         new="value",
         caught_by=f"{SECRETS}::test_a_secret_is_kept_and_no_answer_log_or_file_shows_it",
     ),

@@ -26,14 +26,14 @@ __all__ = ["clock", "liar", "provider"]
 
 async def test_an_answer_of_another_provider_is_refused_before_its_code_is_used(liar: Liar, provider: Provider) -> None:
     for iss in ("https://evil.example.com", liar.issuer + "/", ""):
-        await refused(provider, "another provider", iss=iss)
+        await refused(provider, "iss", iss=iss)
     assert "/token" not in liar.paths()
     assert await person(provider, iss=liar.issuer) == ada(liar)
 
 
 async def test_a_provider_that_names_itself_in_answers_does_so_always(liar: Liar, provider: Provider) -> None:
     liar.metadata["authorization_response_iss_parameter_supported"] = True
-    await refused(provider, "another provider")
+    await refused(provider, "iss")
     assert "/token" not in liar.paths()
     assert await person(provider, iss=liar.issuer) == ada(liar)
 
@@ -47,9 +47,9 @@ async def test_a_code_that_is_none_is_not_sent(liar: Liar, provider: Provider, c
 @pytest.mark.parametrize("name", ["/", "x", ".evil.example.com"])
 async def test_a_configuration_of_another_issuer_is_refused(liar: Liar, provider: Provider, name: str) -> None:
     liar.metadata["issuer"] += name
-    error = await unavailable(provider, "names itself otherwise")
+    error = await unavailable(provider, "INGOT_OIDC_ISSUER")
     assert "INGOT_OIDC_ISSUER" in error.hint
-    again = await unavailable(provider, "names itself otherwise")
+    again = await unavailable(provider, "INGOT_OIDC_ISSUER")
     assert again.hint == error.hint
 
 
@@ -71,13 +71,13 @@ def _given(liar: Liar) -> dict[str, Any]:
 )
 async def test_a_place_that_cannot_be_trusted_is_refused(liar: Liar, provider: Provider, name: str, url: str) -> None:
     liar.metadata[name] = url
-    await unavailable(provider, f"the {name} of the provider is not on https")
+    await unavailable(provider, name)
 
 
 @pytest.mark.parametrize("name", ["issuer", "authorization_endpoint", "token_endpoint", "jwks_uri"])
 async def test_a_configuration_without_its_parts_is_refused(liar: Liar, provider: Provider, name: str) -> None:
     del liar.metadata[name]
-    await unavailable(provider, "configuration of the provider cannot be read")
+    await unavailable(provider, "configuration")
 
 
 # Answers that are none.
@@ -111,7 +111,7 @@ async def test_an_answer_that_is_none_makes_the_provider_unavailable(
 ) -> None:
     liar.id_token = liar.sign(email=None)
     liar.instead[place] = NO_ANSWERS[what]
-    error = await unavailable(provider, "of the provider")
+    error = await unavailable(provider, "the provider")
     assert error.hint
     assert "/elsewhere" not in liar.paths()
 
@@ -124,13 +124,13 @@ async def test_the_largest_answer_is_read(liar: Liar, provider: Provider) -> Non
 
 async def test_a_larger_answer_is_not_read(liar: Liar, provider: Provider) -> None:
     liar.instead[DISCOVERY] = Answered(json.dumps(liar.metadata).encode().ljust(RESPONSE_BYTES_MAX + 1))
-    await unavailable(provider, "too large")
+    await unavailable(provider, str(RESPONSE_BYTES_MAX))
 
 
 async def test_a_packed_answer_is_not_unpacked(liar: Liar, provider: Provider) -> None:
     packed = gzip.compress(json.dumps(liar.metadata).encode())
     liar.instead[DISCOVERY] = Answered(packed, headers={"content-encoding": "gzip"})
-    await unavailable(provider, "packed")
+    await unavailable(provider, "compressed")
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -138,20 +138,20 @@ async def test_an_answer_that_does_not_come_is_not_waited_for(liar: Liar, clock:
     liar.id_token = liar.sign(email=None)
     liar.instead[place] = None
     async with opened(liar.settings(), clock, timeout_seconds=0.2) as provider:
-        await unavailable(provider, "of the provider")
+        await unavailable(provider, "the provider")
 
 
 async def test_an_answer_that_does_not_end_is_not_waited_for(liar: Liar, clock: ManualClock) -> None:
     liar.instead["/token"] = Answered(b"", headers={"content-length": "1000000"}, drips=True)
     async with opened(liar.settings(), clock, timeout_seconds=0.5) as provider:
-        await unavailable(provider, "of the provider took too long")
+        await unavailable(provider, "0.5 seconds")
 
 
 async def test_a_provider_that_is_not_there_is_unavailable(clock: ManualClock) -> None:
     async with lying_provider() as gone:
         settings = gone.settings()
     async with opened(settings, clock) as provider:
-        await unavailable(provider, "configuration of the provider was not reached")
+        await unavailable(provider, "configuration")
 
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "ALL_PROXY", "http_proxy"])

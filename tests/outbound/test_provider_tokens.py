@@ -28,8 +28,8 @@ __all__ = ["clock", "liar", "provider"]
         ({"azp": "another"}, "azp"),
         ({"iss": "https://another.example.com"}, "issuer"),
         ({"exp": 1_000_000_000}, "expired"),
-        ({"iat": 5_000_000_000}, "in the future"),
-        ({"nbf": 5_000_000_000}, "not hold yet"),
+        ({"iat": 5_000_000_000}, "iat"),
+        ({"nbf": 5_000_000_000}, "nbf"),
         ({"sub": None}, "sub"),
         ({"email_verified": False}, "not verified"),
         ({"groups": "staff"}, "groups"),
@@ -116,7 +116,7 @@ async def test_a_header_that_brings_a_key_or_asks_for_more_is_refused(
 )
 async def test_a_kid_is_looked_up_and_nothing_else(liar: Liar, provider: Provider, kid: str) -> None:
     liar.id_token = liar.sign(RSA_KEY, header={"kid": kid})
-    await refused(provider, "a key that the provider does not list")
+    await refused(provider, "does not publish")
     assert {*liar.paths()} == {DISCOVERY, "/token", "/keys"}
 
 
@@ -165,7 +165,7 @@ async def test_a_token_without_a_kid_is_taken_only_when_one_key_fits(liar: Liar,
 async def test_a_token_without_a_kid_is_refused_when_many_keys_fit(liar: Liar, provider: Provider) -> None:
     liar.keys.append(OTHER_KEY)
     liar.id_token = liar.sign(RSA_KEY, header={"kid": None})
-    await refused(provider, "which key")
+    await refused(provider, "kid")
 
 
 async def test_keys_that_cannot_be_used_are_passed_over(liar: Liar, provider: Provider) -> None:

@@ -61,14 +61,14 @@ def test_a_token_for_us_and_for_now_is_taken(changed: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"iss": None}, "another issuer"),
-        ({"iss": ISSUER + "/"}, "another issuer"),
-        ({"iss": [ISSUER]}, "another issuer"),
-        ({"aud": None}, "another audience"),
-        ({"aud": "other"}, "another audience"),
-        ({"aud": "ingot2"}, "another audience"),
-        ({"aud": []}, "another audience"),
-        ({"aud": {"ingot": 1}}, "another audience"),
+        ({"iss": None}, "iss"),
+        ({"iss": ISSUER + "/"}, "iss"),
+        ({"iss": [ISSUER]}, "iss"),
+        ({"aud": None}, "aud"),
+        ({"aud": "other"}, "aud"),
+        ({"aud": "ingot2"}, "aud"),
+        ({"aud": []}, "aud"),
+        ({"aud": {"ingot": 1}}, "aud"),
         ({"aud": ["ingot", "other"]}, "azp"),
         ({"aud": ["ingot", "other"], "azp": "other"}, "azp"),
         ({"azp": "other"}, "azp"),
@@ -80,8 +80,8 @@ def test_a_token_for_us_and_for_now_is_taken(changed: dict[str, Any]) -> None:
         ({"exp": float("inf")}, "exp"),
         ({"exp": NOW - LEEWAY_SECONDS}, "expired"),
         ({"iat": None}, "iat"),
-        ({"iat": NOW + LEEWAY_SECONDS + 1}, "in the future"),
-        ({"nbf": NOW + LEEWAY_SECONDS + 1}, "not hold yet"),
+        ({"iat": NOW + LEEWAY_SECONDS + 1}, "iat"),
+        ({"nbf": NOW + LEEWAY_SECONDS + 1}, "nbf"),
         ({"nbf": "now"}, "nbf"),
         ({"nonce": None}, "nonce"),
         ({"nonce": ""}, "nonce"),
@@ -161,7 +161,7 @@ def test_people_in_an_allowed_group_come_in_and_so_do_admins(groups: list[str]) 
 
 @pytest.mark.parametrize("groups", [[], ["visitors"], ["Staff"], ["staff2"]])
 def test_people_in_no_allowed_group_do_not_come_in(groups: list[str]) -> None:
-    with pytest.raises(SignInRefused, match="none of the groups"):
+    with pytest.raises(SignInRefused, match="allowed groups"):
         person_from_claims({**ADA, "groups": groups}, STAFF)
 
 
@@ -172,22 +172,22 @@ def test_with_admin_groups_alone_everybody_comes_in() -> None:
 
 @pytest.mark.parametrize("rules", [STAFF, IdTokenRules(issuer=ISSUER, client_id="i", admin_groups=frozenset({"ops"}))])
 def test_groups_that_matter_and_are_missing_are_refused(rules: IdTokenRules) -> None:
-    with pytest.raises(SignInRefused, match="in which groups") as caught:
+    with pytest.raises(SignInRefused, match="groups") as caught:
         person_from_claims({"sub": "1"}, rules)
     assert "INGOT_OIDC_GROUPS_CLAIM" in caught.value.hint
 
 
 def test_groups_that_are_said_to_be_elsewhere_are_refused() -> None:
-    with pytest.raises(SignInRefused, match="in which groups"):
+    with pytest.raises(SignInRefused, match="groups"):
         person_from_claims({"sub": "1", "_claim_names": {"groups": "src1"}}, RULES)
 
 
 @pytest.mark.parametrize(
     ("groups", "said"),
     [
-        ("staff", "a str"),
-        ({"staff": True}, "a dict"),
-        (1, "an? int"),
+        ("staff", "str"),
+        ({"staff": True}, "dict"),
+        (1, "int"),
         ([f"g{n}" for n in range(1001)], "1001 groups"),
         (["staff", "x" * 257], "256 characters"),
         (["staff", ""], "256 characters"),
@@ -230,7 +230,7 @@ def test_what_the_provider_told_is_added_and_the_token_counts_more() -> None:
 
 @pytest.mark.parametrize("subject", ["2", None, 1])
 def test_what_was_told_of_somebody_else_is_refused(subject: object) -> None:
-    with pytest.raises(SignInRefused, match="another person"):
+    with pytest.raises(SignInRefused, match="sub"):
         merge_userinfo({"sub": "1"}, {"sub": subject, "email": "ada@example.com"})
 
 

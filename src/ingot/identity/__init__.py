@@ -1,4 +1,4 @@
-"""Identity: who there is. For now the tenants, the unit of isolation."""
+"""Identity: tenants, people, credentials, and what callers may do."""
 
 from ingot.identity.model import Limits, Tenant, TenantExists, TenantNotFound
 from ingot.identity.tenants import Tenants

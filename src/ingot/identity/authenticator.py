@@ -1,4 +1,4 @@
-"""Who is asking: from what a request carries to the caller it makes."""
+"""Authentication: from the credential of a request to the caller."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from ingot.identity.roles import grants_in_tenant, session_caller
 from ingot.kernel.clock import MICROS, Clock, to_micros
 from ingot.kernel.commands import Command, Store
 
-CREDENTIAL_CACHE_SECONDS: Final = 2.0  # A revoked credential is refused after this time, everywhere.
+CREDENTIAL_CACHE_SECONDS: Final = 2.0  # Other processes reject a revoked credential after this time at the latest.
 CREDENTIAL_CACHE_ENTRIES_MAX: Final = 10_000
-USED_CREDENTIALS_MAX: Final = 10_000  # Of each kind. Who is left out is noted when it calls again later.
+USED_CREDENTIALS_MAX: Final = 10_000  # Of each kind. Above it, a use is recorded only with a later call.
 WORKER_GRANTS: Final = (Grant(action="workers.run"), Grant(action="workers.read"))
 
 DAY_MICROS: Final = 86_400 * MICROS
@@ -36,47 +36,50 @@ BeforeLookup = Callable[[], None]
 
 
 def _no_op() -> None:
-    """Asking costs nothing."""
+    """Do nothing before a lookup."""
 
 
 class CacheEntry(msgspec.Struct, Generic[T]):
-    """Who was found, and until when that is taken for true."""
+    """A cached result, and the instant until which it is used."""
 
     value: T
     expires_at: int
 
 
 class CredentialCache(Generic[T]):
-    """Those who were found lately, by a digest of what they came with. Who was not seen for longest is forgotten."""
+    """Recent results of lookups, by the digest of the credential. Evicts the entries looked up longest ago."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._entries: OrderedDict[bytes, CacheEntry[T]] = OrderedDict()
 
-    async def get(self, key: bytes, find: Callable[[BeforeLookup], Awaitable[T]], asking: BeforeLookup) -> T:
-        """Who comes with this. `asking` is called before the store is asked for one that is not known."""
+    async def get(self, key: bytes, find: Callable[[BeforeLookup], Awaitable[T]], before_lookup: BeforeLookup) -> T:
+        """Return the cached result, or call `find`, which raises `Unauthorized` for a credential that is not valid.
+
+        `find` gets `before_lookup` only if the credential has no entry, not even an expired one.
+        """
         now = self._clock.micros()
-        known = self._entries.get(key)
-        if known is None or known.expires_at <= now:
+        entry = self._entries.get(key)
+        if entry is None or entry.expires_at <= now:
             try:
-                found = await find(asking if known is None else _no_op)
+                value = await find(before_lookup if entry is None else _no_op)
             except Unauthorized:
                 self._entries.pop(key, None)
                 raise
-            known = self._entries[key] = CacheEntry(found, now + round(CREDENTIAL_CACHE_SECONDS * MICROS))
+            entry = self._entries[key] = CacheEntry(value, now + round(CREDENTIAL_CACHE_SECONDS * MICROS))
             self._entries.move_to_end(key)
             if len(self._entries) > CREDENTIAL_CACHE_ENTRIES_MAX:
                 self._entries.popitem(last=False)
-        return known.value
+        return entry.value
 
     def invalidate(self) -> None:
-        """Each is found anew when it comes next."""
-        for known in self._entries.values():
-            known.expires_at = 0
+        """Expire all entries, so that the next use of each credential is looked up."""
+        for entry in self._entries.values():
+            entry.expires_at = 0
 
 
 class Authenticator:
-    """Finds callers by their credentials, and remembers them for a moment."""
+    """Finds callers by their credentials. Results are cached for `CREDENTIAL_CACHE_SECONDS`."""
 
     def __init__(self, store: Store, clock: Clock, rules: PeopleRules | None = None) -> None:
         self._store = store
@@ -84,68 +87,77 @@ class Authenticator:
         self.rules = rules or PeopleRules()
         self._callers: CredentialCache[Caller] = CredentialCache(clock)
         self._sessions: CredentialCache[StoredSession] = CredentialCache(clock)
-        self._worker_names: OrderedDict[str, tuple[bool, int]] = OrderedDict()  # Of workers, and until when that holds.
+        # By worker name: whether it is taken, and the instant until which this is cached.
+        self._worker_names: OrderedDict[str, tuple[bool, int]] = OrderedDict()
         self._last_used: dict[str, dict[str, int]] = {"token": {}, "worker": {}, "session": {}}
 
-    async def authenticate_token(self, token: str, asking: BeforeLookup = _no_op) -> Caller:
-        """The caller with this token. Raises `Unauthorized`.
+    async def authenticate_token(self, token: str, before_lookup: BeforeLookup = _no_op) -> Caller:
+        """Return the caller with this token. Raises `Unauthorized`.
 
-        `asking` is called before the store is asked for one that is not known; what it raises is raised.
+        `before_lookup` is called before the store is queried for a credential that is not cached. It can raise to limit
+        failed attempts.
         """
         caller = await self._callers.get(
-            credential_secrets.digest(token), lambda ask: self._find_token(token, ask), asking
+            credential_secrets.digest(token),
+            lambda before_lookup: self._find_token(token, before_lookup),
+            before_lookup,
         )
         now = self._clock.micros()
         if caller.expires_at is not None and to_micros(caller.expires_at) <= now:
-            raise Unauthorized("the token has expired")
+            raise Unauthorized("the token has expired", hint="Create a new token.")
         self._record_use("token", caller.id, now)
         return caller
 
-    async def authenticate_worker(self, worker_id: str, secret: str, asking: BeforeLookup = _no_op) -> Caller:
-        """The worker with this id and secret. Its id is that of the credential, or that and an instance behind `/`.
+    async def authenticate_worker(self, worker_id: str, secret: str, before_lookup: BeforeLookup = _no_op) -> Caller:
+        """Return the caller with this worker credential. Raises `Unauthorized`.
 
-        Raises `Unauthorized`.
+        `worker_id` is the ID of the credential, optionally followed by `/` and an instance.
         """
         credential = worker_id.partition("/")[0]
         key = credential_secrets.digest(f"{credential}\n{secret}")
-        caller = await self._callers.get(key, lambda ask: self._find_worker(credential, secret, ask), asking)
+        caller = await self._callers.get(
+            key, lambda before_lookup: self._find_worker(credential, secret, before_lookup), before_lookup
+        )
         self._record_use("worker", caller.id, self._clock.micros())
         return caller
 
     async def authenticate_session(
-        self, secret: str, tenant: str | None = None, asking: BeforeLookup = _no_op
+        self, secret: str, tenant: str | None = None, before_lookup: BeforeLookup = _no_op
     ) -> Caller:
-        """The person whose session has this secret, in the tenant with this id or slug.
+        """Return the person whose session has this secret, in the tenant with this ID or slug.
 
-        Without a tenant it is the one that they have a role in, if there is just one. Raises `Unauthorized`, or
-        `SessionStale` when the provider must be asked anew, or `Forbidden` for a tenant that is not theirs.
+        Without `tenant`, the caller is in the only tenant that they have a role in, if there is exactly one. Raises
+        `Unauthorized`, `SessionStale` if the provider has to confirm the person again, or `Forbidden` if they have no
+        role in the tenant.
         """
-        found = await self._sessions.get(
-            credential_secrets.digest(secret), lambda ask: self._find_session(secret, ask), asking
+        stored = await self._sessions.get(
+            credential_secrets.digest(secret),
+            lambda before_lookup: self._find_session(secret, before_lookup),
+            before_lookup,
         )
-        now, session = self._clock.micros(), found.session
+        now, session = self._clock.micros(), stored.session
         used = max(to_micros(session.last_used_at), self._last_used["session"].get(session.id, 0))
         if to_micros(session.expires_at) <= now or used + round(self.rules.idle_seconds * MICROS) <= now:
             raise Unauthorized("the session has expired", hint="Sign in again at /auth/login.")
-        renewed = to_micros(session.created_at) + round(self.rules.renew_seconds * MICROS)
-        if not found.owner.user.is_local and renewed <= now:
+        renew_at = to_micros(session.created_at) + round(self.rules.renew_seconds * MICROS)
+        if not stored.owner.user.is_local and renew_at <= now:
             raise SessionStale
         self._record_use("session", session.id, now)
-        return session_caller(found, tenant, self.rules)
+        return session_caller(stored, tenant, self.rules)
 
-    async def change(self, command: Command[T]) -> T:
-        """Run a command that changes what somebody may do. Callers are found anew when they come next."""
-        answer = await self._store.run(command)
+    async def run_and_invalidate(self, command: Command[T]) -> T:
+        """Run a command that changes permissions or credentials, then invalidate the caches."""
+        result = await self._store.run(command)
         self.invalidate()
-        return answer
+        return result
 
     def invalidate(self) -> None:
-        """A credential, a person or a role has changed: each is found anew when it comes next."""
+        """Invalidate the caches after a change of a credential, person or role."""
         self._callers.invalidate()
         self._sessions.invalidate()
 
     def take_last_used(self) -> RecordLastUsed:
-        """Which credentials were used since this was last asked."""
+        """Return the uses of credentials since the last call, and forget them."""
         used = RecordLastUsed(
             tokens=self._last_used["token"], workers=self._last_used["worker"], sessions=self._last_used["session"]
         )
@@ -153,79 +165,86 @@ class Authenticator:
         return used
 
     async def is_worker_name_taken(self, worker_id: str) -> bool:
-        """Whether this is the id of a worker credential or role, or of one of its instances, whosever it is."""
+        """Return whether a worker credential or worker role of any tenant, or an instance of one, has this ID."""
         name, now = worker_id.partition("/")[0], self._clock.micros()
-        there, until = self._worker_names.get(name, (False, 0))
-        if until <= now:
-            there = await self._store.run(IsWorkerNameTaken(name=name))
-            self._worker_names[name] = there, now + round(CREDENTIAL_CACHE_SECONDS * MICROS)
+        is_taken, expires_at = self._worker_names.get(name, (False, 0))
+        if expires_at <= now:
+            is_taken = await self._store.run(IsWorkerNameTaken(name=name))
+            self._worker_names[name] = is_taken, now + round(CREDENTIAL_CACHE_SECONDS * MICROS)
             if len(self._worker_names) > CREDENTIAL_CACHE_ENTRIES_MAX:
                 self._worker_names.popitem(last=False)
-        return there
+        return is_taken
 
     def _record_use(self, kind: str, id: str, now: int) -> None:
         used = self._last_used[kind]
         if len(used) < USED_CREDENTIALS_MAX or id in used:
             used[id] = now
 
-    async def _find_token(self, token: str, asking: BeforeLookup) -> Caller:
-        found = None
-        if (token_id := credential_secrets.parse_token_id(token)) is not None:
-            asking()
-            found = await self._store.run(FindToken(token_id=token_id))
-        if found is None or not credential_secrets.matches(token, found.digest) or found.token.revoked_at is not None:
-            raise Unauthorized("there is no such token, or it was revoked")
-        known = found.token
+    async def _find_token(self, text: str, before_lookup: BeforeLookup) -> Caller:
+        stored = None
+        if (token_id := credential_secrets.parse_token_id(text)) is not None:
+            before_lookup()
+            stored = await self._store.run(FindToken(token_id=token_id))
+        if stored is None or not credential_secrets.matches(text, stored.digest) or stored.token.revoked_at is not None:
+            raise Unauthorized("the token does not exist or was revoked")
+        token = stored.token
         return Caller(
-            id=known.id,
+            id=token.id,
             kind="token",
-            tenant=known.tenant,
-            grants=known.grants
-            if found.owner is None
-            else self._effective_grants(known.grants, known.tenant, found.owner),
-            user=None if found.owner is None else found.owner.user,
-            limits=known.limits,
-            expires_at=known.expires_at,
-            label=known.description,
+            tenant=token.tenant,
+            grants=token.grants
+            if stored.owner is None
+            else self._effective_grants(token.grants, token.tenant, stored.owner),
+            user=None if stored.owner is None else stored.owner.user,
+            limits=token.limits,
+            expires_at=token.expires_at,
+            label=token.description,
         )
 
     def _effective_grants(
         self, grants: tuple[Grant, ...], tenant: str | None, owner: UserWithRoles
     ) -> tuple[Grant, ...]:
-        """What is left of the grants of a token with what its owner may do now."""
-        oldest = self._clock.micros() - round(self.rules.token_days * DAY_MICROS)
-        if not owner.user.is_local and to_micros(owner.user.signed_in_at) < oldest:
+        """Reduce the grants of a token to what its owner may do now. Raises `Unauthorized` if none is left."""
+        signed_in_since = self._clock.micros() - round(self.rules.token_days * DAY_MICROS)
+        if not owner.user.is_local and to_micros(owner.user.signed_in_at) < signed_in_since:
             raise Unauthorized(
-                "who made the token has not signed in for long", hint="They sign in once, and it holds again."
+                f"the owner of the token has not signed in for {self.rules.token_days:g} days",
+                hint="The token is valid again once its owner has signed in at /auth/login.",
             )
-        left = intersect_grants(grants, grants_in_tenant(owner, tenant, self.rules))
-        if not left:
-            raise Unauthorized("who made the token may do nothing of it any more")
-        return left
+        effective = intersect_grants(grants, grants_in_tenant(owner, tenant, self.rules))
+        if not effective:
+            raise Unauthorized(
+                "the owner of the token no longer has any of its grants",
+                hint="An admin of the tenant or an operator can give the owner a role.",
+            )
+        return effective
 
-    async def _find_worker(self, worker_id: str, secret: str, asking: BeforeLookup) -> Caller:
-        found = None
+    async def _find_worker(self, credential_id: str, secret: str, before_lookup: BeforeLookup) -> Caller:
+        stored = None
         if credential_secrets.is_well_formed(secret, credential_secrets.WORKER_PREFIX):
-            asking()
-            found = await self._store.run(FindWorkerCredential(credential_id=worker_id))
-        if found is None or not credential_secrets.matches(secret, found.digest) or not found.credential.enabled:
-            raise Unauthorized("there is no such worker, its secret is another one, or it is disabled")
-        known = found.credential
+            before_lookup()
+            stored = await self._store.run(FindWorkerCredential(credential_id=credential_id))
+        if stored is None or not credential_secrets.matches(secret, stored.digest) or not stored.credential.enabled:
+            raise Unauthorized(
+                "the worker credential does not exist, is disabled, or has a different secret",
+                hint="Check X-Worker-ID and X-Worker-Secret, or INGOT_WORKER_ID and INGOT_WORKER_SECRET of a worker.",
+            )
+        credential = stored.credential
         return Caller(
-            id=known.id,
+            id=credential.id,
             kind="worker",
-            tenant=known.tenant,
+            tenant=credential.tenant,
             grants=WORKER_GRANTS,
-            types=known.types,
+            types=credential.types,
             limits=TokenLimits(),
-            label=known.id,
+            label=credential.id,
         )
 
-    async def _find_session(self, secret: str, asking: BeforeLookup) -> StoredSession:
-        found = None
+    async def _find_session(self, secret: str, before_lookup: BeforeLookup) -> StoredSession:
+        stored = None
         if credential_secrets.is_well_formed(secret, credential_secrets.SESSION_PREFIX):
-            asking()
-            found = await self._store.run(FindSession(digest=credential_secrets.digest(secret)))
-        if found is None or not self.rules.may_sign_in(found.owner.user):
-            raise Unauthorized("there is no such session, or it has ended", hint="Sign in again at /auth/login.")
-        return found
+            before_lookup()
+            stored = await self._store.run(FindSession(digest=credential_secrets.digest(secret)))
+        if stored is None or not self.rules.may_sign_in(stored.owner.user):
+            raise Unauthorized("the session does not exist or has ended", hint="Sign in again at /auth/login.")
+        return stored

@@ -1,4 +1,4 @@
-"""The texts that prove who somebody is: shown once, stored as a hash, recognized before anything is looked up."""
+"""Tokens and secrets: shown once, stored as a hash, and checked for their form before anything is looked up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from uuid import UUID
 TOKEN_PREFIX: Final = "ingot_"
 WORKER_PREFIX: Final = "ingotw_"
 SESSION_PREFIX: Final = "ingots_"
-LOGIN_PREFIX: Final = "ingotl_"  # Of who has set out to sign in; their browser keeps it, or a link holds it.
+LOGIN_PREFIX: Final = "ingotl_"  # Of a login; the browser keeps the secret in a cookie, or a sign-in link contains it.
 SECRET_BYTES: Final = 32
 BASE62_ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 ID_CHARS: Final = 22  # 128 bits
@@ -23,17 +23,17 @@ ENDING_CHARS: Final = 4
 
 
 def new_token(id: str) -> str:
-    """The text of a token with this id."""
+    """Create the text of a token with this ID."""
     return _with_checksum(TOKEN_PREFIX + _encode_base62(UUID(id).int, ID_CHARS) + _new_secret())
 
 
 def new_secret(prefix: str) -> str:
-    """The secret of a worker credential, of a session, or of a sign-in that was begun, by its prefix."""
+    """Create a secret. The prefix tells what it is for: a worker credential, a session or a login."""
     return _with_checksum(prefix + _new_secret())
 
 
 def parse_token_id(token: str) -> str | None:
-    """The id in the text of a token, or `None` when nobody can have made it."""
+    """Return the ID in the text of a token, or `None` if the text is not a token."""
     if not is_well_formed(token, TOKEN_PREFIX, ID_CHARS + SECRET_CHARS):
         return None
     number = _decode_base62(token[len(TOKEN_PREFIX) :][:ID_CHARS])
@@ -41,7 +41,7 @@ def parse_token_id(token: str) -> str | None:
 
 
 def is_well_formed(text: str, prefix: str, chars: int = SECRET_CHARS) -> bool:
-    """Whether the text has the form of a secret with this prefix, and its sum: then we may have made it."""
+    """Return whether the text has the form of a secret with this prefix, including a correct checksum."""
     if not text.startswith(prefix) or len(text) != len(prefix) + chars + CHECKSUM_CHARS:
         return False
     if not text.isascii() or not text[len(prefix) :].isalnum():
@@ -50,28 +50,28 @@ def is_well_formed(text: str, prefix: str, chars: int = SECRET_CHARS) -> bool:
 
 
 def derive_secret(secret: str, purpose: str) -> str:
-    """Another secret that only who has this one can know, so that it need not be kept."""
-    made = hmac.digest(secret.encode(), purpose.encode(), "sha256")
-    return base64.urlsafe_b64encode(made).rstrip(b"=").decode()
+    """Derive another secret for a purpose. Only holders of `secret` can compute it, so it is not stored."""
+    derived = hmac.digest(secret.encode(), purpose.encode(), "sha256")
+    return base64.urlsafe_b64encode(derived).rstrip(b"=").decode()
 
 
 def digest(secret: str) -> bytes:
-    """What is stored of a token or secret. It is random enough that nobody finds it by trying."""
+    """Return the hash under which a token or secret is stored. It need not be slow: secrets have 256 random bits."""
     return hashlib.sha256(secret.encode()).digest()
 
 
-def matches(secret: str, stored: bytes) -> bool:
-    """Whether this is the secret of which that was stored."""
-    return hmac.compare_digest(digest(secret), stored)
+def matches(secret: str, stored_digest: bytes) -> bool:
+    """Return whether the secret has this digest."""
+    return hmac.compare_digest(digest(secret), stored_digest)
 
 
-def constant_time_equal(one: str, other: str) -> bool:
-    """Whether two secrets are the same, in a time that tells nothing."""
-    return hmac.compare_digest(one.encode(), other.encode())
+def constant_time_equal(left: str, right: str) -> bool:
+    """Return whether two secrets are equal. The time that this takes does not depend on where they differ."""
+    return hmac.compare_digest(left.encode(), right.encode())
 
 
 def ending(secret: str) -> str:
-    """The last letters, by which people recognize it in a list."""
+    """Return the last characters, by which people recognize a secret in a list."""
     return secret[-ENDING_CHARS:]
 
 
@@ -84,15 +84,15 @@ def _with_checksum(text: str) -> str:
 
 
 def _encode_base62(number: int, chars: int) -> str:
-    found = []
+    digits = []
     for _ in range(chars):
-        number, letter = divmod(number, len(BASE62_ALPHABET))
-        found.append(BASE62_ALPHABET[letter])
-    return "".join(reversed(found))
+        number, digit = divmod(number, len(BASE62_ALPHABET))
+        digits.append(BASE62_ALPHABET[digit])
+    return "".join(reversed(digits))
 
 
 def _decode_base62(text: str) -> int:
     number = 0
-    for letter in text:
-        number = number * len(BASE62_ALPHABET) + BASE62_ALPHABET.index(letter)
+    for digit in text:
+        number = number * len(BASE62_ALPHABET) + BASE62_ALPHABET.index(digit)
     return number

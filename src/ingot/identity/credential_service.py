@@ -1,4 +1,4 @@
-"""Making, listing and revoking credentials."""
+"""Creating, listing, changing and revoking tokens and worker credentials."""
 
 from __future__ import annotations
 
@@ -57,25 +57,25 @@ _CREDENTIAL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class NewToken(NoRepr, frozen=True, kw_only=True):
-    """A token, with its text, which is shown this once."""
+    """A new token with its text, which is shown only once."""
 
     token: Token
     text: str
 
 
 class NewWorkerCredential(NoRepr, frozen=True, kw_only=True):
-    """A worker credential, with its secret, which is shown this once."""
+    """A worker credential with its new secret, which is shown only once."""
 
     credential: WorkerCredential
     secret: str
 
 
 class Credentials:
-    """The tokens and worker credentials of this store."""
+    """The service for tokens and worker credentials."""
 
-    def __init__(self, store: Store, access: Authenticator, clock: Clock) -> None:
+    def __init__(self, store: Store, authenticator: Authenticator, clock: Clock) -> None:
         self._store = store
-        self._authenticator = access
+        self._authenticator = authenticator
         self._clock = clock
 
     # -- tokens ---------------------------------------------------------------------------------------------
@@ -91,18 +91,17 @@ class Credentials:
         caller: Caller | None = None,
         act: Act | None = None,
     ) -> NewToken:
-        """Make a token for a tenant, or for the operator. `by` gives only what it has: raises `Forbidden` otherwise.
+        """Create a token for a tenant, or for operators if `tenant` is `None`.
 
-        What a person makes, also with a token of theirs, is theirs.
-
-        Raises `InvalidInput` or `TenantNotFound`.
+        A token never permits more than `caller`, and inherits its limits and expiry. If the caller is a person, or a
+        token of a person, the new token belongs to that person. Raises `InvalidInput`, `TenantNotFound` or `Forbidden`.
         """
         checked = check_grants(grants)
         if caller is not None:
             for grant in checked:
                 caller.require(grant.action, grant.resource)
             if tenant is None and not caller.is_operator:
-                raise Forbidden("only an operator makes tokens for all tenants")
+                raise Forbidden("only an operator can create tokens for all tenants")
             limits, expires_at = _cap_to_caller(caller, limits, expires_at)
         return await self._create(
             credential_secrets.new_token(new_id()),
@@ -118,73 +117,78 @@ class Credentials:
             expires_at=self._check_expiry(expires_at),
         )
 
-    async def ensure_operator_token(self, given: str | None) -> NewToken | None:
-        """The operator's token, made when there is none, or the given one; `None` when there is one already."""
-        if given is not None:
-            token_id = credential_secrets.parse_token_id(given)
+    async def ensure_operator_token(self, configured: str | None) -> NewToken | None:
+        """Create an operator token if there is none, or the configured one if it is missing.
+
+        Returns `None` if the token exists already. Raises `InvalidInput` if the configured text is not a token.
+        """
+        if configured is not None:
+            token_id = credential_secrets.parse_token_id(configured)
             if token_id is None:
                 raise InvalidInput(
-                    "the operator's token is not written as a token is",
-                    hint="Leave INGOT_OPERATOR_TOKEN out: the first start makes one and writes it to operator.token.",
+                    "INGOT_OPERATOR_TOKEN is not a valid token",
+                    hint="Remove INGOT_OPERATOR_TOKEN. The first start then writes a new token to operator.token.",
                 )
             if await self._store.run(FindToken(token_id=token_id)) is not None:
                 return None
         elif await self._store.run(ListTokens(tenant=None, before=None, limit=1)):
             return None
-        full = given or credential_secrets.new_token(new_id())
-        return await self._create(full, None, tenant=None, description="the first operator", grants=(GRANT_ALL,))
+        text = configured or credential_secrets.new_token(new_id())
+        return await self._create(text, None, tenant=None, description="the first operator", grants=(GRANT_ALL,))
 
-    async def _create(self, full: str, act: Act | None, **known: Any) -> NewToken:
+    async def _create(self, text: str, act: Act | None, **fields: Any) -> NewToken:
         token = Token(
-            id=credential_secrets.parse_token_id(full) or "",
-            ending=credential_secrets.ending(full),
+            id=credential_secrets.parse_token_id(text) or "",
+            ending=credential_secrets.ending(text),
             created_at=to_datetime(self._clock.micros()),
-            **known,
+            **fields,
         )
-        kept = await self._store.run(CreateToken(token=token, digest=credential_secrets.digest(full), act=new_act(act)))
-        return NewToken(token=kept, text=full)
+        created = await self._store.run(
+            CreateToken(token=token, digest=credential_secrets.digest(text), act=new_act(act))
+        )
+        return NewToken(token=created, text=text)
 
     async def revoke_token(
         self, tenant: str | None, token_id: str, *, user: str | None = None, act: Act | None = None
     ) -> Token:
-        """End a token of a tenant, or of any; with a `user` only one of theirs. Raises `TokenNotFound`.
+        """Revoke a token of a tenant, or of any tenant if `tenant` is `None`; with `user`, only a token of that person.
 
-        It ends here at once, and elsewhere within seconds.
+        This process rejects the token at once, and others within seconds. Raises `TokenNotFound`.
         """
-        if not is_id(check_text(token_id, name="token id")):
+        if not is_id(check_text(token_id, name="token ID")):
             raise TokenNotFound(f"there is no token {token_id[:64]!r}")
         if user is not None and (await self.get_token(tenant, token_id)).user != user:
-            raise TokenNotFound(f"there is no token {token_id!r} of yours")
-        return await self._authenticator.change(RevokeToken(id=token_id, tenant=tenant, act=new_act(act)))
+            raise TokenNotFound(f"you have no token {token_id!r}")
+        return await self._authenticator.run_and_invalidate(RevokeToken(id=token_id, tenant=tenant, act=new_act(act)))
 
     async def get_token(self, tenant: str | None, token_id: str) -> Token:
-        """The token with this id, of a tenant or of any. Raises `TokenNotFound`."""
-        found = (
+        """Return the token with this ID, of a tenant or of any if `tenant` is `None`. Raises `TokenNotFound`."""
+        stored = (
             await self._store.run(FindToken(token_id=token_id))
-            if is_id(check_text(token_id, name="token id"))
+            if is_id(check_text(token_id, name="token ID"))
             else None
         )
-        if found is None or tenant not in (None, found.token.tenant):
+        if stored is None or tenant not in (None, stored.token.tenant):
             raise TokenNotFound(f"there is no token {token_id[:64]!r}")
-        return found.token
+        return stored.token
 
     async def list_tokens(
         self, tenant: str | None, *, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT
     ) -> Page[Token]:
-        """A page of the tokens of a tenant, or of the operator's, newest first."""
+        """List the tokens of a tenant, or those of operators if `tenant` is `None`, newest first."""
         bound_to = ("tokens", tenant)
         before = decode_cursor_position(cursor, bound_to=bound_to)
-        found = await self._store.run(ListTokens(tenant=tenant, before=before, limit=check_limit(limit)))
-        return page_by_id(found, limit=limit, bound_to=bound_to)
+        tokens = await self._store.run(ListTokens(tenant=tenant, before=before, limit=check_limit(limit)))
+        return page_by_id(tokens, limit=limit, bound_to=bound_to)
 
     async def list_user_tokens(
         self, user: str, *, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT
     ) -> Page[Token]:
-        """A page of the tokens that a person made, in all tenants, newest first."""
+        """List the tokens of a person in all tenants, newest first."""
         bound_to = ("tokens of", user)
         before = decode_cursor_position(cursor, bound_to=bound_to)
-        found = await self._store.run(ListUserTokens(user=user, before=before, limit=check_limit(limit)))
-        return page_by_id(found, limit=limit, bound_to=bound_to)
+        tokens = await self._store.run(ListUserTokens(user=user, before=before, limit=check_limit(limit)))
+        return page_by_id(tokens, limit=limit, bound_to=bound_to)
 
     # -- workers --------------------------------------------------------------------------------------------
 
@@ -197,9 +201,10 @@ class Credentials:
         caller: Caller | None = None,
         act: Act | None = None,
     ) -> NewWorkerCredential:
-        """Make a credential for workers of a tenant, or a shared one. `by` gives only what it has.
+        """Create a worker credential of a tenant, or a shared one if `tenant` is `None`.
 
-        Raises `CredentialExists`, `InvalidInput` or `Forbidden`.
+        `caller` needs grants to run jobs of all these types itself. Raises `CredentialExists`, `InvalidInput` or
+        `Forbidden`.
         """
         if caller is not None:
             _require_run_grants(caller, _check_types(types))
@@ -218,24 +223,28 @@ class Credentials:
         return NewWorkerCredential(credential=await self._store.run(command), secret=secret)
 
     async def get_worker_credential(self, tenant: str | None, credential_id: str) -> WorkerCredential:
-        """The credential with this id, of a tenant or of any. Raises `CredentialNotFound`."""
-        found = await self._store.run(FindWorkerCredential(credential_id=_check_credential_id(credential_id)))
-        if found is None or tenant not in (None, found.credential.tenant):
+        """Return the credential with this ID, of a tenant or of any if `tenant` is `None`.
+
+        Raises `CredentialNotFound`.
+        """
+        stored = await self._store.run(FindWorkerCredential(credential_id=_check_credential_id(credential_id)))
+        if stored is None or tenant not in (None, stored.credential.tenant):
             raise CredentialNotFound(f"there is no worker credential {credential_id[:64]!r}")
-        return found.credential
+        return stored.credential
 
     async def regenerate_worker_credential(
         self, tenant: str | None, credential_id: str, *, caller: Caller | None = None, act: Act | None = None
     ) -> NewWorkerCredential:
-        """Give a credential another secret; the old one ends. `by` gets one only for what it may run itself.
+        """Replace the secret of a credential. The old secret is rejected from then on.
 
-        Raises `CredentialNotFound` or `Forbidden`.
+        `caller` needs grants to run jobs of all types of the credential itself. Raises `CredentialNotFound` or
+        `Forbidden`.
         """
-        known = await self._store.run(FindWorkerCredential(credential_id=_check_credential_id(credential_id)))
-        if caller is not None and known is not None and tenant in (None, known.credential.tenant):
-            _require_run_grants(caller, known.credential.types)
+        stored = await self._store.run(FindWorkerCredential(credential_id=_check_credential_id(credential_id)))
+        if caller is not None and stored is not None and tenant in (None, stored.credential.tenant):
+            _require_run_grants(caller, stored.credential.types)
         secret = credential_secrets.new_secret(credential_secrets.WORKER_PREFIX)
-        changed = await self._authenticator.change(
+        credential = await self._authenticator.run_and_invalidate(
             ChangeWorkerCredential(
                 id=_check_credential_id(credential_id),
                 tenant=tenant,
@@ -244,13 +253,13 @@ class Credentials:
                 act=new_act(act),
             )
         )
-        return NewWorkerCredential(credential=changed, secret=secret)
+        return NewWorkerCredential(credential=credential, secret=secret)
 
     async def enable_worker_credential(
         self, tenant: str | None, credential_id: str, *, enabled: bool, act: Act | None = None
     ) -> WorkerCredential:
-        """Let the workers of a credential in, or out: what they run is given back. Raises `CredentialNotFound`."""
-        return await self._authenticator.change(
+        """Enable or disable a credential. Disabling releases the jobs of its workers. Raises `CredentialNotFound`."""
+        return await self._authenticator.run_and_invalidate(
             ChangeWorkerCredential(
                 id=_check_credential_id(credential_id), tenant=tenant, enabled=enabled, act=new_act(act)
             )
@@ -259,19 +268,19 @@ class Credentials:
     async def list_worker_credentials(
         self, tenant: str | None, *, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT
     ) -> Page[WorkerCredential]:
-        """A page of the credentials of a tenant, or of the shared ones, by id."""
+        """List the worker credentials of a tenant, or the shared ones if `tenant` is `None`, by ID."""
         bound_to = ("worker credentials", tenant)
         after = decode_cursor_position(cursor, bound_to=bound_to, is_valid=_is_credential_id)
-        found = await self._store.run(ListWorkerCredentials(tenant=tenant, after=after, limit=check_limit(limit)))
-        return page_by_id(found, limit=limit, bound_to=bound_to)
+        credentials = await self._store.run(ListWorkerCredentials(tenant=tenant, after=after, limit=check_limit(limit)))
+        return page_by_id(credentials, limit=limit, bound_to=bound_to)
 
     def _check_expiry(self, moment: datetime | None) -> datetime | None:
         if moment is None:
             return None
         if moment.tzinfo is None:
-            raise InvalidInput("expires_at has no offset", hint="Write it as 2027-01-31T12:00:00Z.")
+            raise InvalidInput("expires_at has no UTC offset", hint="Write it as 2027-01-31T12:00:00Z.")
         if to_micros(moment) <= self._clock.micros():
-            raise InvalidInput("expires_at is in the past")
+            raise InvalidInput(f"expires_at must be in the future, got {moment.isoformat()}")
         return moment.astimezone(UTC)
 
 
@@ -285,34 +294,48 @@ def _check_limits(limits: TokenLimits) -> TokenLimits:
     return limits
 
 
-def _cap_to_caller(by: Caller, limits: TokenLimits, expires_at: datetime | None) -> tuple[TokenLimits, datetime | None]:
-    """What a caller that has bounds gives on: no more, and no longer. Raises `Forbidden`."""
-    if by.expires_at is not None:
-        if expires_at is not None and expires_at > by.expires_at:
-            raise Forbidden("a token does not outlive the one that makes it", hint="Give an earlier expires_at.")
-        expires_at = expires_at or by.expires_at
-    if by.limits.rate is not None:
-        if limits.rate is not None and limits.rate > by.limits.rate:
-            raise Forbidden("a token may not make more requests than the one that makes it", hint="Give a lower rate.")
+def _cap_to_caller(
+    caller: Caller, limits: TokenLimits, expires_at: datetime | None
+) -> tuple[TokenLimits, datetime | None]:
+    """Return the limits and expiry of a token that `caller` creates. Values that are not set are those of the caller.
+
+    Raises `Forbidden` for values beyond those of the caller.
+    """
+    if caller.expires_at is not None:
+        if expires_at is not None and expires_at > caller.expires_at:
+            raise Forbidden(
+                f"a token cannot expire later than the one that creates it: {caller.expires_at.isoformat()}",
+                hint="Set an earlier expires_at, or leave it out.",
+            )
+        expires_at = expires_at or caller.expires_at
+    if caller.limits.rate is not None:
+        if limits.rate is not None and limits.rate > caller.limits.rate:
+            raise Forbidden(
+                f"a token cannot have a higher rate than the one that creates it: {caller.limits.rate:g}",
+                hint="Set a lower limits.rate, or leave it out.",
+            )
         if limits.rate is None:
-            limits = msgspec.structs.replace(limits, rate=by.limits.rate, burst=by.limits.burst)
-    if by.limits.quota_bytes is not None:
-        if limits.quota_bytes is not None and limits.quota_bytes > by.limits.quota_bytes:
-            raise Forbidden("a token may not keep more than the one that makes it", hint="Give a lower quota_bytes.")
+            limits = msgspec.structs.replace(limits, rate=caller.limits.rate, burst=caller.limits.burst)
+    if caller.limits.quota_bytes is not None:
+        if limits.quota_bytes is not None and limits.quota_bytes > caller.limits.quota_bytes:
+            raise Forbidden(
+                f"a token cannot have a higher quota than the one that creates it: {caller.limits.quota_bytes} bytes",
+                hint="Set a lower limits.quota_bytes, or leave it out.",
+            )
         if limits.quota_bytes is None:
-            limits = msgspec.structs.replace(limits, quota_bytes=by.limits.quota_bytes)
+            limits = msgspec.structs.replace(limits, quota_bytes=caller.limits.quota_bytes)
     return limits, expires_at
 
 
-def _require_run_grants(by: Caller, types: tuple[str, ...]) -> None:
-    """Raises `Forbidden` unless a caller may itself run what workers for these types may; for none of them, all."""
+def _require_run_grants(caller: Caller, types: tuple[str, ...]) -> None:
+    """Raise `Forbidden` unless the caller may run jobs of these types, or of all types if there are none."""
     for resource in [f"jobs/{type}" for type in types] or [ANY]:
-        by.require("workers.run", resource)
+        caller.require("workers.run", resource)
 
 
 def _check_new_credential_id(value: object) -> str:
-    if not _CREDENTIAL_ID.fullmatch(check_text(value, name="worker id", hint=CREDENTIAL_HINT)):
-        raise InvalidInput(f"the worker id {str(value)[:64]!r} is not usable", hint=CREDENTIAL_HINT)
+    if not _CREDENTIAL_ID.fullmatch(check_text(value, name="worker ID", hint=CREDENTIAL_HINT)):
+        raise InvalidInput(f"the worker ID {str(value)[:64]!r} is not valid", hint=CREDENTIAL_HINT)
     return str(value)
 
 
@@ -321,7 +344,7 @@ def _is_credential_id(value: str) -> bool:
 
 
 def _check_credential_id(value: object) -> str:
-    if not _CREDENTIAL_ID.fullmatch(check_text(value, name="worker id")):
+    if not _CREDENTIAL_ID.fullmatch(check_text(value, name="worker ID")):
         raise CredentialNotFound(f"there is no worker credential {str(value)[:64]!r}")
     return str(value)
 
@@ -329,8 +352,8 @@ def _check_credential_id(value: object) -> str:
 def _check_types(value: object) -> tuple[str, ...]:
     types = check_list(value, name="types")
     if len(types) > TYPES_MAX:
-        raise InvalidInput(f"there are {len(types)} types; it goes up to {TYPES_MAX}")
+        raise InvalidInput(f"types must have at most {TYPES_MAX} elements, got {len(types)}")
     return tuple(
-        check_storable(check_length(check_text(one, name="type"), name="type", chars_max=TYPE_CHARS_MAX), name="type")
-        for one in types
+        check_storable(check_length(check_text(type, name="type"), name="type", chars_max=TYPE_CHARS_MAX), name="type")
+        for type in types
     )

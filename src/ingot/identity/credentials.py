@@ -1,4 +1,4 @@
-"""Credentials: tokens of programs, secrets of workers, and the callers they make."""
+"""Credentials: tokens of programs, credentials of workers, and the callers that they identify."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from ingot.kernel.errors import Conflict, IngotError, NotFound
 
 
 class Unauthorized(IngotError):
-    """The credential is missing or does not hold."""
+    """The credential is missing or not valid."""
 
     code = "unauthorized"
     status = 401
     hint = (
-        "Send `Authorization: Bearer ingot_…`, or X-Worker-ID and X-Worker-Secret; people sign in at /auth/login. "
-        "The operator's token is in data/operator.token where the server runs."
+        "Send `Authorization: Bearer ingot_…`, or X-Worker-ID and X-Worker-Secret. People sign in at /auth/login. "
+        "The operator's token is in data/operator.token on the server."
     )
 
 
 class SessionStale(Unauthorized):
-    """What the provider said of the person is too old."""
+    """The provider has to confirm the session again."""
 
     code = "session_stale"
-    hint = "Load the page again: the provider is asked anew, and asks nothing itself of who is signed in there."
+    hint = "Reload the page. If you are still signed in at the provider, it redirects you back at once."
 
 
 class Forbidden(IngotError):
-    """The credential does not allow this."""
+    """The caller is not permitted to do this."""
 
     code = "forbidden"
     status = 403
-    hint = "Ask for a token with a grant for this action and resource."
+    hint = "Use a token with a grant for this action and resource."
 
 
 class TokenNotFound(NotFound):
@@ -51,17 +51,14 @@ class CredentialNotFound(NotFound):
 
 
 class CredentialExists(Conflict):
-    """A worker credential with this id exists already."""
+    """A worker credential with this ID already exists."""
 
     code = "worker_credential_exists"
-    hint = "Choose another id, or regenerate the secret of the one that is there."
+    hint = "Choose another ID, or regenerate the secret of the existing credential."
 
 
 class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """How many requests a token may make in a second, and how many at once after a while without any.
-
-    `quota_bytes` is how many bytes of blobs it may keep in its tenant.
-    """
+    """What a token may use: requests per second, requests at once after a pause, and bytes of blobs in its tenant."""
 
     rate: float | None = None
     """Maximum number of requests per second."""
@@ -72,10 +69,10 @@ class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a token. Its text is shown once, when it is made; `ending` are the last letters of it.
+    """A token without its text, which is shown only when the token is created. `ending` is the end of the text.
 
-    A token with no tenant is the operator's: it acts in any tenant. One with a `user` was made by a person, never does
-    more than they may, and ends with them.
+    A token without a tenant is an operator token, for all tenants. A token with a `user` belongs to that person: it
+    never permits more than the person may do, and is revoked when the person is disabled.
     """
 
     id: str
@@ -105,9 +102,9 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker proves itself with. One with no tenant is shared, and serves every tenant in turn.
+    """A worker credential without its secret. Workers of a credential without a tenant serve all tenants in turn.
 
-    With `types` it may only run jobs of these; with none, of all.
+    With `types`, workers may run only jobs of these types; otherwise of all types.
     """
 
     id: str
@@ -131,10 +128,11 @@ class WorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is asking. `tenant` is `None` for who acts in every tenant: an operator, or a shared worker.
+    """The token, worker credential or person behind a request.
 
-    It is empty for a person in no tenant: who has no role in any, or has not said in which of theirs. `user` is the
-    person, also behind a token of theirs, and `session` the one they are signed in with.
+    `tenant` is `None` for a caller that acts in all tenants: an operator or a shared worker. It is empty for a person
+    who has no role in any tenant, or who has several and has not selected one. `user` is the signed-in person or the
+    owner of the token, and `session` the session of a signed-in person.
     """
 
     id: str
@@ -151,37 +149,37 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def principal(self) -> str:
-        """How the caller stands in what it made."""
+        """The name under which the caller is stored as the owner or author of something."""
         return f"{self.kind}:{self.id}"
 
     @property
     def is_operator(self) -> bool:
-        """Whether it may act in every tenant, and makes what holds for all."""
+        """Whether the caller acts in all tenants and is not a worker."""
         return self.tenant is None and self.kind != "worker"
 
     def may(self, action: str, resource: str = ANY) -> bool:
-        """Whether its grants allow this."""
+        """Return whether the grants permit an action on a resource."""
         return allows(self.grants, action, resource)
 
     def has_grant_for(self, action: str) -> bool:
-        """Whether its grants allow this on anything at all."""
+        """Return whether the grants permit an action on any resource."""
         return any(grant.covers(action, grant.resource) for grant in self.grants)
 
     def require(self, action: str, resource: str = ANY) -> None:
-        """Raises `Forbidden` unless its grants allow this."""
+        """Raise `Forbidden` unless the grants permit an action on a resource."""
         if not self.may(action, resource):
             raise self.missing_grant_error(f"{action} on {resource[:64]}")
 
-    def missing_grant_error(self, what: str) -> Forbidden:
-        """That it has no grant for this, and who can help: people have roles, and their tokens no more than they."""
+    def missing_grant_error(self, permission: str) -> Forbidden:
+        """Return the error for a missing permission, with a hint that depends on the kind of the caller."""
         if self.kind == "user":
             return Forbidden(
-                f"your role has no grant for {what}",
-                hint="Ask an admin of the tenant for another role, or an operator.",
+                f"your role has no grant for {permission}",
+                hint="Ask an admin of the tenant or an operator for another role.",
             )
         if self.user is not None:
             return Forbidden(
-                f"the token, or the person whose it is, has no grant for {what}",
-                hint="A token does no more than its person may at that moment. GET /api/v1/me says what it may.",
+                f"the token or its owner has no grant for {permission}",
+                hint="A token permits no more than its owner may do at that moment. GET /api/v1/me shows its grants.",
             )
-        return Forbidden(f"the credential has no grant for {what}")
+        return Forbidden(f"the credential has no grant for {permission}")

@@ -1,4 +1,4 @@
-"""The loop that writes down when credentials were last used."""
+"""The loop that records when credentials were last used."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ EVERY_SECONDS: Final = 60.0
 
 
 class LastUsedRecorder(Loop):
-    """Writes for all callers together, so that a request costs no write of its own."""
+    """Writes the uses of all credentials in one command, so that a request needs no write of its own."""
 
     name = "identity.usage"
 
-    def __init__(self, store: Store, access: Authenticator) -> None:
+    def __init__(self, store: Store, authenticator: Authenticator) -> None:
         super().__init__()
         self._store = store
-        self._authenticator = access
+        self._authenticator = authenticator
 
     async def run_once(self) -> RecordLastUsed:
-        """Write down what was used since the last round."""
+        """Record the credentials that were used since the last round."""
         used = self._authenticator.take_last_used()
         if used.tokens or used.workers or used.sessions:
             await self._store.run(used)
         return used
 
     async def wait(self) -> None:
-        """Wait for the next round."""
+        """Wait until the next round is due."""
         await asyncio.sleep(EVERY_SECONDS)
 
     async def stop(self) -> None:
-        """End it, and write down what it has not written yet."""
+        """Stop the loop, then record the uses that are not recorded yet."""
         await super().stop()
         await self.run_once()

@@ -1,4 +1,4 @@
-"""Tenants and the limits they live under."""
+"""Tenants and their limits."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ FRACTIONAL_LIMITS = frozenset({"rate", "query_seconds", "retention_seconds"})
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a tenant may use; `None` is without limit.
+    """What a tenant may use. `None` means no limit.
 
-    `rate` is how many jobs it may enqueue in a second, and `burst` how many at once after a while without any; without
-    a burst it is what comes in one second. `retention_seconds` is how long its finished jobs are kept, where their
-    definition does not say it.
+    `rate` is the number of jobs that it may enqueue per second, and `burst` the number at once after a pause, by
+    default the number of one second. `retention_seconds` applies to finished jobs whose definition has no retention.
     """
 
     rate: float | None = None
@@ -41,9 +40,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True):
-    """The unit of isolation: every row, blob, document and event belongs to exactly one.
+    """The unit of isolation: every row, blob, document and event belongs to exactly one tenant.
 
-    `groups` are those of the identity provider whose people have a role here.
+    `groups` maps groups of the identity provider to the roles of their members in this tenant.
     """
 
     id: str
@@ -65,13 +64,13 @@ class TenantNotFound(NotFound):
 
     code = "tenant_not_found"
     hint = (
-        "Over HTTP a tenant is named by its slug, and made with POST /api/v1/admin/tenants; "
-        "in Python calls take its id, which `tenants.get(slug)` has, and `tenants.create(slug)` makes one."
+        "HTTP requests use the slug of a tenant; POST /api/v1/admin/tenants creates one. "
+        "Python calls use the ID of a tenant, which `tenants.get(slug)` returns; `tenants.create(slug)` creates one."
     )
 
 
 class TenantExists(Conflict):
-    """A tenant with this slug exists already."""
+    """A tenant with this slug already exists."""
 
     code = "tenant_exists"
-    hint = "Choose another slug, or use the tenant that is there."
+    hint = "Choose another slug, or use the existing tenant."

@@ -1,4 +1,4 @@
-"""People: who they are, how they are signed in, and which role they have in which tenant."""
+"""People, their sessions, and their roles in tenants."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ingot.identity.grants import RECORD_RESOURCES, Grant
 from ingot.kernel.errors import Conflict, IngotError, NotFound
 
 Role = Literal["admin", "member", "viewer"]
-ROLES: Final[tuple[Role, ...]] = ("viewer", "member", "admin")  # Each may do what those before it may.
-LOCAL_ISSUER: Final = "ingot"  # Of who signed in with a link of the operator: no provider knows them.
+ROLES: Final[tuple[Role, ...]] = ("viewer", "member", "admin")  # Each role includes the permissions of those before it.
+LOCAL_ISSUER: Final = "ingot"  # The issuer of the person who signs in with an operator's link, without a provider.
 LOCAL_SUBJECT: Final = "operator"
 _VIEWER_ACTIONS: Final = ("jobs.read", "workers.read", "events.read", "blobs.read")
 _ADMIN_ACTIONS: Final = (
@@ -33,14 +33,14 @@ ROLE_GRANTS: Final[dict[Role, tuple[Grant, ...]]] = {
 
 
 class SignInRefused(IngotError):
-    """The person is not signed in.
+    """The sign-in was refused.
 
-    `person` is who they are, when the provider told it and they are in no group that may come in.
+    `person` is set if the provider identified the person and they are in none of the allowed groups.
     """
 
     code = "sign_in_refused"
     status = 401
-    hint = "Begin again at /auth/login; when it stays, ask who runs this server."
+    hint = "Start again at /auth/login. If the error persists, ask the operator of this server."
     person: Person | None = None
 
 
@@ -48,21 +48,22 @@ class UserNotFound(NotFound):
     """There is no such person."""
 
     code = "user_not_found"
-    hint = "Give the id that their page /me shows; operators find it with GET /api/v1/admin/users?email=."
+    hint = "Use the ID that the person's page /me shows. Operators can find it with GET /api/v1/admin/users?email=."
 
 
 class MemberNotFound(NotFound):
-    """Nobody with this id has a role in the tenant."""
+    """There is no such member in the tenant."""
 
     code = "member_not_found"
 
 
 class MemberByGroup(Conflict):
-    """The role comes from a group, and is not the person's own."""
+    """The person has this role through a group."""
 
     code = "member_by_group"
     hint = (
-        "Take the group out of the tenant's groups, or put the person out with POST /api/v1/admin/users/{id}/disable."
+        "Remove the group from the groups of the tenant, or disable the person with "
+        "POST /api/v1/admin/users/{id}/disable."
     )
 
 
@@ -73,7 +74,7 @@ class SessionNotFound(NotFound):
 
 
 class Person(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a provider says somebody is. Issuer and subject tell people apart; an email does not."""
+    """A human as the provider describes them. Issuer and subject identify people; an email does not."""
 
     issuer: str
     """URL of the identity provider; `ingot` for the local operator, who signs in with a link."""
@@ -92,12 +93,12 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """How people know them."""
+        """The text under which the person is displayed."""
         return self.email or self.name or self.subject
 
 
 class User(Person, frozen=True, kw_only=True):
-    """A person who has signed in here. One who is not `enabled` is let in no more."""
+    """A person who has signed in at this server. A person who is not `enabled` cannot sign in."""
 
     id: str
     """ID of the person."""
@@ -110,16 +111,16 @@ class User(Person, frozen=True, kw_only=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether no provider knows them: who came with a link of the operator."""
+        """Whether this is the operator, who signs in with a link instead of a provider."""
         return self.issuer == LOCAL_ISSUER
 
 
 class PeopleRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for people on this server: whose word counts, who is an operator, how long a session holds.
+    """The rules of this server for people: the trusted provider, the operators, and the duration of sessions.
 
-    A session ends after so many seconds, or when it was not used for some; before that, what the provider said is
-    taken for true for `renew_seconds`. A token that a person made holds no longer than `token_days` after they last
-    signed in: who has left the company is not told to us.
+    A session ends `session_seconds` after the sign-in, or when it was unused for `idle_seconds`. After `renew_seconds`,
+    the provider has to confirm it. Tokens of people are valid for `token_days` after their last sign-in, because the
+    provider does not report when somebody leaves.
     """
 
     issuer: str | None = None
@@ -131,11 +132,11 @@ class PeopleRules(msgspec.Struct, frozen=True, kw_only=True):
     token_days: float = 90.0
 
     def may_sign_in(self, user: User) -> bool:
-        """Whether the provider that knew them is the one that there is now, and one of their groups may come in."""
+        """Return whether the person comes from the current provider and is in an allowed group, or is local."""
         return user.is_local or (user.issuer == self.issuer and self._is_in_allowed_group(user))
 
     def is_operator(self, user: User) -> bool:
-        """Whether they act in every tenant."""
+        """Return whether the person acts in all tenants."""
         return user.is_local or (self.may_sign_in(user) and not self.admin_groups.isdisjoint(user.groups))
 
     def _is_in_allowed_group(self, user: User) -> bool:
@@ -144,7 +145,7 @@ class PeopleRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TenantRole(msgspec.Struct, frozen=True, kw_only=True):
-    """The role of somebody in a tenant: the highest of those they have there."""
+    """The highest role of a person in a tenant."""
 
     tenant: str
     """ID of the tenant."""
@@ -155,7 +156,7 @@ class TenantRole(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A browser in which somebody is signed in. What the provider said of them is as old as the session."""
+    """A browser in which a person is signed in. Information from the provider is as old as the session."""
 
     id: str
     """ID of the session."""
@@ -174,7 +175,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoleSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a role comes from: from a group, or, without one, given to the person."""
+    """Where a role comes from: a group, or without `group`, it was given to the person."""
 
     role: Role
     """The role."""
@@ -183,9 +184,9 @@ class RoleSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """Somebody with a role in a tenant. An invitation has no `user` yet: who signs in with its email becomes it.
+    """A person with a role in a tenant, or an invitation. An invitation has no `user` yet.
 
-    `id` is that of the person, or of the invitation. `role` is the highest of `sources`.
+    `id` is the ID of the person or invitation. `role` is the highest role of `sources`.
     """
 
     id: str
@@ -207,8 +208,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def normalize_email(email: str) -> str:
-    """An email as it is compared: in lower case where everybody makes its letters small alike.
+    """Return an email in the form in which emails are compared: in lower case if it is ASCII, otherwise unchanged.
 
-    Elsewhere letters become others: the sign of Kelvin becomes a k, and its owner somebody else.
+    Lowering other characters could turn one address into another: the Kelvin sign (U+212A) becomes an ASCII k.
     """
     return email.lower() if email.isascii() else email

@@ -1,4 +1,4 @@
-"""What identity asks of an engine."""
+"""The commands of identity that engines implement."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ingot.kernel.commands import Command, Store
 
 
 class CreateTenant(Command[Tenant], frozen=True, kw_only=True):
-    """Create this tenant. Raises `TenantExists` when its slug is taken; then nothing changes."""
+    """Create this tenant. Raises `TenantExists` if its slug is taken."""
 
     tenant: Tenant
     act: Act
 
 
 class ChangeTenant(Command[Tenant], frozen=True, kw_only=True):
-    """Give the tenant with this id these values. What is `None` stays as it was.
+    """Change a tenant. Fields that are `None` keep their value.
 
-    Raises `TenantNotFound`, or `TenantExists` when the new slug is taken.
+    Raises `TenantNotFound`, or `TenantExists` if the new slug is taken.
     """
 
     id: str
@@ -37,10 +37,10 @@ class ChangeTenant(Command[Tenant], frozen=True, kw_only=True):
 
 
 class RemoveTenant(Command[Tenant], frozen=True, kw_only=True):
-    """Remove the tenant with this id, and answer what it was. Raises `TenantNotFound`.
+    """Remove a tenant and return it. Raises `TenantNotFound`.
 
-    From then on it is not found, its slug is free, its tokens and worker credentials are gone, none of its jobs is
-    handed out and nothing new is accepted for it. What it held is cleared by and by; its acts stay on record.
+    From then on, the tenant is not found and its slug is free, its tokens and worker credentials are deleted, its jobs
+    are not handed out, and nothing new is accepted for it. `ClearTenants` deletes the rest; the audit log is kept.
     """
 
     id: str
@@ -48,9 +48,9 @@ class RemoveTenant(Command[Tenant], frozen=True, kw_only=True):
 
 
 class ClearTenantsResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a round took away, of whom nothing is left now, and how many tenants still have something or may get it.
+    """The result of a round: deleted rows, tenants that have no data left, and how many removed tenants remain.
 
-    With `more` there is more to take away at once; otherwise what is left waits for attempts to end.
+    With `has_more`, more rows can be deleted at once. Otherwise the remaining tenants wait for attempts to end.
     """
 
     rows: int = 0
@@ -60,41 +60,41 @@ class ClearTenantsResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClearTenants(Command[ClearTenantsResult], frozen=True, kw_only=True):
-    """Remove up to about `limit` rows of what removed tenants held: all but running jobs, which are asked to stop.
+    """Delete up to about `limit` rows of removed tenants. Several processes can do this at the same time.
 
-    They go as finished ones do, once their attempts have ended. Safe to do at several places at once.
+    Running jobs are canceled, and deleted after their attempts have ended.
     """
 
     limit: int
 
 
 class GetTenant(Command[Tenant | None], frozen=True, kw_only=True):
-    """The tenant with this id or slug, or `None`."""
+    """Return the tenant with this ID or slug, or `None`."""
 
     id_or_slug: str
 
 
 class ListTenants(Command[list[Tenant]], frozen=True, kw_only=True):
-    """Tenants by slug, from behind one; all of them, or so many."""
+    """Return tenants ordered by slug, beginning after the slug `after`; all of them, or up to `limit`."""
 
     after: str = ""
     limit: int | None = None
 
 
 class TenantStore(Store, Protocol):
-    """An engine that keeps tenants, and tells who was removed."""
+    """An engine that stores tenants and notifies of removed ones."""
 
-    def on_tenant_removed(self, tell: Callable[[str], None]) -> None:
-        """Call `tell(tenant)` on the event loop when a tenant is known to be removed, wherever that was done.
+    def on_tenant_removed(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(tenant_id)` on the event loop, once for each tenant, soon after any process has removed it.
 
-        Soon after it was, and once for each; only a hint.
+        The call is only a hint.
         """
 
 
 class CreateToken(Command[Token], frozen=True, kw_only=True):
-    """Keep this token. `digest` is all that is kept of its text. The store sets the time it was created.
+    """Store a token with the digest of its text, and return it. The store sets `created_at`.
 
-    Raises `TenantNotFound`, or `UserNotFound` for a person who does not exist or is not let in.
+    Raises `TenantNotFound`, or `UserNotFound` if its person does not exist or is disabled.
     """
 
     token: Token
@@ -103,9 +103,9 @@ class CreateToken(Command[Token], frozen=True, kw_only=True):
 
 
 class RevokeToken(Command[Token], frozen=True, kw_only=True):
-    """Revoke a token; one that was revoked before stays as it is. Raises `TokenNotFound`.
+    """Revoke a token and return it. A token that is already revoked does not change. Raises `TokenNotFound`.
 
-    `tenant` restricts whose it may be; `None` is any.
+    With `tenant`, only a token of this tenant is found.
     """
 
     id: str
@@ -114,9 +114,9 @@ class RevokeToken(Command[Token], frozen=True, kw_only=True):
 
 
 class CreateWorkerCredential(Command[WorkerCredential], frozen=True, kw_only=True):
-    """Keep this credential. `digest` is all that is kept of its secret.
+    """Store a worker credential with the digest of its secret, and return it.
 
-    Raises `CredentialExists`, whoever has it, or `TenantNotFound`.
+    Raises `TenantNotFound`, or `CredentialExists` if any tenant has a credential with this ID.
     """
 
     credential: WorkerCredential
@@ -125,11 +125,10 @@ class CreateWorkerCredential(Command[WorkerCredential], frozen=True, kw_only=Tru
 
 
 class ChangeWorkerCredential(Command[WorkerCredential], frozen=True, kw_only=True):
-    """Enable or disable a credential, or give it another secret. `tenant` restricts whose it may be; `None` is any.
+    """Enable or disable a worker credential, or replace its secret, and return it. Raises `CredentialNotFound`.
 
-    With a credential that is disabled or gets another secret, its workers are out: what they run is given back.
-
-    Change a credential. Raises `CredentialNotFound`.
+    With `tenant`, only a credential of this tenant is found. If the credential is disabled or gets a new secret, the
+    jobs of its workers are released.
     """
 
     id: str
@@ -141,14 +140,14 @@ class ChangeWorkerCredential(Command[WorkerCredential], frozen=True, kw_only=Tru
 
     @property
     def audit_action(self) -> str:
-        """What it is called on record."""
+        """The name of this change in the audit log."""
         if self.digest is not None:
             return "worker_credential.regenerated"
         return "worker_credential.enabled" if self.enabled else "worker_credential.disabled"
 
 
 class RecordLastUsed(Command[None], frozen=True, kw_only=True):
-    """Remember when these credentials were last used. An earlier instant than is known changes nothing."""
+    """Record when credentials were last used, by ID. Earlier instants than the stored ones change nothing."""
 
     tokens: dict[str, int]
     workers: dict[str, int]
@@ -156,14 +155,14 @@ class RecordLastUsed(Command[None], frozen=True, kw_only=True):
 
 
 class UserWithRoles(msgspec.Struct, frozen=True, kw_only=True):
-    """A person, with the roles they have now, one for each tenant they have one in."""
+    """A person with their current roles: at most one per tenant."""
 
     user: User
     roles: tuple[TenantRole, ...]
 
 
 class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A token and what is kept of its text; of one that a person made, who that is."""
+    """A token with the digest of its text, and the person to whom it belongs, if any."""
 
     token: Token
     digest: bytes
@@ -171,20 +170,20 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredWorkerCredential(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker credential and what is kept of its secret."""
+    """A worker credential with the digest of its secret."""
 
     credential: WorkerCredential
     digest: bytes
 
 
 class FindToken(Command[StoredToken | None], frozen=True, kw_only=True):
-    """The token with this id, or `None`."""
+    """Return the token with this ID, or `None`."""
 
     token_id: str
 
 
 class ListTokens(Command[list[Token]], frozen=True, kw_only=True):
-    """Tokens of a tenant, or those of the operator for `None`, newest first, from below the id `before`."""
+    """Return tokens of a tenant, or operator tokens if `tenant` is `None`, newest first, beginning below `before`."""
 
     tenant: str | None
     before: str | None
@@ -192,19 +191,19 @@ class ListTokens(Command[list[Token]], frozen=True, kw_only=True):
 
 
 class FindWorkerCredential(Command[StoredWorkerCredential | None], frozen=True, kw_only=True):
-    """The credential with this id, or `None`."""
+    """Return the worker credential with this ID, or `None`."""
 
     credential_id: str
 
 
 class IsWorkerNameTaken(Command[bool], frozen=True, kw_only=True):
-    """Whether the workers of a credential, or of a role of the database, go by this name."""
+    """Return whether a worker credential or a worker role of the database has this name."""
 
     name: str
 
 
 class ListWorkerCredentials(Command[list[WorkerCredential]], frozen=True, kw_only=True):
-    """Credentials of a tenant, or the shared ones for `None`, by id, from behind `after`."""
+    """Return worker credentials of a tenant, or shared ones if `tenant` is `None`, by ID, beginning after `after`."""
 
     tenant: str | None
     after: str | None
@@ -212,38 +211,35 @@ class ListWorkerCredentials(Command[list[WorkerCredential]], frozen=True, kw_onl
 
 
 class BeginLogin(Command[None], frozen=True, kw_only=True):
-    """Somebody has set out to sign in, and will come back with the secret of this digest, once, and in time.
+    """Store a login, which can be completed once, with the secret of this digest, until it expires.
 
-    `link` is for one that the operator made: who comes with it is the operator. `next` is where to go then.
-
-    Remember that somebody set out; what has expired is forgotten.
+    With `is_link`, it is a sign-in link for the operator. `next_page` is the page to show after the sign-in. Expired
+    logins are deleted.
     """
 
     digest: bytes
     expires_at: int
     next_page: str = "/"
     is_link: bool = False
-    act: Act | None = None  # Of a link: that it was made is on record.
+    act: Act | None = None  # Set for a link, because creating one is audited.
 
 
 class ConsumeLogin(Command[str | None], frozen=True, kw_only=True):
-    """End a sign-in that was begun, and answer where to go then; `None` for one that is not known any more."""
+    """Remove a login and return its next page, or `None` if there is no such login or it has expired."""
 
     digest: bytes
     is_link: bool = False
 
 
 class SignIn(Command[User], frozen=True, kw_only=True):
-    """Sign a person in: what is known of them is what their provider says now, and invitations to their email theirs.
+    """Create a session for a person, and store the person as the provider describes them now.
 
-    The session gets this id, and is found by the digest of its secret. `replaces` is the digest of the one that the
-    browser had before, which ends. On record it is the person themselves who did it.
-
-    Make a session. Raises `SignInRefused` for a person who is not enabled; then nothing changes.
+    Invitations to the verified email of the person become theirs. The session with `replaced_digest`, which the browser
+    had before, ends. The audit log names the person as the author. Raises `SignInRefused` if the person is disabled.
     """
 
     person: Person
-    user_id: str  # For who has never been here.
+    user_id: str  # Used if the person signs in for the first time.
     session_id: str
     digest: bytes
     expires_at: int
@@ -254,11 +250,9 @@ class SignIn(Command[User], frozen=True, kw_only=True):
 
 
 class DenySignIn(Command[None], frozen=True, kw_only=True):
-    """A person is in no group any more that may come in: who is known here is in these alone, and their sessions end.
+    """Store the groups of a person who is in no allowed group any more, and end their sessions.
 
-    On record it is the person themselves who did it.
-
-    Keep the groups of a person who may not come in, and end their sessions; of who was never here nothing.
+    Nothing is stored about a person who has never signed in. The audit log names the person as the author.
     """
 
     person: Person
@@ -266,7 +260,7 @@ class DenySignIn(Command[None], frozen=True, kw_only=True):
 
 
 class EndSession(Command[None], frozen=True, kw_only=True):
-    """End a session. `user` restricts whose it may be; `None` is anybody's. Raises `SessionNotFound`."""
+    """End a session. With `user`, only a session of this person is found. Raises `SessionNotFound`."""
 
     id: str
     user: str | None
@@ -274,7 +268,7 @@ class EndSession(Command[None], frozen=True, kw_only=True):
 
 
 class SetUserEnabled(Command[User], frozen=True, kw_only=True):
-    """Let a person in, or out: then their sessions and tokens end. Raises `UserNotFound`."""
+    """Enable or disable a person. Disabling ends their sessions and revokes their tokens. Raises `UserNotFound`."""
 
     id: str
     enabled: bool
@@ -282,11 +276,9 @@ class SetUserEnabled(Command[User], frozen=True, kw_only=True):
 
 
 class PutMember(Command[Member], frozen=True, kw_only=True):
-    """Give a role in a tenant, of their own, to a person, or to who will sign in with an email.
+    """Give a role in a tenant to the person `user`, or to the person who will sign in with `email`.
 
-    `user` is a person's id; or `email` is given, in lower case, and `invitation` is the id it gets when it is new.
-
-    Give a role. Raises `TenantNotFound` or `UserNotFound`.
+    `email` is normalized. A new invitation gets the ID `invitation_id`. Raises `TenantNotFound` or `UserNotFound`.
     """
 
     tenant: str
@@ -298,9 +290,9 @@ class PutMember(Command[Member], frozen=True, kw_only=True):
 
 
 class RemoveMember(Command[Member], frozen=True, kw_only=True):
-    """Take the role of a person, or an invitation, from a tenant. The tokens that the person has there end.
+    """Remove the role that was given to a person, or an invitation, and revoke the person's tokens in the tenant.
 
-    Raises `MemberNotFound`, or `MemberByGroup` where there is no role of their own to take.
+    Raises `MemberNotFound`, or `MemberByGroup` if the person has roles only through groups.
     """
 
     tenant: str
@@ -309,32 +301,32 @@ class RemoveMember(Command[Member], frozen=True, kw_only=True):
 
 
 class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session and who is signed in with it."""
+    """A session and the person who is signed in with it."""
 
     session: Session
     owner: UserWithRoles
 
 
 class FindSession(Command[StoredSession | None], frozen=True, kw_only=True):
-    """The session with this digest, or `None` when it ended, has expired, or its person is not enabled."""
+    """Return the session with this digest, or `None` if it has ended or expired, or its person is disabled."""
 
     digest: bytes
 
 
 class ListSessions(Command[list[Session]], frozen=True, kw_only=True):
-    """The sessions of a person that hold, newest first; a bounded number of them."""
+    """Return the valid sessions of a person, newest first, up to a fixed number."""
 
     user: str
 
 
 class FindUser(Command[UserWithRoles | None], frozen=True, kw_only=True):
-    """The person with this id, or `None`."""
+    """Return the person with this ID, or `None`."""
 
     user_id: str
 
 
 class ListUsers(Command[list[User]], frozen=True, kw_only=True):
-    """People, those with this email or all, newest first, from below the id `before`."""
+    """Return people, or only those with this email, newest first, beginning below the ID `before`."""
 
     email: str | None
     before: str | None
@@ -342,14 +334,14 @@ class ListUsers(Command[list[User]], frozen=True, kw_only=True):
 
 
 class FindMember(Command[Member | None], frozen=True, kw_only=True):
-    """The member with this id, of a person or an invitation, or `None`."""
+    """Return the member with this ID of a person or invitation, or `None`."""
 
     tenant: str
     member_id: str
 
 
 class ListMembers(Command[list[Member]], frozen=True, kw_only=True):
-    """Everybody with a role in a tenant, invitations too, by id, from behind `after`."""
+    """Return members and invitations of a tenant, by ID, beginning after the ID `after`."""
 
     tenant: str
     after: str | None
@@ -357,7 +349,7 @@ class ListMembers(Command[list[Member]], frozen=True, kw_only=True):
 
 
 class ListUserTokens(Command[list[Token]], frozen=True, kw_only=True):
-    """Tokens that a person made, in all tenants, newest first, from below the id `before`."""
+    """Return the tokens of a person in all tenants, newest first, beginning below the ID `before`."""
 
     user: str
     before: str | None

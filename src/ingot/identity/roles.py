@@ -1,4 +1,4 @@
-"""Roles: what people may do, and in which tenant."""
+"""The permissions of people, by their roles in tenants."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ NO_TENANT: Final = ""
 
 
 def grants_in_tenant(owner: UserWithRoles, tenant: str | None, rules: PeopleRules) -> tuple[Grant, ...]:
-    """What a person may do in a tenant, or, for `None`, in all of them."""
+    """Return the grants of a person in a tenant, or in all tenants if `tenant` is `None`."""
     if not owner.user.enabled or not rules.may_sign_in(owner.user):
         return ()
     if rules.is_operator(owner.user):
         return (GRANT_ALL,)
-    return next((ROLE_GRANTS[one.role] for one in owner.roles if one.tenant == tenant), ())
+    return next((ROLE_GRANTS[role.role] for role in owner.roles if role.tenant == tenant), ())
 
 
-def session_caller(found: StoredSession, tenant: str | None, rules: PeopleRules) -> Caller:
-    """Who is signed in, in the tenant with this id or slug. Raises `Forbidden` for one that is not theirs."""
-    if rules.is_operator(found.owner.user):
-        return _build_caller(found, None, (GRANT_ALL,))
-    if (role := _find_role(found.owner, tenant)) is None:
-        return _build_caller(found, NO_TENANT, ())
-    return _build_caller(found, role.tenant, ROLE_GRANTS[role.role])
+def session_caller(stored: StoredSession, tenant: str | None, rules: PeopleRules) -> Caller:
+    """Return the caller of a session in the tenant with this ID or slug. Raises `Forbidden` without a role in it."""
+    if rules.is_operator(stored.owner.user):
+        return _build_caller(stored, None, (GRANT_ALL,))
+    if (role := _find_role(stored.owner, tenant)) is None:
+        return _build_caller(stored, NO_TENANT, ())
+    return _build_caller(stored, role.tenant, ROLE_GRANTS[role.role])
 
 
 def _find_role(owner: UserWithRoles, tenant: str | None) -> TenantRole | None:
@@ -41,30 +41,30 @@ def _find_role(owner: UserWithRoles, tenant: str | None) -> TenantRole | None:
 
 def _tenants_hint(owner: UserWithRoles) -> str:
     if not owner.roles:
-        return "Ask an admin of the tenant for a role, or an operator."
-    return f"Your tenants are {', '.join(role.slug for role in owner.roles)}."
+        return "Ask an admin of the tenant or an operator for a role."
+    return f"You have roles in these tenants: {', '.join(role.slug for role in owner.roles)}."
 
 
 def no_tenant_error(caller: Caller) -> Forbidden:
-    """Why a person who is in no tenant cannot do something."""
+    """Return the error for a person who has no role in a tenant, or has not selected one of several tenants."""
     if not caller.roles:
         return Forbidden(
-            "you are signed in, and have no role in any tenant",
-            hint="Ask an admin of the tenant for a role, or an operator.",
+            "you are signed in, but you have no role in any tenant",
+            hint="Ask an admin of a tenant or an operator for a role.",
         )
     slugs = ", ".join(role.slug for role in caller.roles)
-    return Forbidden("you have roles in several tenants", hint=f"Say in which with the header Ingot-Tenant: {slugs}.")
+    return Forbidden("you have roles in several tenants", hint=f"Set the header Ingot-Tenant to one of them: {slugs}.")
 
 
-def _build_caller(found: StoredSession, tenant: str | None, grants: tuple[Grant, ...]) -> Caller:
-    user = found.owner.user
+def _build_caller(stored: StoredSession, tenant: str | None, grants: tuple[Grant, ...]) -> Caller:
+    user = stored.owner.user
     return Caller(
         id=user.id,
         kind="user",
         tenant=tenant,
         grants=grants,
         user=user,
-        roles=found.owner.roles,
-        session=found.session,
+        roles=stored.owner.roles,
+        session=stored.session,
         label=user.label,
     )

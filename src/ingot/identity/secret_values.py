@@ -1,4 +1,4 @@
-"""Secrets: values that a tenant names and nobody is ever shown, encrypted with the key of the server."""
+"""Secrets: named values of a tenant, encrypted with the secret key of the server and never shown."""
 
 from __future__ import annotations
 
@@ -26,26 +26,27 @@ if TYPE_CHECKING:
 
 VALUE_BYTES_MAX: Final = 64 * 1024
 NONCE_BYTES: Final = 12
-_CIPHER_CONTEXT: Final = b"ingot: values of secrets, 1"  # Nothing else is derived from the key with these.
+# Nothing else is derived from the secret key with these contexts.
+_CIPHER_CONTEXT: Final = b"ingot: values of secrets, 1"
 _KEY_ID_CONTEXT: Final = b"ingot: id of the key of secrets, 1"
 
 
 class Secret(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown of a secret: the id of the key that encrypts it."""
+    """The visible part of a secret: the ID of the key that encrypts it."""
 
     key_id: str
     """ID of the secret key that encrypts the value."""
 
 
 class NewSecret(NoRepr, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The value of a secret, which no answer shows."""
+    """The value of a secret. No response contains it."""
 
     value: Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": VALUE_BYTES_MAX})]
     """The value, at most 65,536 bytes of UTF-8. No response contains it."""
 
 
 class Rotated(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rotation did: how many secrets have the current key now, and how many have a key that is not known."""
+    """The result of a rotation of the secret key."""
 
     key_id: str
     """ID of the current secret key."""
@@ -56,10 +57,10 @@ class Rotated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretUnreadable(StoreMisconfigured):
-    """The key that this secret was encrypted with is not known."""
+    """The secret was encrypted with a key that this server does not have."""
 
     code = "secret_unreadable"
-    hint = "Name the old key after the new one, as in INGOT_SECRET_KEY=new,old, or put the secret again."
+    hint = "Add the old key after the new one, as in INGOT_SECRET_KEY=new,old, or store the secret again."
 
 
 SECRET_KIND: Final = RecordKind(
@@ -68,7 +69,7 @@ SECRET_KIND: Final = RecordKind(
 
 
 class Secrets(Records[Secret]):
-    """The secrets of all tenants. The first key encrypts; all of them decrypt."""
+    """The service for secrets. The first key encrypts; all keys decrypt."""
 
     def __init__(self, store: RecordStore, keys: Sequence[bytes]) -> None:
         super().__init__(store, SECRET_KIND)
@@ -78,17 +79,17 @@ class Secrets(Records[Secret]):
     async def write(
         self, tenant: str | None, name: str, sent: Any, *, if_version: int | None = None, act: Act | None = None
     ) -> Record[Secret]:
-        """Create or replace a secret. Raises as `put` does."""
+        """Create or replace a secret from a `NewSecret`. Raises `InvalidInput`, and what `put` raises."""
         value = check_storable(check_text(sent.value, name="value"), name="value").encode()
         if not 1 <= len(value) <= VALUE_BYTES_MAX:
-            raise InvalidInput(f"the value has {len(value)} bytes; it must have 1 to {VALUE_BYTES_MAX}")
+            raise InvalidInput(f"value must have 1 to {VALUE_BYTES_MAX} bytes, got {len(value)}")
         assert tenant is not None, "a secret belongs to a tenant"
         name = self.kind.check_name(name)
         sealed = self._encrypt(tenant, name, value)
         return await self.put(tenant, name, Secret(key_id=self.key_id), sealed=sealed, if_version=if_version, act=act)
 
     async def reveal(self, tenant: str, name: str) -> str:
-        """Return the value of a secret, for what acts on behalf of the tenant. No route may show it.
+        """Return the value of a secret, for code that acts on behalf of the tenant. No route may show it.
 
         Raises `RecordNotFound` or `SecretUnreadable`.
         """
@@ -96,16 +97,16 @@ class Secrets(Records[Secret]):
         return self._decrypt(tenant, name, sealed).decode()
 
     async def rotate(self, tenant: str, *, act: Act | None = None) -> Rotated:
-        """Encrypt a tenant's secrets with the current key. One that is changed meanwhile has it already."""
+        """Encrypt the secrets of a tenant with the current key. Secrets that change meanwhile already use it."""
         rotated = unreadable = 0
-        old = [record for record in await self._list_all(tenant) if record.body.key_id != self.key_id]
-        for record in old:
+        outdated = [record for record in await self._list_all(tenant) if record.body.key_id != self.key_id]
+        for record in outdated:
             try:
                 version, sealed = await self.get_sealed_value(tenant, record.name)
-                again = self._encrypt(tenant, record.name, self._decrypt(tenant, record.name, sealed))
+                resealed = self._encrypt(tenant, record.name, self._decrypt(tenant, record.name, sealed))
                 body = Secret(key_id=self.key_id)
                 await self.put(
-                    tenant, record.name, body, sealed=again, if_version=version, audit_verb="rotated", act=act
+                    tenant, record.name, body, sealed=resealed, if_version=version, audit_verb="rotated", act=act
                 )
                 rotated += 1
             except SecretUnreadable:
@@ -115,7 +116,7 @@ class Secrets(Records[Secret]):
         return Rotated(key_id=self.key_id, rotated=rotated, unreadable=unreadable)
 
     async def _list_all(self, tenant: str) -> list[Record[Secret]]:
-        """Read all secrets of a tenant; of one that was removed there are none."""
+        """Return all secrets of a tenant, and none if it was removed."""
         try:
             return await self.all(tenant)
         except TenantNotFound:
@@ -123,28 +124,28 @@ class Secrets(Records[Secret]):
 
     def _encrypt(self, tenant: str, name: str, value: bytes) -> bytes:
         nonce = os.urandom(NONCE_BYTES)
-        about = _associated_data(tenant, name)
-        return bytes.fromhex(self.key_id) + nonce + _load_cipher(self._keys[self.key_id]).encrypt(nonce, value, about)
+        sealed = _load_cipher(self._keys[self.key_id]).encrypt(nonce, value, _associated_data(tenant, name))
+        return bytes.fromhex(self.key_id) + nonce + sealed
 
     def _decrypt(self, tenant: str, name: str, sealed: bytes) -> bytes:
-        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - see `_cipher`
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - see `_load_cipher`
 
         key = self._keys.get(sealed[:8].hex())
-        nonce, rest = sealed[8 : 8 + NONCE_BYTES], sealed[8 + NONCE_BYTES :]
+        nonce, ciphertext = sealed[8 : 8 + NONCE_BYTES], sealed[8 + NONCE_BYTES :]
         try:
             if key is not None:
-                return _load_cipher(key).decrypt(nonce, rest, _associated_data(tenant, name))
+                return _load_cipher(key).decrypt(nonce, ciphertext, _associated_data(tenant, name))
         except InvalidTag:
             pass
         raise SecretUnreadable(f"the secret {name!r} cannot be decrypted")
 
 
 def _associated_data(tenant: str, name: str) -> bytes:
-    """What is authenticated with a value, so that it cannot be moved to another name or tenant."""
+    """Return data that is authenticated with the value, so that a value cannot be moved to another name or tenant."""
     return msgspec.json.encode((tenant, name))
 
 
 def _load_cipher(key: bytes) -> AESGCM:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - it takes long, and few need it
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - slow to import and rarely needed
 
     return AESGCM(hmac.digest(key, _CIPHER_CONTEXT, hashlib.sha256))

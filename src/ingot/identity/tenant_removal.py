@@ -1,4 +1,4 @@
-"""The loop that clears what removed tenants have left behind."""
+"""The loop that deletes the data of removed tenants."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ log = structlog.get_logger(__name__)
 
 EVERY_SECONDS: Final = 60.0
 ROWS_MAX: Final = 1000
-PAUSE_SECONDS: Final = 0.05  # Others come first between two rounds.
+PAUSE_SECONDS: Final = 0.05  # Leaves the store to other commands between two rounds.
 
 
 class TenantRemoval(Loop):
-    """Takes away in bounded rounds, with a rest after each, and begins as soon as a tenant was removed."""
+    """Deletes a bounded number of rows per round, with a pause after each. Starts as soon as a tenant is removed."""
 
     name = "identity.removal"
 
@@ -31,16 +31,16 @@ class TenantRemoval(Loop):
         store.on_tenant_removed(lambda _: self._tenant_removed.set())
 
     async def run_once(self) -> ClearTenantsResult:
-        """Take away one part; it is told of whom nothing is left."""
+        """Delete a bounded number of rows, and log the tenants that have no data left."""
         self._tenant_removed.clear()
-        cleared = await self._store.run(ClearTenants(limit=ROWS_MAX))
-        self._has_more = cleared.has_more
-        for tenant in cleared.cleared_tenants:
+        result = await self._store.run(ClearTenants(limit=ROWS_MAX))
+        self._has_more = result.has_more
+        for tenant in result.cleared_tenants:
             log.info("tenant_cleared", tenant_id=tenant)
-        return cleared
+        return result
 
     async def wait(self) -> None:
-        """Wait a little when there is more to take away, and otherwise until a tenant is removed, or a while."""
+        """Pause briefly if there is more to delete. Otherwise wait for the next removal, or `EVERY_SECONDS`."""
         if self._has_more:
             await asyncio.sleep(PAUSE_SECONDS)
             return

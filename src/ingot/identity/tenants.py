@@ -1,4 +1,4 @@
-"""Making, finding and changing tenants."""
+"""Creating, finding, changing and removing tenants."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class Tenants:
-    """The tenants of this store."""
+    """The service for tenants."""
 
     def __init__(self, store: TenantStore) -> None:
         self._store = store
@@ -53,7 +53,7 @@ class Tenants:
         groups: dict[str, Role] | None = None,
         act: Act | None = None,
     ) -> Tenant:
-        """Make a tenant. Raises `TenantExists` or `InvalidInput`."""
+        """Create a tenant. Raises `TenantExists` or `InvalidInput`."""
         tenant = Tenant(
             id=new_id(),
             slug=slug,
@@ -65,25 +65,27 @@ class Tenants:
         return self._notify_changed(await self._store.run(CreateTenant(tenant=_check_tenant(tenant), act=new_act(act))))
 
     async def get(self, id_or_slug: str) -> Tenant:
-        """The tenant with this id or slug. Raises `TenantNotFound`."""
-        check_text(id_or_slug, name="id or slug", hint="Pass tenant.id or tenant.slug, a text.")
-        known = is_id(id_or_slug) or _SLUG.fullmatch(id_or_slug)
-        tenant = await self._store.run(GetTenant(id_or_slug=id_or_slug)) if known else None
+        """Return the tenant with this ID or slug. Raises `TenantNotFound`."""
+        check_text(id_or_slug, name="id_or_slug", hint="Pass tenant.id or tenant.slug.")
+        is_valid = is_id(id_or_slug) or _SLUG.fullmatch(id_or_slug)
+        tenant = await self._store.run(GetTenant(id_or_slug=id_or_slug)) if is_valid else None
         if tenant is None:
             raise TenantNotFound(f"there is no tenant {id_or_slug[:64]!r}")
         return tenant
 
     async def list(self) -> list[Tenant]:
-        """All tenants, by slug."""
+        """Return all tenants, ordered by slug."""
         return await self._store.run(ListTenants())
 
     async def page(self, *, cursor: str | None = None, limit: int = PAGE_ROWS_DEFAULT) -> Page[Tenant]:
-        """A page of all tenants, by slug."""
+        """Return a page of all tenants, ordered by slug."""
         bound_to = ("tenants",)
         after = "" if cursor is None else decode_cursor(check_text(cursor, name="cursor"), bound_to=bound_to)
-        found = await self._store.run(ListTenants(after=check_storable(after, name="cursor"), limit=check_limit(limit)))
-        more = encode_cursor(found[-1].slug, bound_to=bound_to) if len(found) == limit else None
-        return Page(items=found, next_cursor=more)
+        tenants = await self._store.run(
+            ListTenants(after=check_storable(after, name="cursor"), limit=check_limit(limit))
+        )
+        next_cursor = encode_cursor(tenants[-1].slug, bound_to=bound_to) if len(tenants) == limit else None
+        return Page(items=tenants, next_cursor=next_cursor)
 
     async def change(
         self,
@@ -96,36 +98,41 @@ class Tenants:
         groups: dict[str, Role] | None = None,
         act: Act | None = None,
     ) -> Tenant:
-        """Change what is named and keep the rest. Raises `TenantNotFound`, `TenantExists` or `InvalidInput`."""
+        """Change the given fields of a tenant. Raises `TenantNotFound`, `TenantExists` or `InvalidInput`."""
         old = await self.get(id_or_slug)
         if old.slug == DEFAULT_SLUG and slug not in (None, DEFAULT_SLUG):
-            raise InvalidInput("the tenant `default` keeps its slug", hint="Make another tenant; nothing was changed.")
-        wanted = {"slug": slug, "weight": weight, "time_zone": time_zone, "limits": limits, "groups": groups}
-        given = {name: value for name, value in wanted.items() if value is not None}
-        _check_tenant(msgspec.structs.replace(old, **given))
-        command = ChangeTenant(id=old.id, act=new_act(act), **given)  # type: ignore[arg-type]
+            raise InvalidInput(
+                "the slug of the tenant `default` cannot be changed",
+                hint="Create another tenant with this slug. Nothing was changed.",
+            )
+        fields = {"slug": slug, "weight": weight, "time_zone": time_zone, "limits": limits, "groups": groups}
+        changes = {name: value for name, value in fields.items() if value is not None}
+        _check_tenant(msgspec.structs.replace(old, **changes))
+        command = ChangeTenant(id=old.id, act=new_act(act), **changes)  # type: ignore[arg-type]
         return self._notify_changed(await self._store.run(command))
 
     async def remove(self, id_or_slug: str, *, act: Act | None = None) -> Tenant:
-        """Remove a tenant and all it holds; answers what it was. Raises `TenantNotFound` or `InvalidInput`.
+        """Remove a tenant and return it. Raises `TenantNotFound` or `InvalidInput`.
 
-        From then on nobody acts in it, and its slug is free. What it held goes away in the background.
+        From then on, nobody can act in the tenant, and its slug is free. Its data is deleted in the background.
         """
         tenant = await self.get(id_or_slug)
         if tenant.slug == DEFAULT_SLUG:
-            raise InvalidInput("the tenant `default` stays", hint="Remove another one; nothing was changed.")
+            raise InvalidInput(
+                "the tenant `default` cannot be removed", hint="Every store has this tenant. Nothing was changed."
+            )
         return await self._store.run(RemoveTenant(id=tenant.id, act=new_act(act)))
 
-    def on_changed(self, tell: Callable[[], None]) -> None:
-        """Call `tell()` after a tenant was made or changed here: its groups may give people other roles."""
-        self._change_callbacks.append(tell)
+    def on_changed(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` after this process has created or changed a tenant, since groups may give other roles."""
+        self._change_callbacks.append(callback)
 
-    def on_removed(self, tell: Callable[[str], None]) -> None:
-        """Call `tell(tenant)` soon after a tenant was removed, wherever that was done. Only a hint."""
-        self._store.on_tenant_removed(tell)
+    def on_removed(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(tenant_id)` soon after any process has removed a tenant. The call is only a hint."""
+        self._store.on_tenant_removed(callback)
 
     async def ensure_default(self) -> Tenant:
-        """The tenant `default`, made at first start."""
+        """Return the tenant `default`, and create it if it is missing."""
         with suppress(TenantNotFound):
             return await self.get(DEFAULT_SLUG)
         with suppress(TenantExists):
@@ -133,19 +140,19 @@ class Tenants:
         return await self.get(DEFAULT_SLUG)
 
     def _notify_changed(self, tenant: Tenant) -> Tenant:
-        for tell in self._change_callbacks:
-            tell()
+        for callback in self._change_callbacks:
+            callback()
         return tenant
 
 
 def _check_tenant(tenant: Tenant) -> Tenant:
-    """The tenant with every value usable and of its declared type, so that what is stored can be read again."""
+    """Return the tenant with every value checked and of its declared type, so that it can be read again once stored."""
     check_text(tenant.slug, name="slug", hint=SLUG_HINT)
     if not _SLUG.fullmatch(tenant.slug):
-        raise InvalidInput(f"the slug {tenant.slug[:64]!r} is not usable", hint=SLUG_HINT)
+        raise InvalidInput(f"the slug {tenant.slug[:64]!r} is not valid", hint=SLUG_HINT)
     check_integer(tenant.weight, name="weight", minimum=1, maximum=WEIGHT_MAX)
     check_text(tenant.time_zone, name="time zone", hint=TIME_ZONE_HINT)
-    if tenant.time_zone != "UTC":  # Known everywhere, also where there is no time-zone database.
+    if tenant.time_zone != "UTC":  # UTC is valid even without a time-zone database.
         try:
             ZoneInfo(tenant.time_zone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -161,11 +168,11 @@ def _check_tenant(tenant: Tenant) -> Tenant:
 def _check_groups(groups: object) -> None:
     if not isinstance(groups, dict):
         raise InvalidInput(
-            f"groups is a {type(groups).__name__}; it names groups and the roles of their people",
+            f"groups must map names of groups to roles, got {type(groups).__name__}",
             hint='Write it as {"engineers": "member"}.',
         )
     if len(groups) > GROUPS_MAX:
-        raise InvalidInput(f"there are {len(groups)} groups; it goes up to {GROUPS_MAX}")
+        raise InvalidInput(f"groups must have at most {GROUPS_MAX} entries, got {len(groups)}")
     for name, role in groups.items():
         check_length(check_text(name, name="group"), name="group", chars_max=GROUP_CHARS_MAX)
         check_role(role)

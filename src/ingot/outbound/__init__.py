@@ -1,1 +1,1 @@
-"""Outbound: what we ask of others over the network."""
+"""Outbound: requests to other services."""

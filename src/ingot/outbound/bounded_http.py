@@ -1,4 +1,4 @@
-"""Asking a provider: one request, one answer within bounds of time and size, or none."""
+"""An HTTP client for the identity provider, with limits on the time and size of responses."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ T = TypeVar("T")
 
 
 class ProviderResponse(NoRepr, frozen=True, kw_only=True):
-    """What came back."""
+    """The status and body of a response."""
 
     status: int
     body: bytes
 
-    def decode(self, kind: type[T], *, name: str) -> T:
-        """The body, read as JSON. Raises `ProviderUnavailable`."""
+    def decode(self, body_type: type[T], *, name: str) -> T:
+        """Decode the JSON body. `name` describes the response in errors. Raises `ProviderUnavailable`."""
         try:
-            return msgspec.json.decode(self.body, type=kind)
+            return msgspec.json.decode(self.body, type=body_type)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise ProviderUnavailable(f"the {name} of the provider cannot be read") from None
+            raise ProviderUnavailable(f"the provider's {name} is not the expected JSON") from None
 
 
 class BoundedHttpClient:
-    """Asks over HTTP. It follows no redirect and goes through no proxy: what is sent is for nobody else.
+    """An HTTP client that follows no redirects and uses no proxy, since requests contain secrets.
 
-    Who may answer for a name is decided by `trust`, or by the certificates that this machine trusts.
+    Without an `ssl_context`, it trusts the certificates that this machine trusts.
     """
 
     def __init__(self, *, timeout_seconds: float, ssl_context: ssl.SSLContext | None) -> None:
@@ -47,7 +47,8 @@ class BoundedHttpClient:
             timeout=timeout_seconds,
             follow_redirects=False,
             trust_env=False,
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # One person's would be sent for the next.
+            # Cookies are not stored: those of one person would be sent with the requests for the next.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
             headers={"accept": "application/json", "accept-encoding": "identity", "user-agent": "ingot"},
         )
@@ -60,37 +61,41 @@ class BoundedHttpClient:
         headers: Mapping[str, str] | None = None,
         form: Mapping[str, str] | None = None,
     ) -> ProviderResponse:
-        """The answer to a GET, or to a POST of a form, if it is a success or says what was wrong with the request.
+        """Send a GET, or a POST with a form, and return the response if its status is 200 or 4xx.
 
-        Raises `ProviderUnavailable`.
+        `name` describes the response in errors. Raises `ProviderUnavailable` for any other status, for a response that
+        is too large, compressed or late, and if the provider cannot be reached.
         """
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                answer = await self._fetch(url, headers=headers, form=form)
+                response = await self._fetch(url, headers=headers, form=form)
         except TimeoutError:
-            raise ProviderUnavailable(f"the {name} of the provider took too long") from None
+            raise ProviderUnavailable(
+                f"the provider did not send its {name} within {self._timeout_seconds:g} seconds"
+            ) from None
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
-            raise ProviderUnavailable(f"the {name} of the provider was not reached") from error
-        if answer is None:
-            raise ProviderUnavailable(f"the {name} of the provider is too large, or packed")
-        if not (answer.status == 200 or 400 <= answer.status < 500):
-            raise ProviderUnavailable(f"the {name} of the provider is a {answer.status}")
-        return answer
+            raise ProviderUnavailable(f"the provider's {name} could not be fetched") from error
+        if response is None:
+            raise ProviderUnavailable(f"the provider's {name} is compressed, or larger than {RESPONSE_BYTES_MAX} bytes")
+        if not (response.status == 200 or 400 <= response.status < 500):
+            raise ProviderUnavailable(f"the provider answered with status {response.status} instead of its {name}")
+        return response
 
     async def _fetch(
         self, url: str, *, headers: Mapping[str, str] | None, form: Mapping[str, str] | None
     ) -> ProviderResponse | None:
         method = "GET" if form is None else "POST"
         async with self._client.stream(method, url, headers=headers, data=form) as response:
-            if response.headers.get("content-encoding", "identity") != "identity":  # A small one can unpack to much.
+            # A small compressed body can expand to a large one.
+            if response.headers.get("content-encoding", "identity") != "identity":
                 return None
             body = bytearray()
-            async for part in response.aiter_raw():
-                body += part
+            async for chunk in response.aiter_raw():
+                body += chunk
                 if len(body) > RESPONSE_BYTES_MAX:
                     return None
             return ProviderResponse(status=response.status_code, body=bytes(body))
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         await self._client.aclose()

@@ -1,4 +1,4 @@
-"""What those outside do wrong."""
+"""Errors of other services."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from ingot.kernel.errors import IngotError
 
 
 class ProviderUnavailable(IngotError):
-    """The provider that people sign in with does not answer as it should."""
+    """The identity provider is not reachable, or its response cannot be used."""
 
     code = "provider_unavailable"
     status = 503
-    hint = "Try again in a moment; when it stays, whoever runs this server looks at INGOT_OIDC_ISSUER and the provider."
+    hint = (
+        "Try again in a moment. If the error persists, the operator of this server has to check INGOT_OIDC_ISSUER and "
+        "the provider."
+    )

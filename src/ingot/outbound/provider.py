@@ -1,4 +1,4 @@
-"""The OpenID provider that people sign in with: the authorization code flow, with PKCE."""
+"""Sign-in with an OpenID Connect provider: the authorization code flow with PKCE."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ from ingot.outbound.provider_keys import JsonWebKeySet, SigningKeys, UnknownKey
 from ingot.settings import Settings, is_secure_url
 
 TIMEOUT_SECONDS: Final = 10.0
-METADATA_AGE_SECONDS_MAX: Final = 3600.0  # How long what the provider says of itself is taken for true.
+METADATA_AGE_SECONDS_MAX: Final = 3600.0
 KEYS_REFRESH_SECONDS: Final = 60.0
-FAILURE_CACHE_SECONDS: Final = (
-    2.0  # Who asks meanwhile gets the same failure, instead of standing in a queue for another.
-)
+# Callers get the cached failure for so long. Otherwise each of them could wait for a timeout of its own.
+FAILURE_CACHE_SECONDS: Final = 2.0
 SCOPES: Final = ("openid", "profile", "email")
 GROUPS_SCOPE: Final = "groups"
 CLIENT_ERRORS: Final = ("invalid_client", "unauthorized_client", "unsupported_grant_type", "invalid_scope")
@@ -44,7 +43,7 @@ U = TypeVar("U")
 
 
 class ProviderMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider says of itself."""
+    """The configuration that a provider publishes (OpenID Connect Discovery)."""
 
     issuer: str
     authorization_endpoint: str
@@ -57,49 +56,49 @@ class ProviderMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProviderTokens(NoRepr, frozen=True, kw_only=True):
-    """What a provider gives for a code."""
+    """The tokens that a provider issues for an authorization code."""
 
     id_token: str
     access_token: str | None = None
 
 
 class TokenErrorResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a provider gives nothing for a code."""
+    """The error response of a token endpoint."""
 
     error: str = ""
 
 
 class CachedValue(Generic[T]):
-    """Something that is asked for once for all who need it, and kept for a time; a failure too, for a moment."""
+    """A value that is fetched once for concurrent callers and cached. A failure is cached briefly, too."""
 
-    def __init__(self, clock: Clock, ask: Callable[[], Awaitable[T]]) -> None:
+    def __init__(self, clock: Clock, fetch: Callable[[], Awaitable[T]]) -> None:
         self._clock = clock
-        self._fetch = ask
+        self._fetch = fetch
         self._lock = asyncio.Lock()
         self._value: tuple[T, int] | None = None
         self._failure: tuple[ProviderUnavailable, int] | None = None
 
     async def get(self, *, max_age_seconds: float = METADATA_AGE_SECONDS_MAX) -> T:
-        """It, no older than this. Raises `ProviderUnavailable`."""
+        """Return a value that is not older than `max_age_seconds`. Raises `ProviderUnavailable`."""
         async with self._lock:
-            if (found := self._if_fresh(self._value, max_age_seconds)) is not None:
-                return found
+            if (cached_value := self._if_fresh(self._value, max_age_seconds)) is not None:
+                return cached_value
             if (failure := self._if_fresh(self._failure, FAILURE_CACHE_SECONDS)) is not None:
                 raise ProviderUnavailable(failure.detail, hint=failure.hint)
             try:
-                found = await self._fetch()
+                value = await self._fetch()
             except ProviderUnavailable as error:
                 self._failure = error, self._clock.micros()
                 raise
-            self._value = found, self._clock.micros()
-            return found
+            self._value = value, self._clock.micros()
+            return value
 
-    def _if_fresh(self, kept: tuple[U, int] | None, seconds: float) -> U | None:
-        return kept[0] if kept is not None and self._clock.micros() < kept[1] + seconds * MICROS else None
+    def _if_fresh(self, cached: tuple[U, int] | None, seconds: float) -> U | None:
+        return cached[0] if cached is not None and self._clock.micros() < cached[1] + seconds * MICROS else None
 
 
 class Provider:
-    """Sends people to the provider of the settings, and learns who came back."""
+    """The client of the configured provider. Sends people there and identifies them when they return."""
 
     def __init__(
         self,
@@ -130,12 +129,12 @@ class Provider:
         self._keys = CachedValue(clock, self._fetch_keys)
 
     async def authorization_url(self, *, state: str, nonce: str, verifier: str, prompt: Prompt | None = None) -> str:
-        """Where to send somebody to sign in; with the prompt `none` the provider is to show them nothing.
+        """Return the URL at the provider where a person signs in. With the prompt `none`, the provider shows no page.
 
         Raises `ProviderUnavailable`.
         """
         metadata = await self._metadata.get()
-        asked = {
+        parameters = {
             "response_type": "code",
             "client_id": self._client_id,
             "redirect_uri": self._callback_url,
@@ -146,20 +145,21 @@ class Provider:
             "code_challenge_method": "S256",
         }
         if prompt is not None:
-            asked["prompt"] = prompt
-        place = metadata.authorization_endpoint
-        return f"{place}{'&' if urlsplit(place).query else '?'}{urlencode(asked)}"
+            parameters["prompt"] = prompt
+        endpoint = metadata.authorization_endpoint
+        return f"{endpoint}{'&' if urlsplit(endpoint).query else '?'}{urlencode(parameters)}"
 
     async def fetch_person(self, *, code: str, nonce: str, verifier: str, iss: str | None = None) -> Person:
-        """Who came back with this code; `iss` is whom the answer says it is from.
+        """Return the person who returned from the provider with this code.
 
-        Raises `SignInRefused`, or `ProviderUnavailable`.
+        `iss` is the issuer that the authorization response names, if any. Raises `SignInRefused` or
+        `ProviderUnavailable`.
         """
         metadata = await self._metadata.get()
         if iss != self.issuer and (iss is not None or metadata.authorization_response_iss_parameter_supported):
-            raise SignInRefused("the answer is of another provider than the one that was asked (iss)")
+            raise SignInRefused("the response is from a different issuer than INGOT_OIDC_ISSUER (iss)")
         if not _is_sendable(code):
-            raise SignInRefused("the code is none that a provider gives")
+            raise SignInRefused("the authorization code contains characters that are not allowed")
         tokens = await self._exchange_code(metadata, code, verifier)
         claims = await self._verified_claims(tokens.id_token)
         check_id_token(claims, self._rules, nonce=nonce, now=self._clock.micros())
@@ -168,39 +168,39 @@ class Provider:
         return person_from_claims(claims, self._rules)
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections to the provider."""
         await self._http.close()
 
     async def _discover(self) -> ProviderMetadata:
-        place = f"{self.issuer.removesuffix('/')}/.well-known/openid-configuration"
-        answer = await self._http.request(place, name="configuration")
-        metadata = _require_success(answer, name="configuration").decode(ProviderMetadata, name="configuration")
+        url = f"{self.issuer.removesuffix('/')}/.well-known/openid-configuration"
+        response = await self._http.request(url, name="configuration")
+        metadata = _require_success(response, name="configuration").decode(ProviderMetadata, name="configuration")
         if metadata.issuer != self.issuer:
             raise ProviderUnavailable(
-                "the provider names itself otherwise than INGOT_OIDC_ISSUER does",
-                hint="Set INGOT_OIDC_ISSUER to exactly what the provider calls itself, a / at the end too.",
+                "the issuer in the provider's configuration differs from INGOT_OIDC_ISSUER",
+                hint="Set INGOT_OIDC_ISSUER to exactly the provider's issuer, including a trailing / if there is one.",
             )
         for name in ("authorization_endpoint", "token_endpoint", "jwks_uri", "userinfo_endpoint"):
             if (url := getattr(metadata, name)) is not None and not self._is_trusted(url):
-                raise ProviderUnavailable(f"the {name} of the provider is not on https")
+                raise ProviderUnavailable(f"the {name} in the provider's configuration is not an https URL")
         return metadata
 
     def _is_trusted(self, url: str) -> bool:
-        """Whether nobody else answers there; http is for a provider that is itself on this machine."""
+        """Return whether the URL is https. A provider on this machine may use http throughout."""
         try:
             parts = urlsplit(url)
-            here = parts.scheme == "https" or self.issuer.startswith("http:")
-            return bool(parts.hostname) and is_secure_url(parts) and here
+            is_scheme_allowed = parts.scheme == "https" or self.issuer.startswith("http:")
+            return bool(parts.hostname) and is_secure_url(parts) and is_scheme_allowed
         except ValueError:
             return False
 
     async def _fetch_keys(self) -> SigningKeys:
         metadata = await self._metadata.get()
-        answer = await self._http.request(metadata.jwks_uri, name="keys")
-        return SigningKeys(_require_success(answer, name="keys").decode(JsonWebKeySet, name="keys").keys)
+        response = await self._http.request(metadata.jwks_uri, name="key set")
+        return SigningKeys(_require_success(response, name="key set").decode(JsonWebKeySet, name="key set").keys)
 
     async def _verified_claims(self, token: str) -> dict[str, object]:
-        """What a token says; a key that is not known is looked for once more, but not too often."""
+        """Verify a token and return its claims. The keys are fetched again if its key is unknown, but not too often."""
         try:
             return (await self._keys.get()).verified_claims(token)
         except UnknownKey:
@@ -208,7 +208,7 @@ class Provider:
         try:
             return (await self._keys.get(max_age_seconds=KEYS_REFRESH_SECONDS)).verified_claims(token)
         except UnknownKey:
-            raise SignInRefused("the token is signed with a key that the provider does not list") from None
+            raise SignInRefused("the ID token is signed with a key that the provider does not publish") from None
 
     async def _exchange_code(self, metadata: ProviderMetadata, code: str, verifier: str) -> ProviderTokens:
         form = {
@@ -225,18 +225,16 @@ class Provider:
             form |= {"client_id": self._client_id, "client_secret": self._client_secret}
         else:
             headers["authorization"] = _basic_auth(self._client_id, self._client_secret)
-        answer = await self._http.request(
-            metadata.token_endpoint, name="answer to the code", headers=headers, form=form
-        )
-        if answer.status != 200:
-            raise _token_error(answer)
-        return answer.decode(ProviderTokens, name="answer to the code")
+        response = await self._http.request(metadata.token_endpoint, name="token response", headers=headers, form=form)
+        if response.status != 200:
+            raise _token_error(response)
+        return response.decode(ProviderTokens, name="token response")
 
-    async def _fetch_userinfo(self, place: str, access_token: str) -> dict[str, Any]:
+    async def _fetch_userinfo(self, url: str, access_token: str) -> dict[str, Any]:
         if not _is_sendable(access_token):
-            raise ProviderUnavailable("the access token of the provider cannot be sent")
-        answer = await self._http.request(place, name="userinfo", headers={"authorization": f"Bearer {access_token}"})
-        return _require_success(answer, name="userinfo").decode(dict[str, Any], name="userinfo")
+            raise ProviderUnavailable("the provider's access token contains characters that are not allowed")
+        response = await self._http.request(url, name="userinfo", headers={"authorization": f"Bearer {access_token}"})
+        return _require_success(response, name="userinfo").decode(dict[str, Any], name="userinfo")
 
 
 def _default_scopes(metadata: ProviderMetadata) -> tuple[str, ...]:
@@ -255,20 +253,23 @@ def _basic_auth(client_id: str, secret: str) -> str:
     return "Basic " + base64.b64encode(f"{quote_plus(client_id)}:{quote_plus(secret)}".encode()).decode()
 
 
-def _require_success(answer: ProviderResponse, *, name: str) -> ProviderResponse:
-    if answer.status != 200:
-        raise ProviderUnavailable(f"the {name} of the provider is a {answer.status}")
-    return answer
+def _require_success(response: ProviderResponse, *, name: str) -> ProviderResponse:
+    if response.status != 200:
+        raise ProviderUnavailable(f"the provider answered with status {response.status} instead of its {name}")
+    return response
 
 
-def _token_error(answer: ProviderResponse) -> SignInRefused | ProviderUnavailable:
-    """Why there are no tokens for a code. What the provider says of it is shown only where we know the words."""
-    error = answer.decode(TokenErrorResponse, name="answer to the code").error
+def _token_error(response: ProviderResponse) -> SignInRefused | ProviderUnavailable:
+    """Return the error for a failed token request. Only known error codes of the provider are shown to people."""
+    error = response.decode(TokenErrorResponse, name="token response").error
     if error in GRANT_ERRORS:
-        return SignInRefused(f"the provider does not take the code ({error}): it was used, or is too old or another's")
+        return SignInRefused(
+            f"the provider rejected the authorization code ({error})",
+            hint="A code is valid once and for about a minute. Start again at /auth/login.",
+        )
     if error in CLIENT_ERRORS:
         return ProviderUnavailable(
-            f"the provider does not take this server for a client of its own ({error})",
-            hint="Whoever runs this server looks at INGOT_OIDC_CLIENT_ID and INGOT_OIDC_CLIENT_SECRET.",
+            f"the provider rejected this server as a client ({error})",
+            hint="The operator of this server has to check INGOT_OIDC_CLIENT_ID and INGOT_OIDC_CLIENT_SECRET.",
         )
-    return ProviderUnavailable(f"the answer to the code of the provider is a {answer.status}")
+    return ProviderUnavailable(f"the provider answered with status {response.status} instead of tokens")
