@@ -329,7 +329,7 @@ MUTANTS = [
         name="groups that are felt late",
         breaks="what a tenant's groups give or take is felt at once on the server where it was changed",
         file="wiring/services.py",
-        old="    tenants.on_changed(access.invalidate)\n",
+        old="    tenants.on_changed(authenticator.invalidate)\n",
         new="",
         caught_by="tests/http/test_people.py::test_groups_that_are_mapped_are_felt_at_once",
     ),

@@ -167,8 +167,8 @@ def test_a_stopped_worker_that_wakes_up_changes_nothing_of_its_lost_job(scene: S
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"INGOT_WORKER_ID": "press", "INGOT_WORKER_SECRET": "s"}, "a worker credential are both set"),
-        ({"INGOT_DATABASE_URL": "mysql://db"}, "INGOT_DATABASE_URL must begin with postgresql://"),
+        ({"INGOT_WORKER_ID": "press", "INGOT_WORKER_SECRET": "s"}, "INGOT_DATABASE_URL and a worker credential"),
+        ({"INGOT_DATABASE_URL": "mysql://db"}, "must begin with postgresql://"),
     ],
 )
 def test_settings_that_do_not_go_together_are_told(scene: Scene, more: dict[str, str], said: str) -> None:

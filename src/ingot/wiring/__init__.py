@@ -1,1 +1,1 @@
-"""Wiring: the only room that names concrete classes. Who runs a worker does not read the server."""
+"""Wiring: the only package that names concrete classes. A worker imports no module of the server."""

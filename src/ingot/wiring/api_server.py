@@ -1,4 +1,4 @@
-"""A server of an open store, with all routes."""
+"""The HTTP server of an open store, with all routes."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from ingot.wiring.services import Ingot
 def build_routes(
     ingot: Ingot, metrics: Metrics, *, public_url: str | None = None, extra_routes: Iterable[Route] = ()
 ) -> RouteTable:
-    """Every route of the server, and more. People reach it at `public_url`, or where it listens."""
+    """Return all routes of the server, with `extra_routes`. Links point to `public_url`, if it is set."""
     ops = OpsApi(ingot.jobs, ingot.workers, ingot.blobs, metrics, engine=ingot.engine)
-    plans = UploadUrls(ingot.signer, public_url=public_url)
+    upload_urls = UploadUrls(ingot.signer, public_url=public_url)
     downloads = Downloads(ingot.signer, ingot.bucket, ingot.blobs.counters, public_url=public_url)
-    rooms = (
-        JobsApi(ingot.jobs, ingot.uploads, plans),
-        FilesApi(ingot.jobs, ingot.uploads, downloads, plans),
+    apis = (
+        JobsApi(ingot.jobs, ingot.uploads, upload_urls),
+        FilesApi(ingot.jobs, ingot.uploads, downloads, upload_urls),
         LogsApi(ingot.jobs),
         BulkActionsApi(ingot.jobs),
         ClaimsApi(ingot.jobs, ingot.authenticator),
@@ -62,7 +62,7 @@ def build_routes(
             ingot.blobs,
             ingot.uploads,
             downloads,
-            plans,
+            upload_urls,
             ingot.garbage_collector,
             ingot.scrub,
             jobs=ingot.jobs,
@@ -76,7 +76,7 @@ def build_routes(
         MePage(ingot.sessions),
         ops,
     )
-    table = RouteTable([*(route for room in rooms for route in room.routes()), *extra_routes])
+    table = RouteTable([*(route for api in apis for route in api.routes()), *extra_routes])
     ops.set_routes(table.routes)
     return table
 
@@ -89,16 +89,16 @@ def build_server(
     extra_routes: Iterable[Route] = (),
     signer: Signer | None = None,
 ) -> Server:
-    """A server of this store, ready to run, that serves more routes too.
+    """Build a server of this store that also serves `extra_routes`.
 
-    It tells of its requests in `spans`, when there are any.
+    Requests are traced with `tracer`, if it is set.
     """
     prepare_structs()
     settings = settings or Settings()
     metrics = Metrics(CollectorRegistry())
     metrics.register_waiting_heartbeats(lambda: ingot.workers.waiting_heartbeats)
     metrics.register_blobs(ingot.blobs.counters)
-    gate = RequestAuthenticator(
+    authenticator = RequestAuthenticator(
         ingot.authenticator,
         ingot.tenants,
         RateLimiter(),
@@ -108,7 +108,7 @@ def build_server(
     )
     app = App(
         build_routes(ingot, metrics, public_url=settings.public_url, extra_routes=extra_routes),
-        gate,
+        authenticator,
         metrics,
         tracer=tracer,
         connections_max=settings.connections_max,

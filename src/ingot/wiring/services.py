@@ -1,4 +1,4 @@
-"""An open store, with everything that the rooms do."""
+"""An open store with the services of all rooms."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class Ingot(msgspec.Struct, frozen=True, kw_only=True):
-    """An open store, room by room."""
+    """An open store with the services of all rooms."""
 
     jobs: Jobs
     workers: Workers
@@ -76,15 +76,15 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     garbage_collector: GarbageCollector
     scrub: Scrub
     orphan_sweep: OrphanSweep
-    object_store: ObjectStore  # Where the bytes of large blobs lie.
-    bucket: SigningStore | None  # Where clients read and write by themselves.
+    object_store: ObjectStore
+    bucket: SigningStore | None  # The object store if it is a bucket, which clients read and write with signed URLs.
     signer: Signer
     secrets: Secrets
     provider: Provider | None
     default_tenant: Tenant
     engine: Literal["sqlite", "postgres"]
-    stop_waiting: Callable[[], None]  # For a database that is away; called when the end begins.
-    register_secret_key: Callable[[bool], Awaitable[bool]]  # Whether servers have this key; with true, from now on.
+    stop_waiting: Callable[[], None]  # Stops retries of an unavailable database, so that the server can end.
+    register_secret_key: Callable[[bool], Awaitable[bool]]  # See `require_same_secret_key`.
 
 
 @asynccontextmanager
@@ -95,12 +95,12 @@ async def open(  # noqa: A001 - read as `ingot.open`
     clock: Clock | None = None,
     maintenance: bool = True,
 ) -> AsyncIterator[Ingot]:
-    """Open the store, made when missing, and close it at the end of the block.
+    """Open the store, and close it at the end of the block. A missing data folder is created.
 
     The store is in the data folder, or, with a `database_url` in the settings, in that PostgreSQL database, which is
     migrated first if there is a `database_owner_url`. Without `settings`, they are read from the environment. `data`
     replaces their folder and cannot be combined with a `database_url`. With `maintenance=False`, no background loops
-    run: due jobs and expired leases wait for a claim, or for `jobs.tend()`.
+    run: due jobs and expired leases wait for a claim, or for a call of `jobs.maintain()`.
     """
     configure_logs()
     settings = _settings_for(data, settings or read_settings())
@@ -109,13 +109,14 @@ async def open(  # noqa: A001 - read as `ingot.open`
     objects: AnyObjectStore | None = None
     try:
         objects = await open_object_store(settings, clock)
-        home = await bind_object_store(store, objects)
-        ingot = await _build_services(store, objects, home, settings, clock)
+        store_identity = await bind_object_store(store, objects)
+        ingot = await _build_services(store, objects, store_identity, settings, clock)
         loops = _background_loops(ingot, store, settings, clock) if maintenance else []
         for loop in loops:
             loop.start()
         if maintenance and store.engine == "postgres":
-            store.listener.start()  # It ends with the store: until then others are told what is given back.
+            # The listener stops with the store: until then, it notifies other processes of released jobs.
+            store.listener.start()
         try:
             yield ingot
         finally:
@@ -139,26 +140,26 @@ def _settings_for(data: Path | str | None, settings: Settings) -> Settings:
         return settings
     if settings.database_url is not None:
         raise SettingsError(
-            f"open() was given the folder {str(data)!r}, and INGOT_DATABASE_URL names a database",
-            hint="Leave out one of them.",
+            f"open() was called with the folder {str(data)!r}, but INGOT_DATABASE_URL is set",
+            hint="Use a data folder or a database, not both.",
         )
     return msgspec.structs.replace(settings, data=Path(data))
 
 
 async def _build_services(
-    store: EngineStore, objects: AnyObjectStore, home: StoreIdentity, settings: Settings, clock: Clock
+    store: EngineStore, objects: AnyObjectStore, store_identity: StoreIdentity, settings: Settings, clock: Clock
 ) -> Ingot:
-    tenants, access = Tenants(store), Authenticator(store, clock, _people_rules(settings))
+    tenants, authenticator = Tenants(store), Authenticator(store, clock, _people_rules(settings))
     jobs, events = Jobs(store, lease_seconds=settings.lease_seconds), Events(store)
     workers = Workers(store, jobs, lease_seconds=settings.lease_seconds)
     await workers.refresh_draining_workers()
     feeds = Feeds(events, clock, load_stats=jobs.summary)
     store.on_event(feeds.notify)
-    tenants.on_changed(access.invalidate)
-    for let_go in (lambda _: access.invalidate(), jobs.end_tenant_waits, workers.end_tenant_waits):
-        tenants.on_removed(let_go)
+    tenants.on_changed(authenticator.invalidate)
+    for callback in (lambda _: authenticator.invalidate(), jobs.end_tenant_waits, workers.end_tenant_waits):
+        tenants.on_removed(callback)
     bucket = None if isinstance(objects, LocalStore) else objects
-    tally, most = BlobCounters(), settings.max_blob_bytes
+    counters, bytes_max = BlobCounters(), settings.max_blob_bytes
     keys = load_secret_keys(settings.data, settings.secret_key)
     return Ingot(
         jobs=jobs,
@@ -167,22 +168,22 @@ async def _build_services(
         events=events,
         feeds=feeds,
         audit=Audit(store),
-        authenticator=access,
-        credentials=Credentials(store, access, clock),
-        sessions=Sessions(store, access, clock),
-        members=Members(store, access),
-        users=Users(store, access),
-        blobs=Blobs(store, objects, counters=tally, bytes_max=most),
-        uploads=Uploads(store, objects, bucket, counters=tally, bytes_max=most),
+        authenticator=authenticator,
+        credentials=Credentials(store, authenticator, clock),
+        sessions=Sessions(store, authenticator, clock),
+        members=Members(store, authenticator),
+        users=Users(store, authenticator),
+        blobs=Blobs(store, objects, counters=counters, bytes_max=bytes_max),
+        uploads=Uploads(store, objects, bucket, counters=counters, bytes_max=bytes_max),
         garbage_collector=GarbageCollector(
             store,
             objects,
             every_seconds=settings.collect_seconds,
             grace_seconds=settings.collect_grace_seconds,
-            counters=tally,
+            counters=counters,
         ),
-        scrub=Scrub(store, objects, clock, bytes_per_second=settings.scrub_bytes_per_second, counters=tally),
-        orphan_sweep=OrphanSweep(store, objects, database_id=home.database_id, counters=tally),
+        scrub=Scrub(store, objects, clock, bytes_per_second=settings.scrub_bytes_per_second, counters=counters),
+        orphan_sweep=OrphanSweep(store, objects, database_id=store_identity.database_id, counters=counters),
         object_store=objects,
         bucket=bucket,
         signer=Signer(keys[0], clock),
@@ -195,32 +196,41 @@ async def _build_services(
     )
 
 
-async def _register_secret_key(store: EngineStore, key: bytes, replaces: bool) -> bool:
-    """One server has a SQLite file, and may have any key."""
-    return await store.register_secret_key(key, replace=replaces) if store.engine == "postgres" else True
+async def _register_secret_key(store: EngineStore, fingerprint: bytes, replace: bool) -> bool:
+    """Return whether the servers of this store use the key, after replacing theirs if `replace` is set.
+
+    This is always true on SQLite, where there is only one server.
+    """
+    return await store.register_secret_key(fingerprint, replace=replace) if store.engine == "postgres" else True
 
 
 async def require_same_secret_key(ingot: Ingot, *, replace: bool = False) -> None:
-    """Raises `SecretKeyUnusable` when other servers of the database have another key; a new one is theirs from now on.
+    """Raise `SecretKeyUnusable` if other servers of the database use another secret key.
 
-    What one of them has signed the others would refuse.
+    Otherwise, each server would reject what others have signed. With `replace`, the key of this server replaces theirs.
     """
     if not await ingot.register_secret_key(replace):
         raise SecretKeyUnusable(
-            "the servers of this database have another secret key",
-            hint="Set INGOT_SECRET_KEY to theirs; that of a server without one is in secret.key of its data folder. "
-            "To change it, stop all servers, and start one with INGOT_SECRET_KEY=new,old and --new-secret-key.",
+            "the other servers of this database use a different secret key",
+            hint="Set INGOT_SECRET_KEY to their key. A server without this setting keeps its key in secret.key in its "
+            "data folder. To change the key, stop all servers and start one with INGOT_SECRET_KEY=new,old and "
+            "--new-secret-key.",
         )
 
 
 async def define_built_in_types(ingot: Ingot) -> None:
-    """Have definitions of the handlers that come with Ingot, for all tenants: same work is done once.
+    """Create definitions for the built-in handlers for all tenants, with which identical jobs are reused.
 
-    What is there stays as it was set, but for a version that is lower than that of the handler.
+    Existing definitions are unchanged, except that a version lower than that of the handler is raised.
     """
-    for one in BUILT_IN_HANDLERS.values():
-        wanted = Definition(type=one.type, timeout_seconds=one.timeout_seconds, reuse=one.reuse, version=one.version)
-        await ingot.jobs.ensure_definition(wanted)
+    for handler in BUILT_IN_HANDLERS.values():
+        definition = Definition(
+            type=handler.type,
+            timeout_seconds=handler.timeout_seconds,
+            reuse=handler.reuse,
+            version=handler.version,
+        )
+        await ingot.jobs.ensure_definition(definition)
 
 
 def _people_rules(settings: Settings) -> PeopleRules:
@@ -238,14 +248,14 @@ def _people_rules(settings: Settings) -> PeopleRules:
 def _build_provider(settings: Settings, clock: Clock) -> Provider | None:
     if settings.oidc_issuer is None:
         return None
-    from ingot.outbound.provider import Provider  # noqa: PLC0415 - it takes long, and few need it
+    from ingot.outbound.provider import Provider  # noqa: PLC0415 - slow to import and rarely needed
 
     prepare_structs()
     return Provider(settings, clock)
 
 
 def _background_loops(ingot: Ingot, store: EngineStore, settings: Settings, clock: Clock) -> list[Loop]:
-    """All that runs in the background, in the order in which it ends."""
+    """Return all background loops, in the order in which they are stopped."""
     scrub = [ingot.scrub] if settings.scrub_bytes_per_second else []
     return [
         *scrub,
@@ -263,7 +273,7 @@ def _background_loops(ingot: Ingot, store: EngineStore, settings: Settings, cloc
 
 
 async def _stop_loop(loop: Loop) -> None:
-    """What cannot be written at the end does not keep the store from closing."""
+    """Stop a loop. A failed write at its end is only logged, so that the store can be closed."""
     try:
         await loop.stop()
     except StoreError as error:

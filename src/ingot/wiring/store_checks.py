@@ -1,4 +1,4 @@
-"""Looks whether what the settings name can be worked with, without opening it for good."""
+"""Checks of the database, disk and bucket in the settings, for `ingot doctor`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from ingot.wiring.stores import open_object_store
 
 
 async def check_database(settings: Settings) -> Literal["server", "worker"] | None:
-    """Look whether the database that the settings name can be worked with, and as whom; nothing is changed in it.
+    """Check that the database in the settings can be used, without changing it.
 
-    Raises what opening it would.
+    Returns whether its role is that of a server or of a worker, or `None` if the settings contain no database. Raises
+    what opening the database raises.
     """
     if settings.database_url is None:
         return None
-    from ingot.engines.postgres import PostgresStore  # noqa: PLC0415 - it takes long, and few need it
+    from ingot.engines.postgres import PostgresStore  # noqa: PLC0415 - slow to import and rarely needed
     from ingot.engines.postgres.worker_database import WorkerDatabase  # noqa: PLC0415
 
-    opened: PostgresStore | WorkerDatabase
+    database: PostgresStore | WorkerDatabase
     try:
-        opened = await PostgresStore.open(
+        database = await PostgresStore.open(
             settings.database_url,
             clock=SystemClock(),
             lease_seconds=settings.lease_seconds,
@@ -33,25 +34,25 @@ async def check_database(settings: Settings) -> Literal["server", "worker"] | No
         )
     except StoreMisconfigured as error:
         try:
-            opened = await WorkerDatabase.open(
+            database = await WorkerDatabase.open(
                 settings.database_url, instance="doctor", lease=1, connections=1, pooled=settings.database_pooled
             )
         except StoreMisconfigured:
             raise error from None
-    await opened.close()
-    return "worker" if isinstance(opened, WorkerDatabase) else "server"
+    await database.close()
+    return "worker" if isinstance(database, WorkerDatabase) else "server"
 
 
 def check_free_space(settings: Settings) -> None:
-    """Look whether the disk of the data folder has room for blobs, where they are there. Raises `StorageFull`."""
+    """Check that the disk of the data folder has space for blobs, unless they are in a bucket. Raises `StorageFull`."""
     if settings.s3_bucket is None:
         FreeSpace(Syscalls(), str(settings.data), settings.spare_bytes).check(0)
 
 
 async def check_bucket(settings: Settings) -> None:
-    """Look whether the bucket that the settings name can be worked with; nothing is left in it.
+    """Check that the bucket in the settings can be used, without leaving anything in it.
 
-    Raises what opening it would.
+    Raises what opening the bucket raises.
     """
     if settings.s3_bucket is not None:
         await (await open_object_store(settings, SystemClock())).close()

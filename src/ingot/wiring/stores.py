@@ -1,4 +1,4 @@
-"""The stores that the settings name. Each kind is read from disk when it is wanted: all of them take long."""
+"""The database and object store in the settings. Each kind is imported only when it is used: imports are slow."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 async def open_store(settings: Settings, clock: Clock) -> EngineStore:
-    """The store in the data folder, or in the database, which is migrated first when its owner is named."""
+    """Open the store in the data folder or database. With a `database_owner_url`, the database is migrated first."""
     if settings.database_url is None:
-        from ingot.engines.sqlite import SQLiteStore  # noqa: PLC0415 - see above
+        from ingot.engines.sqlite import SQLiteStore  # noqa: PLC0415 - slow to import
 
         prepare_structs()
         return await SQLiteStore.open(settings.data, clock=clock, lease_seconds=settings.lease_seconds)
-    from ingot.engines.postgres import PostgresStore, migrate  # noqa: PLC0415 - see above
+    from ingot.engines.postgres import PostgresStore, migrate  # noqa: PLC0415 - slow to import
 
     prepare_structs()
     if settings.database_owner_url is not None:
@@ -40,10 +40,10 @@ async def open_store(settings: Settings, clock: Clock) -> EngineStore:
 
 
 async def open_object_store(settings: Settings, clock: Clock) -> AnyObjectStore:
-    """Where the bytes of blobs are: in the data folder, or in a bucket."""
+    """Open the object store: the data folder, or a bucket."""
     if settings.s3_bucket is None:
         return await LocalStore.open(settings.data, clock=clock, spare_bytes=settings.spare_bytes)
-    from ingot.objects.s3 import BucketStore  # noqa: PLC0415 - see above
+    from ingot.objects.s3 import BucketStore  # noqa: PLC0415 - slow to import
 
     prepare_structs()
     return await BucketStore.open(
@@ -59,18 +59,19 @@ async def open_object_store(settings: Settings, clock: Clock) -> AnyObjectStore:
 
 
 async def bind_object_store(store: EngineStore, objects: AnyObjectStore) -> StoreIdentity:
-    """Have the database know its object store, and that its database.
+    """Register the object store with the database, and the database with the object store.
 
-    Raises `ObjectsElsewhere` when the bytes of the blobs are not here: they would all be missing. `StoreMisconfigured`
-    when what is here is another database's: each would take away what the other one has.
+    Raises `ObjectsElsewhere` if the blobs of the database are in another object store, where they would all be missing
+    here. Raises `StoreMisconfigured` if the object store belongs to another database: each database would delete the
+    objects of the other one.
     """
-    home = await store.run(RegisterObjectStore(store_id=objects.store_id))
-    if home.store_id != objects.store_id:
+    store_identity = await store.run(RegisterObjectStore(store_id=objects.store_id))
+    if store_identity.store_id != objects.store_id:
         raise ObjectsElsewhere
-    if await objects.register_owner(home.database_id) != home.database_id:
+    if await objects.register_owner(store_identity.database_id) != store_identity.database_id:
         raise StoreMisconfigured(
-            "The blobs in this folder or bucket are those of another database.",
-            hint="Use another INGOT_S3_PREFIX, or another INGOT_DATA. If the other database is gone for good, delete "
-            "the `database.id` beside its blobs: they go too then, within days.",
+            "the blobs in this folder or bucket belong to another database",
+            hint="Use a different INGOT_DATA or INGOT_S3_PREFIX. If the other database no longer exists, delete the "
+            "file `database.id` next to its blobs. The blobs are then deleted within days.",
         )
-    return home
+    return store_identity

@@ -1,4 +1,4 @@
-"""A worker, with the server or the database that it comes to."""
+"""Running a worker with the server or database in the settings."""
 
 from __future__ import annotations
 
@@ -35,76 +35,82 @@ def build_runner(
     hours: Hours | None = None,
     echo: bool = False,
 ) -> Runner:
-    """A runner of these handlers, with the server or the database that the settings name.
+    """Build a runner for the handlers of a worker, with the server or database in the settings.
 
-    To a database it comes with its role, to a server with a worker credential, or else with a token. Each process is an
-    instance of its own. Raises `InvalidInput`, `SettingsError`, or what `find_place` does.
+    It authenticates to a database with the role in its URL, and to a server with a worker credential or else a token.
+    Each process is an instance of its own. Raises `InvalidInput`, `SettingsError`, and what `resolve_server_address`
+    raises.
     """
-    known = settings or read_client_settings()
+    settings = settings or read_client_settings()
     if not worker.handlers:
-        raise InvalidInput("the worker has no handlers", hint='Give it some with @worker.handler("type").')
+        raise InvalidInput("the worker has no handlers", hint='Add handlers with @worker.handler("type").')
     for handler in worker.handlers.values():
         if handler.isolate:
             check_picklable(handler)
-    if (known.worker_id is None) != (known.worker_secret is None):
-        given, missing = ("SECRET", "ID") if known.worker_id is None else ("ID", "SECRET")
+    if (settings.worker_id is None) != (settings.worker_secret is None):
+        present, missing = ("SECRET", "ID") if settings.worker_id is None else ("ID", "SECRET")
         raise SettingsError(
-            f"INGOT_WORKER_{given} is set, and INGOT_WORKER_{missing} is not",
-            hint="Set both, as they were shown when the credential was made, or neither, and INGOT_TOKEN.",
+            f"INGOT_WORKER_{present} is set, but INGOT_WORKER_{missing} is not",
+            hint="Set both to the values of the worker credential. To use INGOT_TOKEN instead, set neither.",
         )
     instance = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-    if known.database_url is not None:
-        board = _postgres_job_source(known, known.database_url, instance)
-        desk = None if known.token is None else HttpFileClient(resolve_server_address(settings=known))
-        return Runner(worker, board, drain_seconds=drain_seconds, hours=hours, echo=echo, file_client=desk)
-    if known.worker_id is not None and known.worker_secret is not None:
-        name = f"{known.worker_id}/{instance}"
-        place = resolve_server_address(worker=(name, known.worker_secret), settings=known)
+    if settings.database_url is not None:
+        job_source = _postgres_job_source(settings, settings.database_url, instance)
+        file_client = None if settings.token is None else HttpFileClient(resolve_server_address(settings=settings))
+        return Runner(worker, job_source, drain_seconds=drain_seconds, hours=hours, echo=echo, file_client=file_client)
+    if settings.worker_id is not None and settings.worker_secret is not None:
+        worker_id = f"{settings.worker_id}/{instance}"
+        address = resolve_server_address(worker=(worker_id, settings.worker_secret), settings=settings)
     else:
-        name = instance
-        place = resolve_server_address(settings=known)
+        worker_id = instance
+        address = resolve_server_address(settings=settings)
     return Runner(
         worker,
-        lambda: HttpJobSource(place, name),
+        lambda: HttpJobSource(address, worker_id),
         drain_seconds=drain_seconds,
         hours=hours,
         echo=echo,
-        file_client=HttpFileClient(place),
+        file_client=HttpFileClient(address),
     )
 
 
-def _postgres_job_source(known: ClientSettings, url: str, instance: str) -> Callable[[], JobSource]:
-    """How a worker comes to its database. `INGOT_SERVER_URL` beside it is for files, and clients that handlers make."""
-    if known.worker_id is not None or known.worker_secret is not None:
-        raise SettingsError(
-            "INGOT_DATABASE_URL and a worker credential are both set; a worker comes with one of them",
-            hint="Leave out INGOT_DATABASE_URL to work over HTTP, or INGOT_WORKER_ID and INGOT_WORKER_SECRET.",
-        )
-    from ingot.worker.postgres_job_source import PostgresJobSource, WorkerLogin  # noqa: PLC0415 - it takes long, and few need it
+def _postgres_job_source(settings: ClientSettings, url: str, instance: str) -> Callable[[], JobSource]:
+    """Return a function that creates the job source of a worker with a database.
 
-    entrance = WorkerLogin(url=url, instance=instance, lease_seconds=known.lease_seconds, pooled=known.database_pooled)
-    return lambda: PostgresJobSource(entrance)
+    `INGOT_SERVER_URL` can be set as well: it is used for files, and by clients that handlers create.
+    """
+    if settings.worker_id is not None or settings.worker_secret is not None:
+        raise SettingsError(
+            "INGOT_DATABASE_URL and a worker credential cannot both be set",
+            hint="Unset INGOT_DATABASE_URL to work over HTTP, or unset INGOT_WORKER_ID and INGOT_WORKER_SECRET.",
+        )
+    from ingot.worker.postgres_job_source import PostgresJobSource, WorkerLogin  # noqa: PLC0415 - slow to import and rarely needed
+
+    login = WorkerLogin(
+        url=url, instance=instance, lease_seconds=settings.lease_seconds, pooled=settings.database_pooled
+    )
+    return lambda: PostgresJobSource(login)
 
 
 async def run_until_signal(runner: Runner) -> None:
-    """Run it until TERM or Ctrl-C, which let it finish; a second one ends it at once."""
+    """Run a worker until SIGTERM or Ctrl-C, which start a drain. A second signal ends the process at once."""
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
 
-    def told() -> None:
+    def handle_signal() -> None:
         if stopping.is_set():
             os._exit(FORCED_EXIT_CODE)
         stopping.set()
 
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, told)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, handle_signal)
     await runner.run(stopping)
-    if runner.is_busy:  # With a thread that does not end this process would not either.
-        log.warning("handlers_left_behind", hint="Their jobs were given back. Have them look at job.canceled.")
+    if runner.is_busy:  # Threads of handlers that have not returned would keep the process alive.
+        log.warning("handlers_left_behind", hint="Their jobs were released. Handlers have to check job.canceled.")
         os._exit(0)
 
 
 def run(worker: Worker, *, drain_seconds: float = DRAIN_SECONDS) -> None:
-    """Run the handlers of a worker in this process until TERM or Ctrl-C, as `ingot worker` does."""
+    """Run the handlers of a worker in this process until SIGTERM or Ctrl-C, like `ingot worker`."""
     runner = build_runner(worker, drain_seconds=drain_seconds)
     try:
         uvloop.run(run_until_signal(runner))
@@ -112,4 +118,4 @@ def run(worker: Worker, *, drain_seconds: float = DRAIN_SECONDS) -> None:
         if not runner.is_busy:
             raise
         log.error("worker_ended", code=error.code, detail=error.detail, hint=error.hint)
-        os._exit(1)  # The error would reach nobody while threads go on that do not end.
+        os._exit(1)  # The error would not be shown while threads of handlers keep the process alive.
