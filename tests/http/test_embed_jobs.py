@@ -77,8 +77,8 @@ def test_a_text_becomes_vectors_of_its_paragraphs(ingot: testing.LocalIngot) -> 
 def test_what_cannot_be_embedded_is_dead_at_once_and_says_why(ingot: testing.LocalIngot) -> None:
     submit = ingot.client.submit
     jobs = {
-        "is empty: there is nothing to embed": submit("embed", file={"a.txt": b" \n"}),
-        "no text in UTF-8: its byte 3": submit("embed", file={"a.txt": b"abc\xff"}),
+        "the text is empty": submit("embed", file={"a.txt": b" \n"}),
+        "invalid byte at offset 3": submit("embed", file={"a.txt": b"abc\xff"}),
         "text 1 is empty": submit("embed", {"texts": ["a", ""]}),
     }
     ingot.drain()
@@ -92,7 +92,7 @@ def test_a_worker_without_a_model_is_told_what_to_do(monkeypatch: pytest.MonkeyP
     with pytest.raises(InvalidInput, match="no model is set"):
         Worker().include("embed")
     monkeypatch.setenv("INGOT_EMBED_MODEL", "/nowhere/at/all")
-    with pytest.raises(InvalidInput, match="INGOT_EMBED_MODEL names no folder"):
+    with pytest.raises(InvalidInput, match="INGOT_EMBED_MODEL is not the path of a folder"):
         Worker().include("embed")
 
 
@@ -103,5 +103,5 @@ def test_a_model_that_handlers_may_not_read_says_so(tmp_path: Path) -> None:
         job = ingot.client.submit("embed", {"texts": ["a"]})
         ingot.drain()
         assert job.refresh().status is JobStatus.DEAD
-        assert "cannot be read by the user that handlers run as" in (job.error or "")
+        assert "not readable for the user that handlers run as" in (job.error or "")
         assert str(tmp_path) not in (job.error or ""), "who sends jobs is not told what the worker's machine looks like"

@@ -159,7 +159,7 @@ async def test_what_cannot_be_copied_is_made_for_each_job(
 async def test_a_handler_that_its_process_cannot_import_is_told(served: Served, client: AsyncClient) -> None:
     async with working(served, isolated_broken.worker):
         job = await client.submit("broken", max_attempts=1)
-        with pytest.raises(JobDead, match="cannot be imported in a process of its own: RuntimeError: not here"):
+        with pytest.raises(JobDead, match="RuntimeError: not here"):
             await job.wait("30s")
 
 
@@ -171,7 +171,7 @@ async def test_a_template_that_is_killed_takes_its_processes_along_and_another_c
         job = await client.submit("isolated", {"endless": str(place)}, max_attempts=1)
         pids = await _pids_of(job, place)
         os.kill(parent_of(pids[0]), signal.SIGKILL)
-        with pytest.raises(JobDead, match="ended by SIGKILL"):
+        with pytest.raises(JobDead, match="SIGKILL"):
             await job.wait("30s")
         await asyncio.to_thread(until, lambda: not any(map(is_running, pids)))
         again = await client.submit_many("isolated", ["work"] * 4)
@@ -189,8 +189,8 @@ async def test_a_process_that_does_not_end_after_its_last_word_is_ended(
 @pytest.mark.parametrize(
     ("payload", "error"),
     [
-        ("exit", "ended with 3"),
-        ("leave", "ended with 3"),
+        ("exit", "code 3"),
+        ("leave", "code 3"),
         ("memory", "MemoryError"),
         ("never", "never"),
         ("odd", "ValueError: odd"),

@@ -127,7 +127,7 @@ async def test_a_handler_that_overruns_keeps_its_place_until_it_ends(served: Ser
     worker.handler("other")(print)  # It has a thread too, which is not for this.
     async with working(served, worker):
         for job in await client.submit_many("overrun", range(3), max_attempts=1):
-            with pytest.raises(JobDead, match=r"it took longer than 0.2 seconds"):
+            with pytest.raises(JobDead, match=r"longer than 0\.2 seconds"):
                 await job.wait("40s")
     assert most == 1
 
@@ -209,7 +209,7 @@ async def test_a_result_that_is_too_large_fails_the_job(served: Served, client: 
         return "x" * 70_000
 
     async with working(served, worker):
-        with pytest.raises(JobDead, match="at most 65536 bytes, got 70002"):
+        with pytest.raises(JobDead, match="70002"):
             await (await client.submit("large")).wait("40s")
 
 

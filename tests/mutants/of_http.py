@@ -62,7 +62,7 @@ MUTANTS = [
         breaks="an attempt is handed the bytes of its input, or none",
         file="worker/attempt_files.py",
         old="        if hasher.hexdigest() != blob_id:\n",
-        new="        if told.data is None and hasher.hexdigest() != blob_id:\n",
+        new="        if file_url.data is None and hasher.hexdigest() != blob_id:\n",
         caught_by="tests/http/test_worker_files.py::test_a_small_input_takes_no_address",
     ),
     Mutant(

@@ -199,8 +199,8 @@ MUTANTS = [
         name="a heartbeat that names some jobs only",
         breaks="what a worker runs is not given back while it runs",
         file="worker/runner.py",
-        old="            await send_updates(board, self._attempts, self._handle_heartbeat_response)\n",
-        new="            await send_updates(board, {run.id: run for run in ended}, self._handle_heartbeat_response)\n",
+        old="send_updates(job_source, self._attempts, self._handle_heartbeat_response)\n",
+        new="send_updates(job_source, {one.id: one for one in finished}, self._handle_heartbeat_response)\n",
         caught_by="tests/http/test_worker.py::test_the_last_words_of_one_job_cost_another_nothing",
     ),
 ]

@@ -16,12 +16,12 @@ pytestmark = pytest.mark.long
 
 Place = tuple[Crew, Process, dict[str, SyncJob]]
 APP = "tests.system.narrow_handlers:worker"
-MEMORY = "the process of the handler .*, as it is when the memory is used up|MemoryError"
+MEMORY = "the handler process .* ran out of memory|MemoryError"
 REFUSED = {
-    "many-pages": "the file has 100000 pages; the most is 20000",
+    "many-pages": "100000 pages",
     "endless-tree": "the file is damaged",
     "deep-forms": MEMORY,
-    "huge-image": "page 1 has a picture of 50000 × 50000 pixels",
+    "huge-image": "page 1 .* 50000 × 50000 pixels",
     "flate-bomb": MEMORY,
     "looping-objects": "the file is damaged",
     "zip-bomb": "the file is not a PDF: it looks like a ZIP archive",

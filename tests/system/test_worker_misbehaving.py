@@ -57,7 +57,7 @@ def test_all_processes_of_a_job_end_when_it_is_canceled_or_takes_too_long(tmp_pa
         all_of([canceled, late])
         assert not any(map(is_running, pids)), "who ignores TERM is killed, before anybody else runs the job"
         assert (canceled.status, late.status) == (JobStatus.CANCELED, JobStatus.DEAD)
-        assert late.error == "it took longer than 6 seconds"
+        assert "longer than 6 seconds" in (late.error or "")
 
 
 def _is_left_waiting(one: Crew) -> bool:

@@ -147,7 +147,7 @@ def test_what_a_killed_worker_held_is_done_by_another(place: tuple[Path, str, Cl
     [
         (["--app", "nowhere:worker"], "nowhere"),
         (["--app", "os:path"], "os:path"),
-        (["--hours", "22-6"], "'22-6' are no hours"),
+        (["--hours", "22-6"], "'22-6'"),
         (["--timezone", "Europe/Zurich"], "--hours"),
         (["--token-file", "nowhere"], "nowhere"),
         (["--server", "nowhere"], "'nowhere' is no address of a server"),

@@ -128,7 +128,7 @@ def test_a_page_that_is_not_read_says_so_and_is_there_as_a_picture(
     no_tesseract(monkeypatch)
     result, desk = handled(tmp_path, sample("scanned"))
     assert (result["ocr_pages"], result["pages_needing_ocr"], result["images"]) == ([], [1], 1)
-    assert "> **Page 1 is a picture of text that was not read:** there is no tesseract here." in (
+    assert "> **Page 1 is a picture of text that was not read:** tesseract is not installed on the worker." in (
         desk.uploads["sheet.md"].decode()
     )
     told, _ = handled(tmp_path / "never", sample("scanned"), ocr="never")
@@ -155,7 +155,7 @@ def test_an_empty_page_needs_no_ocr(tmp_path: Path) -> None:
 @pytest.mark.tesseract
 def test_a_language_that_is_not_installed_is_named(tmp_path: Path) -> None:
     ensure_tesseract()
-    with pytest.raises(NoRetry, match=r"'tlh'.*there are .*eng.*apt-get install tesseract-ocr-tlh"):
+    with pytest.raises(NoRetry, match=r"'tlh'.*eng.*apt-get install tesseract-ocr-tlh"):
         handled(tmp_path, sample("scanned"), languages=["tlh"])
 
 
@@ -201,8 +201,8 @@ def test_reading_pictures_without_tesseract_says_how_to_get_it(tmp_path: Path, m
     ("source", "said"),
     [
         (b"", "the file is empty"),
-        (b"hello", "not a picture that can be read; PNG, JPEG, TIFF, WEBP, BMP and PDF can"),
-        (b"GIF89a" + bytes(100), "not a picture"),
+        (b"hello", "PNG, JPEG, TIFF, WEBP, BMP and PDF"),
+        (b"GIF89a" + bytes(100), "PNG, JPEG, TIFF, WEBP, BMP and PDF"),
         (sample("encrypted"), "encrypted"),
     ],
 )
@@ -228,7 +228,7 @@ def test_a_picture_too_large_is_never_decoded(tmp_path: Path) -> None:
     Image.new("1", (1, 1)).save(made, "BMP")
     wall = bytearray(made.getvalue())
     wall[18:26] = (20_000).to_bytes(4, "little") * 2
-    with pytest.raises(NoRetry, match="20000 × 20000 pixels; the most is 100 million"):
+    with pytest.raises(NoRetry, match="20000 × 20000 pixels"):
         ocr.handle(Desk(tmp_path, bytes(wall), name="wall.bmp"))
 
 
@@ -242,11 +242,11 @@ def test_a_picture_too_large_is_never_decoded(tmp_path: Path) -> None:
         (b"plain words", "the file is not a PDF"),
         (zip_bomb(), "the file is not a PDF: it looks like a ZIP archive"),
         (many_pages(0), "its pages cannot be found"),
-        (many_pages(pdf_file.PAGES_MAX + 1), "the file has 20001 pages; the most is 20000"),
+        (many_pages(pdf_file.PAGES_MAX + 1), "20001 pages"),
         (sample("encrypted"), "the file is encrypted; remove its password"),
         (sample("damaged"), "the file is damaged"),
         (good()[:300], "the file is damaged"),
-        (huge_image(), "page 1 has a picture of 50000 × 50000 pixels"),
+        (huge_image(), "page 1 .* 50000 × 50000 pixels"),
     ],
     ids=["empty", "text", "zip", "no pages", "pages", "encrypted", "damaged", "cut off", "huge image"],
 )
@@ -289,5 +289,5 @@ def test_a_converter_of_another_package_is_found_by_its_name(tmp_path: Path, mon
     "name", ["docling", "os:system", "ingot.worker.handlers.documents.pdfium_converter:PlainText", ""]
 )
 def test_only_installed_names_are_converters(tmp_path: Path, name: str) -> None:
-    with pytest.raises(NoRetry, match="is not installed here; there are inspector, pdfium"):
+    with pytest.raises(NoRetry, match="not installed .* inspector, pdfium"):
         handled(tmp_path, good(), converter=name)

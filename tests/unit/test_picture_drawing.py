@@ -196,7 +196,7 @@ def test_sixteen_bits_stay_or_become_eight(
 
 
 def test_numbers_that_are_no_colours_are_refused(make: Make) -> None:
-    with pytest.raises(NoRetry, match="numbers of 32 bits"):
+    with pytest.raises(NoRetry, match="32 bits"):
         make(saved(Image.new("F", (8, 8), 0.5), "TIFF"), format="png")
 
 
@@ -255,11 +255,11 @@ def test_a_lower_quality_is_smaller(make: Make) -> None:
 
 REFUSED = {
     "empty": (b"", "empty"),
-    "text": (b"no picture at all", "not a picture"),
-    "svg": (b'<svg xmlns="http://www.w3.org/2000/svg"><script/></svg>', "not a picture"),
-    "eps": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n", "not a picture"),
-    "ico": (saved(picture(16, 16), "ICO"), "not a picture"),
-    "ppm": (saved(picture(), "PPM"), "not a picture"),
+    "text": (b"no picture at all", "not an image"),
+    "svg": (b'<svg xmlns="http://www.w3.org/2000/svg"><script/></svg>', "not an image"),
+    "eps": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\nshowpage\n", "not an image"),
+    "ico": (saved(picture(16, 16), "ICO"), "not an image"),
+    "ppm": (saved(picture(), "PPM"), "not an image"),
     "bomb": (bomb(), "more than 100000000 pixels"),
     "gif bomb": (gif_bomb(), "more than 100000000 pixels"),
     "just too large": (bomb(10_001, 10_000), "more than 100000000 pixels"),

@@ -1,4 +1,4 @@
-"""The worker: runs handlers for jobs, wherever the jobs come from."""
+"""Workers: claim jobs from a server or a database and run handlers for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker can do: its handlers, by the type of job. Nothing runs here."""
+"""The handlers of a worker, by job type. `Runner` runs them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ingot.kernel.errors import InvalidInput
 from ingot.worker.handlers import built_in_handler
 
 CONCURRENCY_MAX: Final = 1000
-_is_async = lru_cache(iscoroutinefunction)  # Asked for every job.
+_is_async = lru_cache(iscoroutinefunction)  # Cached because it is needed for every job.
 Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)
 
 
 class Handler(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs jobs of a type: a function of one job, or one to await.
+    """A function that runs jobs of one type, with its options.
 
-    `timeout_seconds` is in the place of what the job's definition says. An isolated one runs in a process of its own,
-    with this much memory at most.
+    `timeout_seconds` overrides the timeout of the job type's definition. With `isolate`, each job runs in its own
+    process, limited to `memory_bytes`.
     """
 
     type: str
@@ -37,12 +37,12 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_async(self) -> bool:
-        """Whether the function is to be awaited."""
+        """Whether the function is a coroutine function."""
         return _is_async(self.function)
 
 
 class Worker:
-    """Handlers under one roof. `ingot worker --app module:worker` runs them, and so does `ingot.run(worker)`."""
+    """A collection of handlers. Run it with `ingot worker --app module:worker` or `ingot.run(worker)`."""
 
     def __init__(self) -> None:
         self.handlers: dict[str, Handler] = {}
@@ -55,14 +55,14 @@ class Worker:
         isolate: bool = False,
         memory_mb: int | None = None,
     ) -> Callable[[F], F]:
-        """Have a function run the jobs of these types, up to `concurrency` of each at once.
+        """Register a function as the handler of these job types. The default type is the name of the function.
 
-        The function gets the job; what it returns is the result. It may be `async`. Without types it is called as the
-        function is.
+        The function receives the job, and its return value is the result of the job. It may be `async`. Up to
+        `concurrency` jobs of each type run at once.
 
-        With `isolate` each job runs in a process of its own, with `memory_mb` at most and no more processor time than
-        the timeout, as an unprivileged user when the worker is root; it is ended, with all that it started, when the
-        job is to stop.
+        With `isolate`, each job runs in its own process, limited to `memory_mb` of memory and to as much processor time
+        as the timeout. If the worker is root, the process runs as an unprivileged user. When the job has to stop, the
+        process is terminated together with everything that it started.
         """
 
         def register(function: F) -> F:
@@ -82,33 +82,33 @@ class Worker:
         return register
 
     def include(self, *types: str, concurrency: int | None = None) -> None:
-        """Take in handlers that come with Ingot: `pdf`, `ocr`, `image`, `embed`.
+        """Add handlers that come with Ingot: `pdf`, `ocr`, `image`, `embed`.
 
-        They run isolated, as many at once as the machine has processors unless told. Raises `InvalidInput` for one that
-        does not exist, or whose packages are not installed.
+        They run isolated. The default concurrency is the number of processors. Raises `InvalidInput` if a handler does
+        not exist or its packages are not installed.
         """
         for type in types:
-            ours = built_in_handler(type)
+            built_in = built_in_handler(type)
             self.add(
                 Handler(
-                    type=ours.type,
-                    function=ours.load(),
+                    type=built_in.type,
+                    function=built_in.load(),
                     concurrency=concurrency or os.cpu_count() or 1,
-                    timeout_seconds=ours.timeout_seconds,
+                    timeout_seconds=built_in.timeout_seconds,
                     isolate=True,
-                    memory_bytes=ours.memory_mb * 1024 * 1024,
+                    memory_bytes=built_in.memory_mb * 1024 * 1024,
                 )
             )
 
     def add(self, handler: Handler) -> None:
-        """Take a handler in. Raises `InvalidInput`."""
+        """Add a handler. Raises `InvalidInput` if its type is taken or its options are invalid."""
         if handler.type in self.handlers:
-            raise InvalidInput(f"there are two handlers for {handler.type}", hint="Leave one of them out.")
+            raise InvalidInput(f"there are two handlers for {handler.type}", hint="Remove one of them.")
         if not 1 <= handler.concurrency <= CONCURRENCY_MAX:
-            raise InvalidInput(f"concurrency is {handler.concurrency}; it goes from 1 to {CONCURRENCY_MAX}")
+            raise InvalidInput(f"concurrency must be between 1 and {CONCURRENCY_MAX}, got {handler.concurrency}")
         if handler.isolate and handler.is_async:
             raise InvalidInput(
-                f"the handler of {handler.type} is async and isolated",
-                hint="In a process of its own there is nothing else to wait for: make it a plain function.",
+                f"the handler for {handler.type} is both async and isolated",
+                hint="Make it a plain function: an isolated handler has a process to itself and may block.",
             )
         self.handlers[handler.type] = handler

@@ -1,4 +1,4 @@
-"""One job that is being worked on."""
+"""The state of an attempt that is running in this worker."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ StopReason = Literal["canceled", "lost", "timeout", "drain"]
 
 
 class RunningAttempt:
-    """An attempt: the job in the hands of its handler, and why it is to stop, if it is."""
+    """A claimed job, its handler, and the reason why it has to stop, if any."""
 
-    def __init__(self, handler: Handler, work: ClaimedJob, job: WorkerJob) -> None:
+    def __init__(self, handler: Handler, claimed: ClaimedJob, job: WorkerJob) -> None:
         self.handler = handler
         self.job = job
-        self.id = work.job.id
-        self.fence = work.job.fence
-        self.timeout_seconds = handler.timeout_seconds or work.timeout_seconds
+        self.id = claimed.job.id
+        self.fence = claimed.job.fence
+        self.timeout_seconds = handler.timeout_seconds or claimed.timeout_seconds
         self.stop_reason: StopReason | None = None
-        self.thread_future: asyncio.Future[Any] | None = None  # What its thread does, where it runs in one.
-        self.is_finished = False  # The handler is done with it; the server may not know yet.
-        self.stop_callback: Callable[[], None] | None = None  # Ends what does not look whether it is to stop.
+        self.thread_future: asyncio.Future[Any] | None = None  # The call in the handler thread, if there is one.
+        self.is_finished = False  # The handler has ended; the outcome may not be settled yet.
+        self.stop_callback: Callable[[], None] | None = None  # Stops the process of an isolated handler.
         self.is_interrupted = False
 
-    def stop(self, why: StopReason) -> None:
-        """Tell the handler to stop, from any thread. The first reason counts, but for a lease that was lost."""
-        if self.stop_reason is None or why == "lost":
-            self.stop_reason = why
+    def stop(self, reason: StopReason) -> None:
+        """Ask the handler to stop. Thread-safe. The first reason is kept, except that `lost` replaces any other."""
+        if self.stop_reason is None or reason == "lost":
+            self.stop_reason = reason
         self.job.stop()
         if self.stop_callback is not None:
             self.stop_callback()
 
-    def job_heartbeat(self, news: AttemptUpdate) -> JobHeartbeat:
-        """The run as it stands in a heartbeat."""
+    def job_heartbeat(self, update: AttemptUpdate) -> JobHeartbeat:
+        """Return the entry of this attempt for a heartbeat, with the given update."""
         return JobHeartbeat(
             id=self.id,
             fence=self.fence,
-            progress=news.progress,
-            log=news.log or None,
-            log_offset=news.offset if news.log else None,
+            progress=update.progress,
+            log=update.log or None,
+            log_offset=update.offset if update.log else None,
         )

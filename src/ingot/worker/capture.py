@@ -1,4 +1,4 @@
-"""What a handler prints and logs goes to the log of its job, and to nobody else's."""
+"""Redirects what handlers print and log to the logs of their jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _current_job: ContextVar[WorkerJob | None] = ContextVar("ingot_job", default=Non
 
 
 class _Tee:
-    """A stream that writes for the job at hand to its log, and otherwise, or with `echo` also, where it always did."""
+    """A text stream that writes to the log of the current job.
+
+    Without a current job it writes to the original stream; with `echo` it writes to both.
+    """
 
     def __init__(self, stream: IO[str], *, echo: bool) -> None:
         self._stream = stream
@@ -43,7 +46,7 @@ class _Tee:
 
 
 class _BinaryTee:
-    """The same for bytes, which need not be text."""
+    """The binary buffer of a `_Tee`. Bytes that are not UTF-8 are replaced."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -60,21 +63,21 @@ class _BinaryTee:
 
 
 class _JobLogHandler(logging.Handler):
-    """Log records of the job at hand."""
+    """Writes log records to the log of the current job."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record to the log of its job."""
+        """Write a record to the log of the current job."""
         if (job := _current_job.get()) is None:
             return
         try:
             job.log(self.format(record))
-        except Exception:  # As with any other log: one line that cannot be made costs nobody their work.
+        except Exception:  # As in every logging handler, a record that cannot be formatted must not fail the caller.
             self.handleError(record)
 
 
 @contextmanager
 def capture_job_output(job: WorkerJob) -> Iterator[None]:
-    """What is printed and logged meanwhile, here and in what is called, is the job's."""
+    """Make this the current job of the context, so that output goes to its log."""
     token = _current_job.set(job)
     try:
         yield
@@ -84,7 +87,7 @@ def capture_job_output(job: WorkerJob) -> Iterator[None]:
 
 @contextmanager
 def capture_process_output(*, echo: bool = False) -> Iterator[None]:
-    """Listen to what this process prints and logs."""
+    """Redirect standard output, standard error and logging of this process to the logs of jobs."""
     out, err = sys.stdout, sys.stderr
     records = _JobLogHandler()
     records.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))

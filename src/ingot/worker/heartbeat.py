@@ -1,4 +1,4 @@
-"""The heartbeat: one for all jobs of the worker, from a thread of its own, where no handler can hold it up."""
+"""The heartbeat of a worker: one for all its jobs, sent from its own thread so that no handler can delay it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ingot.worker.attempt import RunningAttempt
 from ingot.worker.job import AttemptUpdate
 from ingot.worker.ports import JobSource
 
-WAIT_SECONDS: Final = 30.0  # Proxies let a request wait for a minute.
-UPDATE_SECONDS: Final = 1.0  # News are told no more often.
-NEW_ATTEMPT_SECONDS: Final = 0.5  # A job that runs for longer is named, so that it is told when it is to stop.
+WAIT_SECONDS: Final = 30.0  # Proxies usually allow a request to wait for a minute.
+UPDATE_SECONDS: Final = 1.0  # Minimum interval between updates.
+NEW_ATTEMPT_SECONDS: Final = 0.5  # An attempt that runs longer is reported, so that it can be asked to stop.
 RETRY_SECONDS: Final = 1.0
 log = structlog.get_logger("ingot.worker")
-HEARTBEAT_LOG_CHARS_MAX: Final = 2 * 1024 * 1024  # In one heartbeat, of all jobs together.
+HEARTBEAT_LOG_CHARS_MAX: Final = 2 * 1024 * 1024  # For all jobs of one heartbeat together.
 ResponseListener = Callable[[Sequence[RunningAttempt], WorkerHeartbeatResponse], None]
 
 
@@ -32,47 +32,50 @@ class HeartbeatStopped(IngotError):
 
     code = "heart_stopped"
     status = 500
-    hint = "Start the worker again, and look at its log for why."
+    hint = "See the worker's log for the reason, and restart the worker."
 
 
 class HeartbeatThread:
-    """Tells the server that the worker lives, what its jobs do and write, and hears which of them are to stop."""
+    """A thread that renews leases, sends progress and logs, and reports which attempts have to stop.
+
+    `response_listener` and `failure_listener` are called in this thread.
+    """
 
     def __init__(
         self,
-        boards: Callable[[], JobSource],
-        runs: Mapping[str, RunningAttempt],
-        heard: ResponseListener,
+        create_job_source: Callable[[], JobSource],
+        attempts: Mapping[str, RunningAttempt],
+        response_listener: ResponseListener,
         *,
         interval_seconds: float,
         types: Sequence[str],
         failure_listener: Callable[[IngotError], None],
     ) -> None:
-        self._create_job_source = boards
-        self._attempts = runs
-        self._response_listener = heard
+        self._create_job_source = create_job_source
+        self._attempts = attempts
+        self._response_listener = response_listener
         self._failure_listener = failure_listener
         self._types = types
         self._wait_seconds = min(WAIT_SECONDS, interval_seconds)
-        self._thread = threading.Thread(target=self._run_thread, name="ingot-heart", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="ingot-heartbeat", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._update_event: asyncio.Event | None = None
         self._stop_event: asyncio.Event | None = None
         self._ready = threading.Event()
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the thread and wait until it runs."""
         self._thread.start()
         self._ready.wait()
 
     def stop(self) -> None:
-        """Beat no more."""
+        """Stop the thread and wait until it has ended."""
         if self._loop is not None and self._stop_event is not None:
             self._loop.call_soon_threadsafe(self._stop_event.set)
         self._thread.join()
 
     def wake(self) -> None:
-        """There is something new to tell. May be called from any thread, and as often as a handler prints."""
+        """Report that an attempt has an update to send. Thread-safe, and cheap enough to call for every print."""
         if self._loop is None or self._update_event is None or self._update_event.is_set() or self._loop.is_closed():
             return
         self._loop.call_soon_threadsafe(self._update_event.set)
@@ -87,74 +90,84 @@ class HeartbeatThread:
     async def _heartbeat_loop(self) -> None:
         self._loop, self._update_event, self._stop_event = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         self._ready.set()
-        board = self._create_job_source()
-        stopping = asyncio.create_task(self._stop_event.wait())
+        job_source = self._create_job_source()
+        stop_task = asyncio.create_task(self._stop_event.wait())
         try:
             while not self._stop_event.is_set():
-                beating = asyncio.create_task(self._heartbeat_or_register(board))
-                await asyncio.wait({beating, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                if not beating.done():
-                    beating.cancel()
-                await asyncio.wait({beating})
-                if not beating.cancelled() and (error := beating.exception()) is not None:
+                heartbeat_task = asyncio.create_task(self._heartbeat_or_register(job_source))
+                await asyncio.wait({heartbeat_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+                if not heartbeat_task.done():
+                    heartbeat_task.cancel()
+                await asyncio.wait({heartbeat_task})
+                if not heartbeat_task.cancelled() and (error := heartbeat_task.exception()) is not None:
                     log.warning("heartbeat_failed", error=str(error))
                     if isinstance(error, IngotError):
                         self._failure_listener(error)
-                    await asyncio.wait({stopping}, timeout=RETRY_SECONDS)
+                    await asyncio.wait({stop_task}, timeout=RETRY_SECONDS)
         finally:
-            stopping.cancel()
-            await board.close()
+            stop_task.cancel()
+            await job_source.close()
 
-    async def _heartbeat_or_register(self, board: JobSource) -> None:
-        """Tell what is new, or else wait for something to hear, unless there is news meanwhile, or jobs to name."""
+    async def _heartbeat_or_register(self, job_source: JobSource) -> None:
         try:
-            await self._send_heartbeat(board)
-        except WorkerNotFound:  # Somebody removed it, and gave back what it held.
-            await board.register(self._types)
+            await self._send_heartbeat(job_source)
+        except WorkerNotFound:  # The registration was removed, and the jobs of the worker were released.
+            await job_source.register(self._types)
 
-    async def _send_heartbeat(self, board: JobSource) -> None:
+    async def _send_heartbeat(self, job_source: JobSource) -> None:
+        """Send pending updates, or else a heartbeat that waits until the server has something to report.
+
+        The waiting heartbeat is canceled when there is an update to send or a new attempt to report.
+        """
         assert self._update_event is not None
-        if await send_updates(board, self._attempts, self._response_listener):
+        if await send_updates(job_source, self._attempts, self._response_listener):
             await asyncio.sleep(UPDATE_SECONDS)
             return
         self._update_event.clear()
-        runs = list(self._attempts.values())
-        held, named = [run.job_heartbeat(told) for run, told in _pending_updates(runs).items()], set(runs)
-        waiting = asyncio.ensure_future(board.heartbeat(held, wait_seconds=self._wait_seconds))
-        news = asyncio.create_task(self._update_event.wait())
-        unnamed: set[RunningAttempt] = set()
-        while not (waiting.done() or news.done()):
-            await asyncio.wait({waiting, news}, timeout=NEW_ATTEMPT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            # Not those that wait to be settled: renewing them stands in the way of that.
-            before, unnamed = unnamed, {run for run in list(self._attempts.values()) if not run.is_finished} - named
-            if before & unnamed:
+        attempts = list(self._attempts.values())
+        reported = set(attempts)
+        job_heartbeats = [attempt.job_heartbeat(update) for attempt, update in _pending_updates(attempts).items()]
+        waiting = asyncio.ensure_future(job_source.heartbeat(job_heartbeats, wait_seconds=self._wait_seconds))
+        update_task = asyncio.create_task(self._update_event.wait())
+        unreported: set[RunningAttempt] = set()
+        while not (waiting.done() or update_task.done()):
+            await asyncio.wait({waiting, update_task}, timeout=NEW_ATTEMPT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            previous = unreported
+            # Finished attempts are left out, because renewing their leases would delay their settlement.
+            unreported = {attempt for attempt in list(self._attempts.values()) if not attempt.is_finished} - reported
+            if previous & unreported:
                 break
-        news.cancel()
+        update_task.cancel()
         if waiting.done():
-            answer = waiting.result()
-            self._response_listener(runs, answer)
-            if any(told.lost for told in answer.jobs):  # Mostly settled meanwhile: of short jobs there always is one.
+            response = waiting.result()
+            self._response_listener(attempts, response)
+            # Attempts that were settled during the wait count as lost and end it at once. With short jobs this happens
+            # all the time, so limit the rate.
+            if any(lease_status.lost for lease_status in response.jobs):
                 await asyncio.sleep(UPDATE_SECONDS)
         else:
             waiting.cancel()
             await asyncio.wait({waiting})
 
 
-async def send_updates(board: JobSource, runs: Mapping[str, RunningAttempt], heard: ResponseListener) -> bool:
-    """Tell what is new of these runs, if anything is; whether there was."""
-    news = _pending_updates(list(runs.values()))
-    if not any(news.values()):
+async def send_updates(
+    job_source: JobSource, attempts: Mapping[str, RunningAttempt], response_listener: ResponseListener
+) -> bool:
+    """Send a heartbeat with the pending updates of these attempts. Return whether there were any."""
+    updates = _pending_updates(list(attempts.values()))
+    if not any(updates.values()):
         return False
-    heard(list(news), await board.heartbeat([run.job_heartbeat(told) for run, told in news.items()], wait_seconds=0))
-    for run, told in news.items():
-        run.job.mark_sent(told)
+    job_heartbeats = [attempt.job_heartbeat(update) for attempt, update in updates.items()]
+    response_listener(list(updates), await job_source.heartbeat(job_heartbeats, wait_seconds=0))
+    for attempt, update in updates.items():
+        attempt.job.mark_sent(update)
     return True
 
 
-def _pending_updates(runs: Sequence[RunningAttempt]) -> dict[RunningAttempt, AttemptUpdate]:
-    """What is new of each, with as much of their logs as one heartbeat takes."""
-    news, left = {}, HEARTBEAT_LOG_CHARS_MAX
-    for run in runs:
-        news[run] = run.job.pending_update(min(left, LOG_CHARS_MAX))
-        left -= len(news[run].log)
-    return news
+def _pending_updates(attempts: Sequence[RunningAttempt]) -> dict[RunningAttempt, AttemptUpdate]:
+    """Return the update of each attempt, with as much of the logs as one heartbeat can hold."""
+    updates, chars_left = {}, HEARTBEAT_LOG_CHARS_MAX
+    for attempt in attempts:
+        updates[attempt] = attempt.job.pending_update(min(chars_left, LOG_CHARS_MAX))
+        chars_left -= len(updates[attempt].log)
+    return updates

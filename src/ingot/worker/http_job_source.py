@@ -1,4 +1,4 @@
-"""Work over HTTP."""
+"""The job source and the file client of a worker that uses a server over HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ingot.worker.ports import ClaimedJob, ReportedOutcome
 from ingot.worker.sync_http_transport import SyncKeepAliveTransport
 
 RETRY_POLICY: Final = RetryPolicy(retry_seconds=10.0)
-COMPLETE_SECONDS: Final = 60.0  # Longer than usual: the bytes of an upload are read back.
+COMPLETE_SECONDS: Final = 60.0  # Longer than other requests, because the server verifies the bytes of the upload.
 
 
 class _ClaimTimeout(msgspec.Struct, frozen=True):
@@ -38,20 +38,19 @@ class _RawClaimResponse(msgspec.Struct, frozen=True):
 
 
 class HttpJobSource:
-    """A server as a worker sees it."""
+    """Claims and settles jobs over HTTP. See `JobSource`."""
 
-    def __init__(self, place: ServerAddress, worker_id: str) -> None:
-        self._address = place
-        self._http = AsyncHttp(place, RETRY_POLICY, transport=AsyncKeepAliveTransport())
+    def __init__(self, address: ServerAddress, worker_id: str) -> None:
+        self._address = address
+        self._http = AsyncHttp(address, RETRY_POLICY, transport=AsyncKeepAliveTransport())
         self._worker_id = worker_id
         self._worker_path = f"/workers/{quote(worker_id, safe='')}"
 
     async def register(self, types: Sequence[str]) -> float:
-        """See `Board`."""
+        """See `JobSource`."""
         body = {"id": self._worker_id, "types": types, "hostname": socket.gethostname(), "version": version("ingot")}
-        http = AsyncHttp(
-            self._address, RetryPolicy(retry_seconds=0)
-        )  # Who starts wants to know at once why nothing happens.
+        # Do not retry here: the caller reports each failure when the worker starts, and retries itself.
+        http = AsyncHttp(self._address, RetryPolicy(retry_seconds=0))
         try:
             return (
                 await http.request("POST", "/workers", RegisterWorkerResponse, body=body, idempotent=True)
@@ -60,7 +59,7 @@ class HttpJobSource:
             await http.close()
 
     async def claim(self, type: str, *, limit: int, wait_seconds: float) -> list[ClaimedJob]:
-        """See `Board`."""
+        """See `JobSource`."""
         body = {
             "worker_id": self._worker_id,
             "types": [type],
@@ -69,71 +68,76 @@ class HttpJobSource:
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
-        found = await self._http.request("POST", "/jobs/claim", bytes, body=body, wait_seconds=wait_seconds)
+        response_body = await self._http.request("POST", "/jobs/claim", bytes, body=body, wait_seconds=wait_seconds)
         try:
             return (
-                [_decode_claimed_job(text) for text in msgspec.json.decode(found, type=_RawClaimResponse).jobs]
-                if found
+                [
+                    _decode_claimed_job(raw_job)
+                    for raw_job in msgspec.json.decode(response_body, type=_RawClaimResponse).jobs
+                ]
+                if response_body
                 else []
             )
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise invalid_response_error(found, error) from None
+            raise invalid_response_error(response_body, error) from None
 
-    async def heartbeat(self, held: Sequence[JobHeartbeat], *, wait_seconds: float) -> WorkerHeartbeatResponse:
-        """See `Board`."""
-        body = WorkerHeartbeatRequest(jobs=tuple(held), wait_seconds=wait_seconds)
+    async def heartbeat(self, heartbeats: Sequence[JobHeartbeat], *, wait_seconds: float) -> WorkerHeartbeatResponse:
+        """See `JobSource`."""
+        body = WorkerHeartbeatRequest(jobs=tuple(heartbeats), wait_seconds=wait_seconds)
         path = f"{self._worker_path}/heartbeat"
         return await self._http.request(
             "POST", path, WorkerHeartbeatResponse, body=body, idempotent=True, wait_seconds=wait_seconds
         )
 
-    async def settle(self, endings: Sequence[ReportedOutcome]) -> list[SettleResult]:
-        """See `Board`."""
-        body = {"jobs": endings}
+    async def settle(self, outcomes: Sequence[ReportedOutcome]) -> list[SettleResult]:
+        """See `JobSource`."""
+        body = {"jobs": outcomes}
         return (await self._http.request("POST", "/jobs/settle", SettleResponse, body=body, idempotent=True)).jobs
 
     async def drain(self) -> None:
-        """See `Board`."""
+        """See `JobSource`."""
         await self._http.request("POST", f"{self._worker_path}/drain", bytes, idempotent=True)
 
     async def leave(self) -> None:
-        """See `Board`."""
+        """See `JobSource`."""
         await self._http.request("DELETE", self._worker_path, bytes, idempotent=True)
 
     async def close(self) -> None:
-        """See `Board`."""
+        """See `JobSource`."""
         await self._http.close()
 
 
 class HttpFileClient:
-    """A server that tells attempts where the bytes of their files are read and written. From any thread."""
+    """Sends the file requests of attempts to a server. Thread-safe."""
 
-    def __init__(self, place: ServerAddress) -> None:
-        self._address = place
+    def __init__(self, address: ServerAddress) -> None:
+        self._address = address
         self._lock = Lock()
         self._http: SyncHttp | None = None
 
     def post(self, job_id: str, path: str, body: object) -> bytes:
-        """POST something about a file of a job, and answer what the server says.
+        """Send a POST request about the files of a job and return the response body.
 
-        Every such call may be made again: of the same upload twice one is swept. Raises the error that the server
-        tells of, or `ServerUnreachable`.
+        These requests are safe to repeat: if an upload is begun twice, the server removes one of the two. Raises the
+        error that the server reports, or `ServerUnreachable`.
         """
         with self._lock:
             if self._http is None:
                 self._http = SyncHttp(self._address, RETRY_POLICY, transport=SyncKeepAliveTransport())
-        whole = f"{url_path('jobs', job_id)}/{path}"
-        return self._http.request("POST", whole, bytes, body=body, idempotent=True, wait_seconds=COMPLETE_SECONDS)
+        request_path = f"{url_path('jobs', job_id)}/{path}"
+        return self._http.request(
+            "POST", request_path, bytes, body=body, idempotent=True, wait_seconds=COMPLETE_SECONDS
+        )
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         with self._lock:
             if self._http is not None:
                 self._http.close()
 
 
-def _decode_claimed_job(text: msgspec.Raw) -> ClaimedJob:
+def _decode_claimed_job(raw_job: msgspec.Raw) -> ClaimedJob:
     return ClaimedJob(
-        job=msgspec.json.decode(text, type=Job),
-        timeout_seconds=msgspec.json.decode(text, type=_ClaimTimeout).timeout_seconds,
+        job=msgspec.json.decode(raw_job, type=Job),
+        timeout_seconds=msgspec.json.decode(raw_job, type=_ClaimTimeout).timeout_seconds,
     )

@@ -1,4 +1,4 @@
-"""A job in the hands of its handler."""
+"""The job object that a handler receives."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from ingot.worker.workdir import WorkdirRoot, remove_workdir
 if TYPE_CHECKING:
     from ingot.worker.http_job_source import HttpFileClient
 
-UNSENT_LOG_CHARS_MAX: Final = 256 * 1024  # Between two heartbeats; of a flood the end is kept.
+UNSENT_LOG_CHARS_MAX: Final = 256 * 1024  # Per heartbeat. When a handler writes more, the oldest text is dropped.
 LOG_DROP_CHARS_MIN: Final = 32 * 1024
 
 
 class NoRetry(Exception):
-    """Raised by a handler: the job failed, and trying again would not help."""
+    """Raised by a handler to fail the job without a retry."""
 
 
 class SnoozeSignal(Exception):
-    """Raised by `WorkerJob.snooze`: not now."""
+    """Raised by `WorkerJob.snooze` to end the attempt and run the job again after a delay."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"for {seconds:g} seconds")
@@ -43,92 +43,94 @@ class SnoozeSignal(Exception):
 
 
 class Stopped(Exception):
-    """Raised by `WorkerJob.check`: the job is to stop."""
+    """Raised by `WorkerJob.check` when the job has to stop."""
 
 
 class WorkerJob:
-    """What a handler sees of its job, and what it says of it. Its methods may be called from any thread."""
+    """The job that a handler works on: its data, files, progress and log. Thread-safe."""
 
     def __init__(
         self,
         data: Job,
-        tell: Callable[[], None] = lambda: None,
+        notify: Callable[[], None] = lambda: None,
         *,
         file_client: HttpFileClient | None = None,
         workdir_root: WorkdirRoot | None = None,
     ) -> None:
         self.data = data
         self._workdir_root = workdir_root
-        self.file_client = AttemptFileClient(file_client, data, self.stop)  # Where it asks for files.
-        self._workdir: Path | None = None  # Made by the first file, as the rest is: most jobs have none.
-        self._files: AttemptFiles | None = None
-        self.log_spool: LogSpool | None = None  # Made by the first word.
-        self._notify = tell  # That there is news.
+        self.file_client = AttemptFileClient(file_client, data, self.stop)
+        self._notify = notify  # Called when there is an update to send.
         self._lock = threading.Lock()
         self._stopped = False
-        self.has_seen_stop = False  # The handler looked, and knows that it is to stop.
-        self._stop_event: threading.Event | None = None  # Made for those who wait: few do, and there are many jobs.
+        self.has_seen_stop = False  # The handler has checked, and knows that it has to stop.
         self._progress: Progress | None = None
-        self._unsent_parts: deque[str] = deque()  # What was written and not sent yet.
+        self._unsent_parts: deque[str] = deque()  # Log text that was not sent yet.
         self._unsent_chars = 0
-        self._sent_chars = 0  # Characters of the log that the server has.
+        self._sent_chars = 0  # Length of the log that the server has.
         self._dropped_chars = 0
+        # Created on first use, because most jobs need none of them.
+        self._workdir: Path | None = None
+        self._files: AttemptFiles | None = None
+        self.log_spool: LogSpool | None = None
+        self._stop_event: threading.Event | None = None
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The ID of the job."""
         return self.data.id
 
     @property
     def type(self) -> str:
-        """Its type."""
+        """The type of the job."""
         return self.data.type
 
     @property
     def payload(self) -> Any:
-        """What it was given. One over 64 KiB, which travels as a blob, was fetched before the handler began."""
+        """The payload. A large one, which is stored as a blob, was downloaded before the handler started."""
         return self.data.read("payload")
 
     @property
     def inputs(self) -> list[str]:
-        """The names of its input files."""
+        """The names of the input files, sorted."""
         return sorted(self.data.inputs)
 
     def download(self, name: str | None = None) -> Path:
-        """Fetch an input file, the only one unless told, and answer where it is. It is removed when the attempt ends.
+        """Download an input file and return its path. The name can be omitted if there is only one input.
 
-        Not for the event loop: an async handler awaits `asyncio.to_thread(job.download)`. Raises `FileNotFound`,
-        `LeaseLost`, `Stopped` when the job is to stop meanwhile, and `DownloadDamaged`.
+        The file is removed when the attempt ends. This method blocks: in an async handler, use
+        `await asyncio.to_thread(job.download)`. Raises `FileNotFound`, `LeaseLost`, `DownloadDamaged`, and `Stopped`
+        if the job has to stop meanwhile.
         """
         return self.files.download(name)
 
     def upload(self, source: FileContent, name: str, content_type: str | None = None) -> UploadedOutput:
-        """Store a `Path`, bytes or a text as the output of this name; what it answers can be the result.
+        """Store a `Path`, bytes, a string or an open binary file as an output. A handler can return the returned value.
 
-        It is seen when the attempt has succeeded, and never otherwise; of two with one name the later. Not for the
-        event loop: an async handler awaits `asyncio.to_thread(job.upload, …)`. Raises `LeaseLost`, `QuotaExceeded`,
-        `Stopped` when the job is to stop meanwhile, and `InvalidInput`.
+        Clients see the output when the attempt has succeeded; a later output with the same name replaces it. This
+        method blocks: in an async handler, use `await asyncio.to_thread(job.upload, …)`. Raises `LeaseLost`,
+        `QuotaExceeded`, `InvalidInput`, and `Stopped` if the job has to stop meanwhile.
         """
         return self.files.upload(source, name, content_type)
 
     def save(self, source: FileContent, name: str = CHECKPOINT_NAME_DEFAULT) -> None:
-        """Keep a `Path`, bytes or a text for later attempts of this job, in place of what was saved under this name.
+        """Save a checkpoint for later attempts of this job, replacing an earlier one with this name.
 
-        It is durable when this returns, and goes when an attempt has succeeded. Not for the event loop, and it raises,
-        as `upload`.
+        The checkpoint is durable when this method returns, and is deleted when an attempt succeeds. This method blocks
+        and raises like `upload`.
         """
         self.files.save(source, name)
 
     def saved(self, name: str = CHECKPOINT_NAME_DEFAULT) -> bytes | None:
-        """What this attempt or an earlier one of the job saved last under this name; `None` when nothing was.
+        """Return the checkpoint that this or an earlier attempt saved last under this name, or `None`.
 
-        Not for the event loop, and it raises, as `download`.
+        This method blocks and raises like `download`.
         """
         return self.files.saved(name)
 
     @property
     def metadata(self) -> Any:
-        """What else was said of it."""
+        """The metadata of the job."""
         return self.data.read("metadata")
 
     @property
@@ -138,47 +140,48 @@ class WorkerJob:
 
     @property
     def canceled(self) -> bool:
-        """Whether it is to stop: somebody canceled it, it took too long, or it is somebody else's by now."""
+        """Whether the handler has to stop: the job was canceled, timed out or lost, or the worker shuts down."""
         if self._stopped:
             self.has_seen_stop = True
         return self._stopped
 
     def check(self) -> None:
-        """Raises `Stopped` when the job is to stop: call it between the steps of long work."""
+        """Raise `Stopped` if the job has to stop. Call this between the steps of long work."""
         if self.canceled:
             raise Stopped
 
     def wait(self, timeout: Duration) -> bool:
-        """Sleep, but no longer than until the job is to stop; whether it is."""
+        """Sleep until the timeout, or until the job has to stop. Return whether it has to stop."""
         seconds = to_seconds(timeout)
         with self._lock:
-            stop = self._stop_event = self._stop_event or threading.Event()
+            stop_event = self._stop_event = self._stop_event or threading.Event()
             if self._stopped:
-                stop.set()
-        stop.wait(seconds)
+                stop_event.set()
+        stop_event.wait(seconds)
         return self.canceled
 
     def progress(self, percent: float, stage: str = "") -> None:
-        """Tell how far it is."""
-        known = Progress(percent=min(100.0, max(0.0, float(percent))), stage=sanitize_text(stage)[:STAGE_CHARS_MAX])
+        """Report the progress in percent and the current stage."""
+        progress = Progress(percent=min(100.0, max(0.0, float(percent))), stage=sanitize_text(stage)[:STAGE_CHARS_MAX])
         with self._lock:
-            self._progress = known
+            self._progress = progress
         self._notify()
 
     def log(self, text: object, *, end: str = "\n") -> None:
-        """Write to the log of this attempt; what is printed goes there too."""
-        written = sanitize_text(f"{text}{end}")
+        """Write to the log of this attempt. Printed text goes there too."""
+        output = sanitize_text(f"{text}{end}")
         with self._lock:
-            whole = self.log_spool = self.log_spool or LogSpool()
-            whole.write(written)
-            self._unsent_parts.append(written)
-            self._unsent_chars += len(written)
-            if (over := self._unsent_chars - UNSENT_LOG_CHARS_MAX) > 0:
-                self._drop_oldest(max(over, LOG_DROP_CHARS_MIN))
+            spool = self.log_spool = self.log_spool or LogSpool()
+            spool.write(output)
+            self._unsent_parts.append(output)
+            self._unsent_chars += len(output)
+            if (excess := self._unsent_chars - UNSENT_LOG_CHARS_MAX) > 0:
+                # Drop a large piece, so that a handler that writes a lot does not cause a copy for every write.
+                self._drop_oldest(max(excess, LOG_DROP_CHARS_MIN))
         self._notify()
 
     def _drop_oldest(self, chars: int) -> None:
-        """Drop so much from the beginning: a good deal at once, so that a flood is not copied with every word."""
+        """Drop this many characters of the oldest unsent log text."""
         while chars > 0 and self._unsent_parts:
             first = self._unsent_parts.popleft()
             if len(first) > chars:
@@ -189,16 +192,16 @@ class WorkerJob:
             self._dropped_chars += cut
 
     def snooze(self, delay: Duration) -> NoReturn:
-        """Not now: try again after the delay. Counts against nothing."""
+        """End this attempt and run the job again after the delay. This counts neither as a failure nor as a crash."""
         seconds = to_seconds(delay)
         checks.delay(seconds)
         raise SnoozeSignal(seconds)
 
-    # -- for those who run it -------------------------------------------------------------------------------
+    # -- for the worker, not for handlers -------------------------------------------------------------------
 
     @property
     def files(self) -> AttemptFiles:
-        """What moves its files."""
+        """Transfers the files of this attempt."""
         with self._lock:
             if self._files is None:
                 self._files = AttemptFiles(self.data, self.file_client.send, self.workdir, self.check)
@@ -206,11 +209,11 @@ class WorkerJob:
 
     @property
     def outputs(self) -> list[str]:
-        """The names of the outputs that are there."""
+        """The names of the stored outputs."""
         return self.file_client.outputs
 
     def workdir(self) -> Path:
-        """A folder of its own, as long as the attempt lasts."""
+        """Return the working folder, which exists until the attempt ends."""
         with self._lock:
             if self._workdir is None:
                 self._workdir_root = self._workdir_root or WorkdirRoot()
@@ -218,7 +221,7 @@ class WorkerJob:
             return self._workdir
 
     def fetch_payload(self) -> None:
-        """Have the payload here, where it travels as a blob. Raises `NoRetry` for one that is none."""
+        """Download a payload that is stored as a blob. Raises `NoRetry` if it is not valid JSON."""
         assert self.data.payload_blob is not None
         try:
             text = self.files.read_payload(self.data.payload_blob)
@@ -229,15 +232,15 @@ class WorkerJob:
 
     @property
     def has_long_log(self) -> bool:
-        """Whether it wrote more than the server keeps otherwise."""
+        """Whether the log is longer than what the server keeps, so that it has to be uploaded."""
         return self.log_spool is not None and self.log_spool.is_long
 
     def upload_log(self, seconds: float) -> None:
-        """Send all that was written. Raises `Stopped` when that takes longer."""
-        until = time.monotonic() + seconds
+        """Upload the whole log. Raises `Stopped` if that takes longer than this."""
+        deadline = time.monotonic() + seconds
 
         def check() -> None:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise Stopped
 
         if self.log_spool is not None and (log := self.log_spool.open()) is not None:
@@ -246,11 +249,11 @@ class WorkerJob:
 
     @property
     def needs_cleanup(self) -> bool:
-        """Whether there is something to forget."""
+        """Whether `close` has something to remove."""
         return self.log_spool is not None or self._files is not None or self._workdir is not None
 
     def close(self) -> None:
-        """Forget what was kept here for this attempt."""
+        """Remove the log, the connections and the working folder of this attempt."""
         if self.log_spool is not None:
             self.log_spool.close()
         if self._files is not None:
@@ -259,7 +262,7 @@ class WorkerJob:
             remove_workdir(self._workdir)
 
     def stop(self) -> None:
-        """Tell the handler to stop."""
+        """Ask the handler to stop."""
         with self._lock:
             self._stopped = True
             if self._stop_event is not None:
@@ -267,29 +270,29 @@ class WorkerJob:
 
     @property
     def has_update(self) -> bool:
-        """Whether there is something to be told of it."""
+        """Whether there is progress or log text to send."""
         return bool(self._unsent_parts) or self._progress is not None
 
     def pending_update(self, chars_max: int = LOG_CHARS_MAX) -> AttemptUpdate:
-        """What is to be told of it, with so much of its log; the same until it was."""
+        """Return unsent progress and at most `chars_max` of the unsent log. Call `mark_sent` after sending it."""
         with self._lock:
             if self._dropped_chars:
-                self._unsent_parts.appendleft(f"[{self._dropped_chars} characters are left out]\n")
+                self._unsent_parts.appendleft(f"[{self._dropped_chars} characters omitted]\n")
                 self._dropped_chars = 0
             return AttemptUpdate(progress=self._progress, log=self._unsent_log()[:chars_max], offset=self._sent_chars)
 
-    def mark_sent(self, news: AttemptUpdate) -> None:
-        """This was told, maybe by two at once: it counts once."""
+    def mark_sent(self, update: AttemptUpdate) -> None:
+        """Record that an update was sent. If two threads sent the same update, the second call has no effect."""
         with self._lock:
-            if news.progress is self._progress:
+            if update.progress is self._progress:
                 self._progress = None
-            if news.log and news.offset == self._sent_chars:
-                self._sent_chars += len(news.log)
-                left = self._unsent_log()[len(news.log) :]
-                self._unsent_parts, self._unsent_chars = deque([left] if left else []), len(left)
+            if update.log and update.offset == self._sent_chars:
+                self._sent_chars += len(update.log)
+                unsent = self._unsent_log()[len(update.log) :]
+                self._unsent_parts, self._unsent_chars = deque([unsent] if unsent else []), len(unsent)
 
     def _unsent_log(self) -> str:
-        """What was written, as one text."""
+        """Join the unsent log text."""
         if len(self._unsent_parts) != 1:
             text = "".join(self._unsent_parts)
             self._unsent_parts, self._unsent_chars = deque([text] if text else []), len(text)
@@ -298,12 +301,12 @@ class WorkerJob:
 
 
 def sanitize_text(text: object) -> str:
-    """A text without what cannot be sent or kept, such as a part of a file name that is no UTF-8."""
+    """Replace characters that cannot be sent or stored: NUL and surrogates, as from file names that are not UTF-8."""
     return str(text).replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
 class AttemptUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new of a job: how far it is, and what it wrote behind the characters that the server has."""
+    """Unsent progress and log text of an attempt. `offset` is the length of the log that was sent before."""
 
     progress: Progress | None
     log: str

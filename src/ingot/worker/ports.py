@@ -1,4 +1,4 @@
-"""Where a worker gets its work, and tells how it goes."""
+"""The interface between a worker and the source of its jobs."""
 
 from __future__ import annotations
 
@@ -15,32 +15,37 @@ ReportedOutcome = AttemptSucceeded | AttemptFailed | AttemptSnoozed | AttemptRel
 
 
 class ClaimedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that is the worker's now, and how long it may take."""
+    """A job that the worker has claimed, and the timeout of its type."""
 
     job: Job
     timeout_seconds: float
 
 
 class JobSource(Protocol):
-    """The server, over HTTP, or the database itself. Every call may be made again when its answer was lost."""
+    """A server over HTTP, or a database. Every call is safe to repeat if its response was lost."""
 
     def register(self, types: Sequence[str]) -> Awaitable[float]:
-        """The worker is there, and can do this; answers how often it is to be heard of at least, in seconds."""
+        """Register the worker with the job types it handles. Return the maximum heartbeat interval in seconds."""
 
     def claim(self, type: str, *, limit: int, wait_seconds: float) -> Awaitable[list[ClaimedJob]]:
-        """Get up to so many jobs of a type; with none there, wait for some."""
+        """Claim up to `limit` jobs of a type. If none is ready, wait for one up to `wait_seconds`."""
 
-    def heartbeat(self, held: Sequence[JobHeartbeat], *, wait_seconds: float) -> Awaitable[WorkerHeartbeatResponse]:
-        """The worker is at work on these jobs and on no others; answered early when there is something to tell."""
+    def heartbeat(
+        self, heartbeats: Sequence[JobHeartbeat], *, wait_seconds: float
+    ) -> Awaitable[WorkerHeartbeatResponse]:
+        """Renew the leases of all jobs that the worker runs. Jobs that are not listed may be released.
 
-    def settle(self, endings: Sequence[ReportedOutcome]) -> Awaitable[list[SettleResult]]:
-        """Tell how attempts ended; an answer for each."""
+        Returns after `wait_seconds`, or earlier if a job has to stop or the worker has to drain.
+        """
+
+    def settle(self, outcomes: Sequence[ReportedOutcome]) -> Awaitable[list[SettleResult]]:
+        """Record the outcomes of attempts. Return one result for each, in the same order."""
 
     def drain(self) -> Awaitable[None]:
-        """The worker takes no more: claims that wait are answered now, with nothing."""
+        """Stop claiming: waiting claims return at once without jobs."""
 
     def leave(self) -> Awaitable[None]:
-        """The worker goes: what it still holds is given back."""
+        """Unregister the worker. Jobs that it still holds are released."""
 
     def close(self) -> Awaitable[None]:
-        """Let go of connections."""
+        """Close connections."""

@@ -1,4 +1,4 @@
-"""Work straight from PostgreSQL, without a server in between."""
+"""The job source of a worker that connects to PostgreSQL directly, without a server."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from ingot.wire.workers import JobHeartbeat, JobLeaseStatus, WorkerHeartbeatResp
 from ingot.worker.ports import ClaimedJob, ReportedOutcome
 
 POLL_SECONDS: Final = 1.0
-POLL_SECONDS_MIN: Final = 0.02  # However often we are told that there may be work.
+POLL_SECONDS_MIN: Final = 0.02  # Minimum interval between polls, however many notifications arrive.
 HEARTBEATS_PER_LEASE: Final = 3
 CONNECTIONS_MAX: Final = 4
 EMPTY_RESULTS: Final = (b"", b"null")
 
-StopNotice = tuple[str, int, bool]  # A job, its fence, and whether it is lost; otherwise it is to stop.
+StopNotice = tuple[str, int, bool]  # A job ID, its fence, and whether the lease is lost (else the job was canceled).
 
 
 class WorkerLogin(NoRepr, frozen=True, kw_only=True):
-    """The database, the instance of the role that comes to it, and for how long what it claims is good."""
+    """How a worker connects: the database URL, its instance name, and the duration of its leases."""
 
     url: str
     instance: str
@@ -43,10 +43,10 @@ class WorkerLogin(NoRepr, frozen=True, kw_only=True):
 
 
 class PostgresJobSource:
-    """A database as a worker sees it."""
+    """Claims and settles jobs in a database. See `JobSource`."""
 
-    def __init__(self, entrance: WorkerLogin) -> None:
-        self._login = entrance
+    def __init__(self, login: WorkerLogin) -> None:
+        self._login = login
         self._connection: WorkerDatabase | None = None
         self._connect_lock = asyncio.Lock()
         self._reported_notices: frozenset[StopNotice] = frozenset()
@@ -57,12 +57,12 @@ class PostgresJobSource:
         self._poll_task: asyncio.Task[None] | None = None
 
     async def register(self, types: Sequence[str]) -> float:
-        """See `Board`."""
+        """See `JobSource`."""
         await (await self._connect()).register(types, version=version("ingot"))
         return self._login.lease_seconds / HEARTBEATS_PER_LEASE
 
     async def claim(self, type: str, *, limit: int, wait_seconds: float) -> list[ClaimedJob]:
-        """See `Board`."""
+        """See `JobSource`."""
         database = await self._connect()
         deadline = asyncio.get_running_loop().time() + wait_seconds
         ready = asyncio.Event()
@@ -73,49 +73,49 @@ class PostgresJobSource:
                 return [ClaimedJob(job=claim.job, timeout_seconds=claim.timeout_seconds) for claim in claims]
         return []
 
-    async def heartbeat(self, held: Sequence[JobHeartbeat], *, wait_seconds: float) -> WorkerHeartbeatResponse:
-        """See `Board`. What was told before is no news."""
+    async def heartbeat(self, heartbeats: Sequence[JobHeartbeat], *, wait_seconds: float) -> WorkerHeartbeatResponse:
+        """See `JobSource`. A stop request that was returned before does not end the wait again."""
         database = await self._connect()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
-        beats = [_lease_renewal(job) for job in held]
-        await database.append_logs([_log_entry(job) for job in held if job.log])
-        heard = await database.heartbeat(beats)
-        while not self._has_changed(heard) and (left := deadline - loop.time()) > 0:
+        renewals = [_lease_renewal(job) for job in heartbeats]
+        await database.append_logs([_log_entry(job) for job in heartbeats if job.log])
+        status = await database.heartbeat(renewals)
+        while not self._has_changed(status) and (left := deadline - loop.time()) > 0:
             await asyncio.sleep(min(POLL_SECONDS, left))
-            heard = await database.read_status(beats)
-        self._reported_notices, self._reported_drain = _stop_notices(heard), heard.drain
-        return WorkerHeartbeatResponse(jobs=[JobLeaseStatus.of(one) for one in heard.jobs], drain=heard.drain)
+            status = await database.read_status(renewals)
+        self._reported_notices, self._reported_drain = _stop_notices(status), status.drain
+        return WorkerHeartbeatResponse(jobs=[JobLeaseStatus.of(job) for job in status.jobs], drain=status.drain)
 
-    async def settle(self, endings: Sequence[ReportedOutcome]) -> list[SettleResult]:
-        """See `Board`."""
-        rows = await (await self._connect()).settle([_settle_row(ending) for ending in endings])
-        answers = []
-        for number, ending in enumerate(endings):
-            row = rows.get(number) or LeaseLost("the attempt is ours no more")
+    async def settle(self, outcomes: Sequence[ReportedOutcome]) -> list[SettleResult]:
+        """See `JobSource`."""
+        rows = await (await self._connect()).settle([_settle_row(outcome) for outcome in outcomes])
+        results = []
+        for number, outcome in enumerate(outcomes):
+            row = rows.get(number) or LeaseLost("the attempt has lost its job")
             if isinstance(row, IngotError):
-                answers.append(SettleResult(id=ending.id, code=row.code, detail=row.detail))
+                results.append(SettleResult(id=outcome.id, code=row.code, detail=row.detail))
                 continue
             _, status, attempts, run_at = row
-            again_at = None if run_at is None else to_datetime(run_at)
-            known, queued = STATUSES[status], status == JobStatus.QUEUED
-            answers.append(
-                SettleResult(id=ending.id, status=known, attempts=attempts, will_retry=queued, run_at=again_at)
+            next_run_at = None if run_at is None else to_datetime(run_at)
+            new_status, queued = STATUSES[status], status == JobStatus.QUEUED
+            results.append(
+                SettleResult(id=outcome.id, status=new_status, attempts=attempts, will_retry=queued, run_at=next_run_at)
             )
-        return answers
+        return results
 
     async def drain(self) -> None:
-        """See `Board`."""
+        """See `JobSource`."""
         self._draining = True
         for ready in self._ready_events.values():
             ready.set()
 
     async def leave(self) -> None:
-        """See `Board`."""
+        """See `JobSource`."""
         await (await self._connect()).unregister()
 
     async def close(self) -> None:
-        """See `Board`."""
+        """See `JobSource`."""
         if self._poll_task is not None:
             self._poll_task.cancel()
             await asyncio.wait({self._poll_task})
@@ -134,10 +134,10 @@ class PostgresJobSource:
                 )
             return self._connection
 
-    # -- waiting for work -----------------------------------------------------------------------------------
+    # -- waiting for ready jobs -----------------------------------------------------------------------------
 
     async def _wait_until_ready(self, type: str, ready: asyncio.Event, deadline: float) -> bool:
-        """Wait for work of a type; whether there may be some."""
+        """Wait until jobs of this type may be ready. Return `False` if the deadline passed."""
         self._ready_events[type] = ready
         if self._poll_task is None or self._poll_task.done():
             self._poll_task = asyncio.create_task(self._poll_loop())
@@ -147,49 +147,49 @@ class PostgresJobSource:
             del self._ready_events[type]
 
     async def _poll_loop(self) -> None:
-        """Look for work about once a second, and when we are told that there may be some, for all that wait."""
+        """Poll for ready jobs about once a second, and after notifications, for all waiting claims."""
         database, loop = await self._connect(), asyncio.get_running_loop()
         while self._ready_events:
             await database.listen(self._notified.set)
             self._notified.clear()
-            looked_at = loop.time()
-            with suppress(IngotError):  # It is looked again.
+            polled_at = loop.time()
+            with suppress(IngotError):  # The next poll tries again.
                 for type in await database.ready_types(list(self._ready_events)):
                     if (ready := self._ready_events.get(type)) is not None:
                         ready.set()
             await wait_for(self._notified, POLL_SECONDS * random.uniform(0.9, 1.1))
-            await asyncio.sleep(looked_at + POLL_SECONDS_MIN - loop.time())
+            await asyncio.sleep(polled_at + POLL_SECONDS_MIN - loop.time())
 
-    # -- what is news ---------------------------------------------------------------------------------------
+    # -- stop requests --------------------------------------------------------------------------------------
 
-    def _has_changed(self, heard: HeartbeatAnswer) -> bool:
-        return not _stop_notices(heard) <= self._reported_notices or (heard.drain and not self._reported_drain)
+    def _has_changed(self, status: HeartbeatAnswer) -> bool:
+        return not _stop_notices(status) <= self._reported_notices or (status.drain and not self._reported_drain)
 
 
-def _stop_notices(heard: HeartbeatAnswer) -> frozenset[StopNotice]:
-    return frozenset((one.job_id, one.fence, one.lost) for one in heard.jobs if one.lost or one.cancel_requested)
+def _stop_notices(status: HeartbeatAnswer) -> frozenset[StopNotice]:
+    return frozenset((job.job_id, job.fence, job.lost) for job in status.jobs if job.lost or job.cancel_requested)
 
 
 def _lease_renewal(job: JobHeartbeat) -> AttemptHeartbeat:
-    done = job.progress
-    if done is None:
+    progress = job.progress
+    if progress is None:
         return AttemptHeartbeat(job_id=job.id, fence=job.fence, lease=0)
-    stage = checks.error_text(done.stage)[: checks.STAGE_CHARS_MAX]
-    return AttemptHeartbeat(job_id=job.id, fence=job.fence, lease=0, percent=done.percent, stage=stage)
+    stage = checks.error_text(progress.stage)[: checks.STAGE_CHARS_MAX]
+    return AttemptHeartbeat(job_id=job.id, fence=job.fence, lease=0, percent=progress.percent, stage=stage)
 
 
 def _log_entry(job: JobHeartbeat) -> LogEntry:
     return LogEntry(job_id=job.id, fence=job.fence, text=checks.log_text(job.log), offset=job.log_offset or 0)
 
 
-def _settle_row(ending: ReportedOutcome) -> SettleValues:
-    """An ending as a row of `ingot.worker_settle`: outcome, whether to try again, delay, exit code, error, result."""
-    match ending:
+def _settle_row(outcome: ReportedOutcome) -> SettleValues:
+    """Convert an outcome to a row of `ingot.worker_settle`: outcome, retry, delay, exit code, error, result."""
+    match outcome:
         case AttemptSucceeded():
-            result = bytes(ending.result)
+            result = bytes(outcome.result)
             return (
-                ending.id,
-                ending.fence,
+                outcome.id,
+                outcome.fence,
                 "succeeded",
                 True,
                 0,
@@ -198,9 +198,9 @@ def _settle_row(ending: ReportedOutcome) -> SettleValues:
                 None if result in EMPTY_RESULTS else result,
             )
         case AttemptFailed():
-            error = checks.error_text(ending.error)
-            return ending.id, ending.fence, "failed", ending.retry, 0, ending.exit_code, error, None
+            error = checks.error_text(outcome.error)
+            return outcome.id, outcome.fence, "failed", outcome.retry, 0, outcome.exit_code, error, None
         case AttemptSnoozed():
-            return ending.id, ending.fence, "snoozed", True, round(ending.seconds * MICROS), None, None, None
+            return outcome.id, outcome.fence, "snoozed", True, round(outcome.seconds * MICROS), None, None, None
         case AttemptReleased():
-            return ending.id, ending.fence, "released", True, 0, None, None, None
+            return outcome.id, outcome.fence, "released", True, 0, None, None, None

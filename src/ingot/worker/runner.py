@@ -1,4 +1,4 @@
-"""The runner: claims jobs, has them run, tells how they ended, and goes when it is told to."""
+"""The runner of a worker: claims jobs, runs their handlers, settles the outcomes, and drains when asked to."""
 
 from __future__ import annotations
 
@@ -33,38 +33,41 @@ from ingot.worker.ports import ClaimedJob, JobSource, ReportedOutcome
 from ingot.worker.workdir import WorkdirRoot
 
 CLAIM_WAIT_SECONDS: Final = 25.0
-HOURS_POLL_SECONDS: Final = 0.5  # How often it is looked whether the hours have begun.
-CLAIM_STOP_SECONDS: Final = 3.0  # That claims have to end when no more is wanted.
+HOURS_POLL_SECONDS: Final = 0.5  # How often to check whether the working hours have begun.
+CLAIM_STOP_SECONDS: Final = 3.0  # Time for waiting claims to end after a drain request.
 RETRY_SECONDS: Final = 0.5
 RETRY_SECONDS_MAX: Final = 15.0
 DRAIN_SECONDS: Final = 30.0
-BACKGROUND_THREADS: Final = 4  # Threads that send logs and remove files.
-LOG_UPLOAD_SECONDS: Final = 30.0  # That a long log has to be sent.
-DRAIN_LOG_UPLOAD_SECONDS: Final = 5.0  # And that of a job which is given back: its end has to be told too.
-STOP_SECONDS: Final = 10.0  # That handlers have to stop when told to, and answers to come.
-UNAVAILABLE_STATUSES: Final = frozenset({429, 503})  # A server that answers so, or not at all, may be there later.
-UNAUTHORIZED_STATUSES: Final = frozenset({401, 403})  # With this credential it never will.
+BACKGROUND_THREADS: Final = 4  # Threads that upload logs and remove files.
+LOG_UPLOAD_SECONDS: Final = 30.0  # Maximum time to upload a long log.
+DRAIN_LOG_UPLOAD_SECONDS: Final = 5.0  # Shorter during a drain, because the job has to be released in time as well.
+STOP_SECONDS: Final = 10.0  # Time for handlers to stop when asked to, and for outcomes to be settled.
+UNAVAILABLE_STATUSES: Final = frozenset({429, 503})  # The server may accept the registration later.
+UNAUTHORIZED_STATUSES: Final = frozenset({401, 403})  # The server rejects this credential for good.
 REJECTED_STATUSES: Final = frozenset({400, 413, 422})
 REJECTED_CODES: Final = frozenset({InvalidInput.code, PayloadTooLarge.code})
 SETTLE_BATCH_MAX: Final = 1000
-UNSETTLED_MAX: Final = 2000  # With more to tell, no more is taken: what is held must fit in a heartbeat.
+UNSETTLED_MAX: Final = 2000  # Claiming pauses above this, because all jobs of the worker must fit in one heartbeat.
 LOG_PARTS_MAX: Final = UNSENT_LOG_CHARS_MAX // LOG_CHARS_MAX + 1
-STILL_RUNNING_HINT: Final = "Its place stays taken until it ends: have it look at job.canceled, or isolate=True."
+STILL_RUNNING_HINT: Final = (
+    "Its slot is occupied until it ends. Check job.canceled in the handler, or use isolate=True."
+)
 log = structlog.get_logger("ingot.worker")
 
 
 class Runner:
-    """Runs the handlers of a worker. `boards` makes a way to the work, one for each loop that needs one.
+    """Runs the handlers of a worker.
 
-    With `hours` it takes work only then; the clock says when that is. With `echo`, what handlers print is printed too.
-    The `desk` is where files are asked for; without one there are none. `templates` that are passed in outlive the
-    runner, and the caller closes them; otherwise the runner creates its own, and closes them.
+    `create_job_source` is called once for each event loop: the runner's own and the heartbeat's. With `hours`, jobs are
+    claimed only during these hours of `clock`. With `echo`, the output of handlers is printed as well as logged.
+    Without a `file_client`, jobs cannot use files. `templates` that are passed in outlive the runner, and the caller
+    closes them; otherwise the runner creates its own, and closes them.
     """
 
     def __init__(
         self,
         worker: Worker,
-        boards: Callable[[], JobSource],
+        create_job_source: Callable[[], JobSource],
         *,
         drain_seconds: float = DRAIN_SECONDS,
         hours: Hours | None = None,
@@ -78,13 +81,13 @@ class Runner:
         self._workdir_root = WorkdirRoot()
         self._templates = templates or Templates()
         self._owns_templates = templates is None
-        self._background_threads = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="ingot-clerk")
+        self._background_threads = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="ingot-background")
         self._hours = hours
         self._clock = clock or WallClock()
         self._worker = worker
-        self._create_job_source = boards
+        self._create_job_source = create_job_source
         self._drain_seconds = drain_seconds
-        self._attempts: dict[str, RunningAttempt] = {}  # Until the server knows how they ended.
+        self._attempts: dict[str, RunningAttempt] = {}  # By job ID, until the outcome is settled.
         self._tasks: dict[RunningAttempt, asyncio.Task[None]] = {}
         self._busy_slots: Counter[str] = Counter()
         self._slot_freed: dict[str, asyncio.Event] = {type: asyncio.Event() for type in worker.handlers}
@@ -96,60 +99,66 @@ class Runner:
 
     @property
     def is_busy(self) -> bool:
-        """Whether handlers are at work: after the end these are threads that did not stop when told to."""
+        """Whether handlers are running. After `run` has returned, these are threads that did not stop when asked to."""
         return any(self._busy_slots.values())
 
-    async def run(self, stopping: asyncio.Event) -> None:
-        """Work until `stopping` is set or the server says so, then finish or give back what runs, and go.
+    async def run(self, stop_event: asyncio.Event) -> None:
+        """Run jobs until `stop_event` is set or the server asks for a drain, then finish or release running jobs.
 
-        A server that is not there yet is waited for. Raises what it says when it will have nothing to do with us.
+        Waits until the server is reachable. Raises the server's error if it rejects the worker.
         """
         prepare_structs()
         loop = asyncio.get_running_loop()
-        board = self._create_job_source()
+        job_source = self._create_job_source()
         types = sorted(self._worker.handlers)
         try:
-            every = await _register_with_retry(board, types, stopping)
+            heartbeat_seconds = await _register_with_retry(job_source, types, stop_event)
         except BaseException:
-            await board.close()
+            await job_source.close()
             raise
-        if every is None:
-            await board.close()
+        if heartbeat_seconds is None:
+            await job_source.close()
             return
 
-        def heard(runs: Sequence[RunningAttempt], answer: WorkerHeartbeatResponse) -> None:
-            loop.call_soon_threadsafe(self._handle_heartbeat_response, runs, answer)
-            for run, why in _attempts_to_stop(runs, answer):
-                run.stop(why)  # At once, whatever holds up the loop.
+        def on_heartbeat_response(attempts: Sequence[RunningAttempt], response: WorkerHeartbeatResponse) -> None:
+            loop.call_soon_threadsafe(self._handle_heartbeat_response, attempts, response)
+            for attempt, reason in _attempts_to_stop(attempts, response):
+                attempt.stop(reason)  # At once, even if a handler blocks the event loop.
 
-        def failed(error: IngotError) -> None:
+        def on_heartbeat_failure(error: IngotError) -> None:
             loop.call_soon_threadsafe(self._drain_if_fatal, error)
 
         self._heartbeat = HeartbeatThread(
-            self._create_job_source, self._attempts, heard, interval_seconds=every, types=types, failure_listener=failed
+            self._create_job_source,
+            self._attempts,
+            on_heartbeat_response,
+            interval_seconds=heartbeat_seconds,
+            types=types,
+            failure_listener=on_heartbeat_failure,
         )
         self._heartbeat.start()
-        threads = ThreadPoolExecutor(max(1, sum(one.concurrency for one in self._worker.handlers.values())))
-        settling = asyncio.create_task(self._settle_loop(board))
-        claiming = [
-            asyncio.create_task(self._claim_loop(board, handler, threads)) for handler in self._worker.handlers.values()
+        threads = ThreadPoolExecutor(max(1, sum(handler.concurrency for handler in self._worker.handlers.values())))
+        settle_task = asyncio.create_task(self._settle_loop(job_source))
+        claim_tasks = [
+            asyncio.create_task(self._claim_loop(job_source, handler, threads))
+            for handler in self._worker.handlers.values()
         ]
         try:
             with capture_process_output(echo=self._echo):
-                await _wait_for_first(stopping, self._drain_requested, *claiming)
-                await self._stop_claiming(board, claiming)
+                await _wait_for_first(stop_event, self._drain_requested, *claim_tasks)
+                await self._stop_claiming(job_source, claim_tasks)
                 await self._finish_attempts()
-                for task in claiming:
+                for task in claim_tasks:
                     if not task.cancelled():
-                        task.result()  # What it raised, if anything, after all that ran was seen to.
+                        task.result()  # Raise an unexpected error only after the running jobs were handled.
                 if self._fatal_error is not None:
                     raise self._fatal_error
         finally:
-            await _cancel_tasks(*claiming)
-            with suppress(TimeoutError):  # Of a server that is away nobody waits for ever.
+            await _cancel_tasks(*claim_tasks)
+            with suppress(TimeoutError):  # Do not wait forever for a server that is unreachable.
                 async with asyncio.timeout(0 if self._fatal_error else max(self._drain_seconds, STOP_SECONDS)):
                     await self._unsettled.join()
-            await _cancel_tasks(settling)
+            await _cancel_tasks(settle_task)
             self._heartbeat.stop()
             threads.shutdown(wait=False, cancel_futures=True)
             self._background_threads.shutdown(wait=False, cancel_futures=True)
@@ -159,13 +168,13 @@ class Runner:
             if self.file_client is not None:
                 self.file_client.close()
             with suppress(IngotError):
-                await board.leave()
-            await board.close()
+                await job_source.leave()
+            await job_source.close()
 
     # -- claiming -------------------------------------------------------------------------------------------
 
-    async def _claim_loop(self, board: JobSource, handler: Handler, threads: ThreadPoolExecutor) -> None:
-        """Take work of one type whenever there is room for it."""
+    async def _claim_loop(self, job_source: JobSource, handler: Handler, threads: ThreadPoolExecutor) -> None:
+        """Claim jobs of one type whenever it has free slots."""
         pause = RETRY_SECONDS
         while not self._claiming_stopped:
             free = handler.concurrency - self._busy_slots[handler.type]
@@ -177,221 +186,235 @@ class Runner:
                 await asyncio.sleep(HOURS_POLL_SECONDS)
                 continue
             try:
-                for work in await board.claim(handler.type, limit=free, wait_seconds=open_seconds):
-                    self._start_attempt(handler, work, threads)
+                for claimed_job in await job_source.claim(handler.type, limit=free, wait_seconds=open_seconds):
+                    self._start_attempt(handler, claimed_job, threads)
                 pause = RETRY_SECONDS
-                await asyncio.sleep(0)  # Handlers begin before more is asked for.
+                await asyncio.sleep(0)  # Let the handlers start before the next claim.
             except IngotError as error:
                 log.warning("claim_failed", type=handler.type, code=error.code, detail=error.detail, hint=error.hint)
                 self._drain_if_fatal(error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RETRY_SECONDS_MAX)
 
-    async def _stop_claiming(self, board: JobSource, claiming: Sequence[asyncio.Task[None]]) -> None:
-        """Let claims come to their end: of one that is given up nobody knows what it took."""
+    async def _stop_claiming(self, job_source: JobSource, claim_tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Wait for claims to return before canceling them, because a canceled claim may have leased jobs."""
         self._claiming_stopped = True
         for freed in self._slot_freed.values():
             freed.set()
         with suppress(IngotError, TimeoutError):
             async with asyncio.timeout(CLAIM_STOP_SECONDS):
-                await board.drain()
-                await asyncio.wait(claiming)
-        await _cancel_tasks(*claiming)
+                await job_source.drain()
+                await asyncio.wait(claim_tasks)
+        await _cancel_tasks(*claim_tasks)
 
     def _claim_wait_seconds(self) -> float:
-        """How long a claim may wait: not beyond the hours, outside of which it is 0."""
+        """Return how long a claim may wait: not beyond the working hours, and 0 outside of them."""
         if self._hours is None:
             return CLAIM_WAIT_SECONDS
         return self._hours.open_seconds(to_datetime(self._clock.micros()), seconds_max=CLAIM_WAIT_SECONDS)
 
-    def _start_attempt(self, handler: Handler, work: ClaimedJob, threads: ThreadPoolExecutor) -> None:
+    def _start_attempt(self, handler: Handler, claimed_job: ClaimedJob, threads: ThreadPoolExecutor) -> None:
         assert self._heartbeat is not None
-        job = WorkerJob(work.job, self._heartbeat.wake, file_client=self.file_client, workdir_root=self._workdir_root)
-        run = RunningAttempt(handler, work, job)
-        if (before := self._attempts.get(run.id)) is not None:
-            self._stop_attempt(before, "lost")  # We were thought gone, and got the job again.
-        self._attempts[run.id] = run
+        job = WorkerJob(
+            claimed_job.job, self._heartbeat.wake, file_client=self.file_client, workdir_root=self._workdir_root
+        )
+        attempt = RunningAttempt(handler, claimed_job, job)
+        if (previous := self._attempts.get(attempt.id)) is not None:
+            self._stop_attempt(previous, "lost")  # Its lease expired, and this worker has claimed the job again.
+        self._attempts[attempt.id] = attempt
         self._busy_slots[handler.type] += 1
-        self._tasks[run] = asyncio.create_task(self._run_attempt(run, threads), name=f"job {run.id}")
+        self._tasks[attempt] = asyncio.create_task(self._run_attempt(attempt, threads), name=f"job {attempt.id}")
 
-    async def _run_attempt(self, run: RunningAttempt, threads: ThreadPoolExecutor) -> None:
-        ending = await execute_attempt(run, threads, self._templates)
-        run.is_interrupted = True  # There is nothing left to interrupt.
-        if run.job.has_long_log and run.stop_reason != "lost":
-            await self._upload_log(run)
-        run.is_finished = True
-        if run.thread_future is None or run.thread_future.done():
-            self._free_slot(run)
+    async def _run_attempt(self, attempt: RunningAttempt, threads: ThreadPoolExecutor) -> None:
+        outcome = await execute_attempt(attempt, threads, self._templates)
+        attempt.is_interrupted = True  # The handler has ended, so its task must not be canceled any more.
+        if attempt.job.has_long_log and attempt.stop_reason != "lost":
+            await self._upload_log(attempt)
+        attempt.is_finished = True
+        if attempt.thread_future is None or attempt.thread_future.done():
+            self._free_slot(attempt)
         else:
-            log.warning("handler_goes_on", type=run.handler.type, job_id=run.id, hint=STILL_RUNNING_HINT)
-            run.thread_future.add_done_callback(lambda _: self._free_slot(run))
-        del self._tasks[run]
-        if run.stop_reason == "lost":
-            self._forget_attempt(run)
+            log.warning("handler_goes_on", type=attempt.handler.type, job_id=attempt.id, hint=STILL_RUNNING_HINT)
+            attempt.thread_future.add_done_callback(lambda _: self._free_slot(attempt))
+        del self._tasks[attempt]
+        if attempt.stop_reason == "lost":
+            self._forget_attempt(attempt)
         else:
-            self._unsettled.put_nowait((run, ending))
+            self._unsettled.put_nowait((attempt, outcome))
 
-    async def _upload_log(self, run: RunningAttempt) -> None:
-        """Send a long log whole, before the end is told. That it cannot be costs the job nothing."""
-        seconds = LOG_UPLOAD_SECONDS if run.stop_reason != "drain" else DRAIN_LOG_UPLOAD_SECONDS
-        sending = asyncio.get_running_loop().run_in_executor(self._background_threads, run.job.upload_log, seconds)
-        await asyncio.wait({sending}, timeout=seconds)
-        if not sending.done():
-            log.warning("log_not_kept", job_id=run.id, detail=f"it takes longer than {seconds:g} seconds")
-            sending.add_done_callback(lambda done: done.cancelled() or done.exception())
-        elif (error := sending.exception()) is not None:
-            log.warning("log_not_kept", job_id=run.id, detail=str(error) or type(error).__name__)
+    async def _upload_log(self, attempt: RunningAttempt) -> None:
+        """Upload a long log before the attempt is settled. Failures are logged and do not affect the job."""
+        seconds = LOG_UPLOAD_SECONDS if attempt.stop_reason != "drain" else DRAIN_LOG_UPLOAD_SECONDS
+        upload_future = asyncio.get_running_loop().run_in_executor(
+            self._background_threads, attempt.job.upload_log, seconds
+        )
+        await asyncio.wait({upload_future}, timeout=seconds)
+        if not upload_future.done():
+            log.warning("log_not_kept", job_id=attempt.id, detail=f"the upload took longer than {seconds:g} seconds")
+            upload_future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        elif (error := upload_future.exception()) is not None:
+            log.warning("log_not_kept", job_id=attempt.id, detail=str(error) or type(error).__name__)
 
-    def _free_slot(self, run: RunningAttempt) -> None:
-        self._busy_slots[run.handler.type] -= 1
-        self._slot_freed[run.handler.type].set()
-        if run.job.needs_cleanup:
-            with suppress(RuntimeError):  # At the very end all is removed at once.
-                self._background_threads.submit(run.job.close)
+    def _free_slot(self, attempt: RunningAttempt) -> None:
+        self._busy_slots[attempt.handler.type] -= 1
+        self._slot_freed[attempt.handler.type].set()
+        if attempt.job.needs_cleanup:
+            with suppress(RuntimeError):  # The threads were shut down; `WorkdirRoot.close` removes all folders.
+                self._background_threads.submit(attempt.job.close)
 
-    def _forget_attempt(self, run: RunningAttempt) -> None:
-        if self._attempts.get(run.id) is run:
-            del self._attempts[run.id]
+    def _forget_attempt(self, attempt: RunningAttempt) -> None:
+        if self._attempts.get(attempt.id) is attempt:
+            del self._attempts[attempt.id]
 
-    # -- telling --------------------------------------------------------------------------------------------
+    # -- settling -------------------------------------------------------------------------------------------
 
-    async def _settle_loop(self, board: JobSource) -> None:
-        """Tell how jobs ended, those together that ended meanwhile."""
+    async def _settle_loop(self, job_source: JobSource) -> None:
+        """Settle outcomes in batches: all that arrived while the previous batch was sent."""
         while True:
-            some = [await self._unsettled.get()]
-            while len(some) < SETTLE_BATCH_MAX and not self._unsettled.empty():
-                some.append(self._unsettled.get_nowait())
-            await self._settle(board, some)
-            for run, _ in some:
-                self._forget_attempt(run)
+            batch = [await self._unsettled.get()]
+            while len(batch) < SETTLE_BATCH_MAX and not self._unsettled.empty():
+                batch.append(self._unsettled.get_nowait())
+            await self._settle(job_source, batch)
+            for attempt, _ in batch:
+                self._forget_attempt(attempt)
                 self._unsettled.task_done()
             for freed in self._slot_freed.values():
                 freed.set()
 
-    async def _settle(self, board: JobSource, some: list[tuple[RunningAttempt, ReportedOutcome]]) -> None:
-        """Tell until it is told, or the jobs are somebody else's."""
+    async def _settle(self, job_source: JobSource, batch: list[tuple[RunningAttempt, ReportedOutcome]]) -> None:
+        """Settle a batch. Retry until the server accepts it or the leases are lost."""
         pause = RETRY_SECONDS
-        while some := [(run, ending) for run, ending in some if run.stop_reason != "lost"]:
+        while batch := [(attempt, outcome) for attempt, outcome in batch if attempt.stop_reason != "lost"]:
             try:
-                await self._send_final_updates(board, [run for run, _ in some])
-                answers = await board.settle([ending for _, ending in some])
+                await self._send_final_updates(job_source, [attempt for attempt, _ in batch])
+                results = await job_source.settle([outcome for _, outcome in batch])
             except IngotError as error:
-                log.warning("settle_failed", jobs=len(some), code=error.code, detail=error.detail)
+                log.warning("settle_failed", jobs=len(batch), code=error.code, detail=error.detail)
                 self._drain_if_fatal(error)
                 if error.status in REJECTED_STATUSES:
-                    await self._settle_individually(board, some, error.detail)
+                    await self._settle_individually(job_source, batch, error.detail)
                     return
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RETRY_SECONDS_MAX)
                 continue
-            for one, answer in zip(some, answers, strict=True):
-                if answer.code is not None:
-                    log.warning("not_settled", job_id=answer.id, code=answer.code, detail=answer.detail)
-                if answer.code in REJECTED_CODES:
-                    await self._settle_individually(board, [one], answer.detail or answer.code)
-                elif answer.code == OutputMissing.code:
-                    await self._settle_individually(board, [one], answer.detail or answer.code, retry=True)
+            for pair, result in zip(batch, results, strict=True):
+                if result.code is not None:
+                    log.warning("not_settled", job_id=result.id, code=result.code, detail=result.detail)
+                if result.code in REJECTED_CODES:
+                    await self._settle_individually(job_source, [pair], result.detail or result.code)
+                elif result.code == OutputMissing.code:
+                    await self._settle_individually(job_source, [pair], result.detail or result.code, retry=True)
             return
 
     async def _settle_individually(
-        self, board: JobSource, some: list[tuple[RunningAttempt, ReportedOutcome]], why: str, *, retry: bool = False
+        self,
+        job_source: JobSource,
+        batch: list[tuple[RunningAttempt, ReportedOutcome]],
+        reason: str,
+        *,
+        retry: bool = False,
     ) -> None:
-        """One of these cannot be told as it is: it costs the others nothing, and is told as a failure."""
-        if len(some) > 1:
-            for one in some:
-                await self._settle(board, [one])
+        """Settle a rejected batch one by one. An outcome that the server rejects by itself becomes a failure."""
+        if len(batch) > 1:
+            for pair in batch:
+                await self._settle(job_source, [pair])
             return
-        ((run, ending),) = some
-        if not isinstance(ending, AttemptFailed):
-            told = f"the server does not take how it ended: {why}"
-            await self._settle(board, [(run, AttemptFailed(id=run.id, fence=run.fence, error=told, retry=retry))])
+        ((attempt, outcome),) = batch
+        if not isinstance(outcome, AttemptFailed):
+            message = f"the server rejected the outcome: {reason}"
+            failure = AttemptFailed(id=attempt.id, fence=attempt.fence, error=message, retry=retry)
+            await self._settle(job_source, [(attempt, failure)])
 
-    async def _send_final_updates(self, board: JobSource, ended: list[RunningAttempt]) -> None:
-        """Tell what these wrote last. All runs are named with them: what is not named is given back.
+    async def _send_final_updates(self, job_source: JobSource, finished: list[RunningAttempt]) -> None:
+        """Send the remaining progress and logs of these attempts before they are settled.
 
-        Words that the server does not take keep nobody from telling how they ended.
+        The heartbeat lists all running attempts, because the server releases jobs that are not listed. Text that the
+        server rejects does not prevent the settlement.
         """
         try:
             for _ in range(LOG_PARTS_MAX):
-                if not any(run.job.has_update for run in ended):
+                if not any(attempt.job.has_update for attempt in finished):
                     return
-                await send_updates(board, self._attempts, self._handle_heartbeat_response)
+                await send_updates(job_source, self._attempts, self._handle_heartbeat_response)
         except IngotError as error:
             if error.status not in REJECTED_STATUSES:
                 raise
             log.warning("logs_refused", code=error.code, detail=error.detail)
 
-    def _handle_heartbeat_response(self, runs: Sequence[RunningAttempt], answer: WorkerHeartbeatResponse) -> None:
-        """What the server says of these."""
-        for run, why in _attempts_to_stop(runs, answer):
-            self._stop_attempt(run, why)
-        if answer.drain:
+    def _handle_heartbeat_response(self, attempts: Sequence[RunningAttempt], response: WorkerHeartbeatResponse) -> None:
+        for attempt, reason in _attempts_to_stop(attempts, response):
+            self._stop_attempt(attempt, reason)
+        if response.drain:
             self._drain_requested.set()
 
     def _drain_if_fatal(self, error: IngotError) -> None:
-        """Whether there is any use in going on."""
+        """Start a drain if the server rejects the credential or the heartbeat has stopped."""
         if error.status in UNAUTHORIZED_STATUSES or isinstance(error, HeartbeatStopped):
             self._fatal_error = self._fatal_error or error
             self._drain_requested.set()
 
-    def _stop_attempt(self, run: RunningAttempt, why: StopReason) -> None:
-        run.stop(why)
-        task = self._tasks.get(run)
-        if task is not None and run.handler.is_async and not run.is_interrupted:
-            run.is_interrupted = True
+    def _stop_attempt(self, attempt: RunningAttempt, reason: StopReason) -> None:
+        attempt.stop(reason)
+        task = self._tasks.get(attempt)
+        if task is not None and attempt.handler.is_async and not attempt.is_interrupted:
+            attempt.is_interrupted = True
             task.cancel()
 
     async def _finish_attempts(self) -> None:
-        """Let what runs come to its end for a while, and then have it stop, to be given back."""
+        """Give running handlers time to finish, then stop them so that their jobs are released."""
         if self._tasks and self._fatal_error is None:
             await asyncio.wait(self._tasks.values(), timeout=self._drain_seconds)
-        for run in list(self._tasks):
-            self._stop_attempt(run, "drain" if self._fatal_error is None else "lost")
+        for attempt in list(self._tasks):
+            self._stop_attempt(attempt, "drain" if self._fatal_error is None else "lost")
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=STOP_SECONDS)
 
 
-async def _register_with_retry(board: JobSource, types: Sequence[str], stopping: asyncio.Event) -> float | None:
-    """How often to be heard of, once the server is there; `None` when told to go before."""
+async def _register_with_retry(job_source: JobSource, types: Sequence[str], stop_event: asyncio.Event) -> float | None:
+    """Register as soon as the server is reachable and return the heartbeat interval, or `None` if asked to stop."""
     pause = RETRY_SECONDS
-    while not stopping.is_set():
+    while not stop_event.is_set():
         try:
-            return await _registration_unless_stopping(stopping, board.register(types))
+            return await _registration_unless_stopping(stop_event, job_source.register(types))
         except IngotError as error:
             if error.status not in UNAVAILABLE_STATUSES:
                 raise
             log.warning("waiting_for_server", code=error.code, detail=error.detail, hint=error.hint)
-        await wait_for(stopping, pause)
+        await wait_for(stop_event, pause)
         pause = min(2 * pause, RETRY_SECONDS_MAX)
     return None
 
 
-async def _registration_unless_stopping(stopping: asyncio.Event, registering: Awaitable[float]) -> float | None:
-    """The answer; told to go meanwhile, it has a moment to come, and is `None` when it does not."""
-    answer, told = asyncio.ensure_future(registering), asyncio.create_task(stopping.wait())
-    await asyncio.wait({answer, told}, return_when=asyncio.FIRST_COMPLETED)
-    told.cancel()
-    await asyncio.wait({answer}, timeout=CLAIM_STOP_SECONDS)
-    if not answer.done():
-        answer.cancel()
-        await asyncio.wait({answer})
-    return None if answer.cancelled() else answer.result()
+async def _registration_unless_stopping(stop_event: asyncio.Event, registration: Awaitable[float]) -> float | None:
+    """Return the result of a registration, or `None` if it does not end soon after a stop request."""
+    register_task, stop_task = asyncio.ensure_future(registration), asyncio.create_task(stop_event.wait())
+    await asyncio.wait({register_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+    stop_task.cancel()
+    await asyncio.wait({register_task}, timeout=CLAIM_STOP_SECONDS)
+    if not register_task.done():
+        register_task.cancel()
+        await asyncio.wait({register_task})
+    return None if register_task.cancelled() else register_task.result()
 
 
 def _attempts_to_stop(
-    runs: Sequence[RunningAttempt], answer: WorkerHeartbeatResponse
+    attempts: Sequence[RunningAttempt], response: WorkerHeartbeatResponse
 ) -> list[tuple[RunningAttempt, StopReason]]:
-    """Those of these runs that are to stop. The answer is to them: a job that was claimed anew is another run."""
-    told = {held.id: held for held in answer.jobs}
+    """Return the attempts that have to stop.
+
+    `attempts` are those of the heartbeat. A job that was claimed again meanwhile is a different attempt, to which the
+    response does not apply.
+    """
+    leases = {lease.id: lease for lease in response.jobs}
     stopped: list[tuple[RunningAttempt, StopReason]] = []
-    for run in runs:
-        if (held := told.get(run.id)) is not None and (held.lost or held.cancel_requested):
-            stopped.append((run, "lost" if held.lost else "canceled"))
+    for attempt in attempts:
+        if (lease := leases.get(attempt.id)) is not None and (lease.lost or lease.cancel_requested):
+            stopped.append((attempt, "lost" if lease.lost else "canceled"))
     return stopped
 
 
 async def _wait_for_first(*ends: asyncio.Event | asyncio.Task[None]) -> None:
-    """Wait for the first of these."""
+    """Wait until one of these events is set or one of these tasks ends."""
     tasks = [end if isinstance(end, asyncio.Task) else asyncio.create_task(end.wait()) for end in ends]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task, end in zip(tasks, ends, strict=True):

@@ -1,4 +1,7 @@
-"""Bytes to and from signed addresses: most of what a process of a job does first, and httpx would take longest for."""
+"""A client for signed URLs that starts fast.
+
+For the process of an isolated job, the first request through httpx would be the slowest step.
+"""
 
 from __future__ import annotations
 
@@ -15,62 +18,61 @@ from ingot.client.server_address import ServerAddress
 from ingot.client.synchronous.http import IDENTITY_ENCODING, REQUEST_TIMEOUT_SECONDS, SyncHttp
 from ingot.worker.sync_http_transport import DEFAULT_PORTS, TIMEOUT_NAMES, SyncKeepAliveTransport
 
-PLACEHOLDER_ADDRESS: Final = ServerAddress(
-    url="http://localhost", headers={}, has_credentials=False
-)  # Signed addresses are their own credential.
+# Never contacted: signed URLs are absolute and need no other credential.
+PLACEHOLDER_ADDRESS: Final = ServerAddress(url="http://localhost", headers={}, has_credentials=False)
 _SIMPLE_URL: Final = re.compile(r"(https?)://([a-z0-9.-]+|\[[0-9a-f:.]+\])(?::([0-9]{1,5}))?(/[!\"$-~]*)")
 
 
 class SignedUrlClient(SyncHttp):
-    """A connection to whoever has the bytes. Of an address that is not plain, httpx makes what can be sent."""
+    """Sends requests to signed URLs. Simple URLs bypass httpx; all others are encoded by it."""
 
-    def __init__(self, patience: RetryPolicy) -> None:
+    def __init__(self, retry_policy: RetryPolicy) -> None:
         self._keep_alive_transport = SyncKeepAliveTransport()
-        super().__init__(PLACEHOLDER_ADDRESS, patience, transport=self._keep_alive_transport)
+        super().__init__(PLACEHOLDER_ADDRESS, retry_policy, transport=self._keep_alive_transport)
 
     def request_signed_url(
         self, method: str, url: str, *, headers: dict[str, str], content: Iterator[bytes] | None = None
     ) -> httpx.Response:
         """See `SyncHttp`."""
         is_sized = content is None or "content-length" in map(str.lower, headers)
-        if (plain := _SIMPLE_URL.fullmatch(url)) is None or not is_sized:
+        if (simple_url := _SIMPLE_URL.fullmatch(url)) is None or not is_sized:
             return super().request_signed_url(method, url, headers=headers, content=content)
         try:
-            answer = self._send_simple(method, plain, headers, content)
-            answer.read()
-        except httpx.TransportError as fault:
-            raise self._unreachable_error(url, fault) from fault
-        return answer
+            response = self._send_simple(method, simple_url, headers, content)
+            response.read()
+        except httpx.TransportError as error:
+            raise self._unreachable_error(url, error) from error
+        return response
 
     @contextmanager
     def fetch_signed_url(self, url: str, *, headers: dict[str, str]) -> Iterator[httpx.Response]:
         """See `SyncHttp`."""
-        if (plain := _SIMPLE_URL.fullmatch(url)) is None:
-            with super().fetch_signed_url(url, headers=headers) as answer:
-                yield answer
+        if (simple_url := _SIMPLE_URL.fullmatch(url)) is None:
+            with super().fetch_signed_url(url, headers=headers) as response:
+                yield response
             return
         try:
-            answer = self._send_simple("GET", plain, {**IDENTITY_ENCODING, **headers}, None)
+            response = self._send_simple("GET", simple_url, {**IDENTITY_ENCODING, **headers}, None)
             try:
-                if not answer.is_success:
-                    raise store_error_from_response(answer.status_code, answer.read())
-                yield answer
+                if not response.is_success:
+                    raise store_error_from_response(response.status_code, response.read())
+                yield response
             finally:
-                answer.close()
-        except httpx.TransportError as fault:
-            raise self._unreachable_error(url, fault) from fault
+                response.close()
+        except httpx.TransportError as error:
+            raise self._unreachable_error(url, error) from error
 
     def _send_simple(
-        self, method: str, plain: re.Match[str], headers: dict[str, str], content: Iterator[bytes] | None
+        self, method: str, simple_url: re.Match[str], headers: dict[str, str], content: Iterator[bytes] | None
     ) -> httpx.Response:
-        scheme, host, port, target = plain.groups()
-        number = int(port or DEFAULT_PORTS[scheme])
-        named = host if number == DEFAULT_PORTS[scheme] else f"{host}:{number}"
+        scheme, host, port, target = simple_url.groups()
+        port_number = int(port or DEFAULT_PORTS[scheme])
+        host_header = host if port_number == DEFAULT_PORTS[scheme] else f"{host}:{port_number}"
         lines = [
             f"{method} {target} HTTP/1.1",
-            f"host: {named}",
+            f"host: {host_header}",
             *(f"{name}: {text}" for name, text in headers.items()),
         ]
         head = "\r\n".join([*lines, "", ""]).encode("latin-1")
         seconds = dict.fromkeys(TIMEOUT_NAMES, REQUEST_TIMEOUT_SECONDS)
-        return self._keep_alive_transport.send((scheme, host.strip("[]"), number), head, content or (), **seconds)
+        return self._keep_alive_transport.send((scheme, host.strip("[]"), port_number), head, content or (), **seconds)

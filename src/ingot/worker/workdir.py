@@ -1,4 +1,4 @@
-"""Where attempts keep the files that they fetch: a folder each, gone when they end, and when the worker was killed."""
+"""Working folders of attempts. Folders of killed workers are removed by the next worker that starts one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ LOCK_FILE_NAME: Final = "lock"
 
 
 class WorkdirRoot:
-    """The folder of one worker process, made when the first attempt needs it. From any thread.
+    """The folder of one worker process, which contains the working folders of its attempts. Thread-safe.
 
-    What workers have left behind that were killed is removed then: nobody holds their lock any more.
+    It is created when the first attempt needs it. Folders that killed workers left behind are removed at the same
+    time; they are recognized because nobody holds their lock.
     """
 
     def __init__(self) -> None:
@@ -28,27 +29,27 @@ class WorkdirRoot:
         self._lock_descriptor: int | None = None
 
     def create_workdir(self) -> Path:
-        """An empty folder that nobody else has."""
+        """Create an empty folder for an attempt."""
         with self._thread_lock:
             if self._path is None:
                 self._path = self._create_root()
-            room = self._path / secrets.token_hex(8)  # Whose name others do not guess.
-            room.mkdir(mode=0o700)
-            return room
+            workdir = self._path / secrets.token_hex(8)  # Other users cannot list the root or guess the name.
+            workdir.mkdir(mode=0o700)
+            return workdir
 
     def _create_root(self) -> Path:
         _remove_abandoned_roots(Path(tempfile.gettempdir()))
         while True:
             path = Path(tempfile.mkdtemp(prefix=ROOT_PREFIX))
-            path.chmod(0o711)  # For isolated handlers, who are somebody else.
+            path.chmod(0o711)  # Isolated handlers run as other users and must be able to enter.
             self._lock_descriptor = os.open(path / LOCK_FILE_NAME, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock_descriptor, fcntl.LOCK_EX)
             if (path / LOCK_FILE_NAME).exists():
                 return path
-            os.close(self._lock_descriptor)  # Somebody swept it away in the moment before it was locked.
+            os.close(self._lock_descriptor)  # Another worker removed the folder before it was locked.
 
     def close(self) -> None:
-        """Remove all of it."""
+        """Remove the folder with everything in it."""
         with self._thread_lock:
             if self._path is not None:
                 shutil.rmtree(self._path, ignore_errors=True)
@@ -58,19 +59,19 @@ class WorkdirRoot:
                 self._lock_descriptor = None
 
 
-def remove_workdir(room: Path) -> None:
-    """Remove the folder of an attempt."""
-    shutil.rmtree(room, ignore_errors=True)
+def remove_workdir(workdir: Path) -> None:
+    """Remove the working folder of an attempt."""
+    shutil.rmtree(workdir, ignore_errors=True)
 
 
 def _remove_abandoned_roots(folder: Path) -> None:
-    for left in folder.glob(f"{ROOT_PREFIX}*"):
-        with suppress(OSError):  # Another user's, or one that somebody else removes at this moment.
-            if left.is_symlink() or left.stat().st_uid != os.geteuid():
+    for root in folder.glob(f"{ROOT_PREFIX}*"):
+        with suppress(OSError):  # The lock is held, or another worker is removing the folder at this moment.
+            if root.is_symlink() or root.stat().st_uid != os.geteuid():
                 continue
-            descriptor = os.open(left / LOCK_FILE_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(root / LOCK_FILE_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_workdir(left)
+                remove_workdir(root)
             finally:
                 os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Handlers that come with Ingot, and what each may take. The module of one is read when it is wanted."""
+"""The built-in handlers and their limits. The module of a handler is imported only when the handler is used."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ MINUTE: Final = 60.0
 
 
 class BuiltInHandler(msgspec.Struct, frozen=True, kw_only=True):
-    """A handler of ours, by the type of its jobs, which is the name of its extra too.
+    """A handler that comes with Ingot. `type` is its job type and the name of its extra in `pip install`.
 
-    It runs isolated: it reads files that somebody sent. With `reuse` the same work is done once; the `version` grows
-    when the same input comes out otherwise, and results of an older one are not used again.
+    It runs isolated, because it reads untrusted files. With `reuse`, a request is answered with an existing job that
+    does the same work. Increase `version` when the same input leads to a different output, so that older results are
+    not reused.
     """
 
     type: str
@@ -28,13 +29,13 @@ class BuiltInHandler(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
 
     def load(self) -> Callable[..., Any]:
-        """Its function. Raises `InvalidInput` when what it needs is not there."""
+        """Import the handler and return its function. Raises `InvalidInput` if something that it needs is missing."""
         try:
             module = import_module(f"{__name__}.{self.type}")
         except ModuleNotFoundError as error:
             raise InvalidInput(
-                f"the handler of {self.type} needs {error.name}, which is not installed",
-                hint=f"Install what it needs: pip install 'ingot[{self.type}]'",
+                f"the handler {self.type} needs {error.name}, which is not installed",
+                hint=f"Install its packages: pip install 'ingot[{self.type}]'",
             ) from error
         if (expect_ready := getattr(module, "expect_ready", None)) is not None:
             expect_ready()
@@ -43,23 +44,23 @@ class BuiltInHandler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BUILT_IN_HANDLERS: Final = {
-    one.type: one
-    for one in (
+    handler.type: handler
+    for handler in (
         BuiltInHandler(type="pdf", about="PDF to Markdown", timeout_seconds=60 * MINUTE, memory_mb=2048),
-        BuiltInHandler(type="ocr", about="Pictures and scans to text", timeout_seconds=60 * MINUTE, memory_mb=2048),
+        BuiltInHandler(type="ocr", about="Images and scans to text", timeout_seconds=60 * MINUTE, memory_mb=2048),
         BuiltInHandler(
             type="image", about="Thumbnails, other formats, no metadata", timeout_seconds=5 * MINUTE, memory_mb=1024
         ),
-        # What comes of a text depends on the model of the worker, of which the server knows nothing.
+        # Not reused: the result depends on the model of the worker, which the server does not know.
         BuiltInHandler(type="embed", about="Text to vectors", timeout_seconds=30 * MINUTE, memory_mb=4096, reuse=False),
     )
 }
 
 
 def built_in_handler(type: str) -> BuiltInHandler:
-    """The handler of ours with this name. Raises `InvalidInput`."""
-    if (found := BUILT_IN_HANDLERS.get(type)) is None:
+    """Return the built-in handler for this type. Raises `InvalidInput`."""
+    if (handler := BUILT_IN_HANDLERS.get(type)) is None:
         raise InvalidInput(
-            f"no handler {type[:64]!r} comes with Ingot", hint=f"These do: {', '.join(BUILT_IN_HANDLERS)}."
+            f"there is no built-in handler {type[:64]!r}", hint=f"Use one of: {', '.join(BUILT_IN_HANDLERS)}."
         )
-    return found
+    return handler

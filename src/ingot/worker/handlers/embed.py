@@ -1,4 +1,4 @@
-"""Texts as vectors, by a model on the machine of the worker."""
+"""The handler `embed`: converts texts to vectors with a model on the machine of the worker."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from ingot.worker.handlers.vectors.chunks import Chunk, split_text
 from ingot.worker.handlers.vectors.model import MODEL_VARIABLE, EmbeddingModel, Vectors
 from ingot.worker.job import NoRetry, WorkerJob
 
-TEXT_BYTES_MAX: Final = 8 * 1024 * 1024  # About half of the time that a job has, for a small model.
+TEXT_BYTES_MAX: Final = 8 * 1024 * 1024  # Takes about half of the timeout with a small model.
 TEXTS_MAX: Final = 10_000
 CHUNKS_MAX: Final = 50_000
 CHUNK_TOKENS_MIN: Final = 16
-BATCH_CHUNKS: Final = 32  # Pieces that the model reads at once.
-DECIMALS: Final = 7  # In JSON: what a float32 tells.
+BATCH_CHUNKS: Final = 32  # Chunks that the model processes at once.
+DECIMALS: Final = 7  # The precision of a float32, for JSON.
 TEXTS_STEM: Final = "texts"
 BYTE_ORDER_MARK: Final = "\ufeff"
 
 
 class EmbedOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is to be embedded, unless that is the input, and how."""
+    """The options of an `embed` job. `texts` are embedded instead of an input file."""
 
     texts: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=TEXTS_MAX)] | None = None
     chunk_tokens: Annotated[int, msgspec.Meta(ge=CHUNK_TOKENS_MIN)] | None = None
@@ -38,7 +38,10 @@ class EmbedOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class VectorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A piece of a text, from a character to before another, as a line of the output; of several texts, of which."""
+    """A line of the JSON Lines output: a chunk of a text and its vector.
+
+    `start` and `end` are character offsets. `item` is the index of the text if the payload has `texts`.
+    """
 
     item: int | None = None
     start: int
@@ -48,7 +51,7 @@ class VectorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class EmbedResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was made: a line for each chunk in one file, and the same vectors as a matrix in the other."""
+    """The result of an `embed` job. `lines` and `matrix` are the names of the JSON Lines and NumPy outputs."""
 
     model: str
     dimensions: int
@@ -65,37 +68,37 @@ class TextChunk(msgspec.Struct, frozen=True):
 
 
 def handle(job: WorkerJob) -> Any:
-    """Make vectors of the job's only input, or of the texts in its payload. Raises `NoRetry`."""
+    """Embed the only input of the job, or the texts in its payload. Raises `NoRetry`."""
     options = read_options(job.payload, EmbedOptions)
     model = _load_model()
     tokens_max = model.resolve_chunk_tokens(options.chunk_tokens, options.overlap_tokens)
     source, texts = _read_texts(job, options)
-    pieces = _split_texts(texts, model, tokens_max - model.special_tokens, options.overlap_tokens)
-    vectors = _embed_chunks(job, model, texts, pieces, tokens_max=tokens_max, normalize=options.normalize)
+    text_chunks = _split_texts(texts, model, tokens_max - model.special_tokens, options.overlap_tokens)
+    vectors = _embed_chunks(job, model, texts, text_chunks, tokens_max=tokens_max, normalize=options.normalize)
     with TemporaryDirectory(dir=job.workdir()) as folder:
         lines, matrix = Path(folder) / "lines", Path(folder) / "matrix.npy"
         with lines.open("wb") as file:
-            for line in _vector_records(texts, pieces, vectors, many=options.texts is not None):
+            for line in _vector_records(texts, text_chunks, vectors, many=options.texts is not None):
                 file.write(msgspec.json.encode(line) + b"\n")
         np.save(matrix, vectors, allow_pickle=False)
-        stored = job.upload(lines, f"{output_stem(source)}.vectors.jsonl", "application/jsonl")
-        as_matrix = job.upload(matrix, f"{output_stem(source)}.vectors.npy", "application/octet-stream")
+        lines_output = job.upload(lines, f"{output_stem(source)}.vectors.jsonl", "application/jsonl")
+        matrix_output = job.upload(matrix, f"{output_stem(source)}.vectors.npy", "application/octet-stream")
     return EmbedResult(
         model=model.name,
         dimensions=vectors.shape[1],
-        chunks=len(pieces),
-        lines=stored.name,
-        matrix=as_matrix.name,
+        chunks=len(text_chunks),
+        lines=lines_output.name,
+        matrix=matrix_output.name,
     )
 
 
 def expect_ready() -> None:
-    """Raises `InvalidInput` unless a model is set: who starts the worker is told so, and not who sends texts."""
+    """Raise `InvalidInput` if no model is configured. Called when the worker starts, so that no job has to fail."""
     folder = read_client_settings().embed_model
     if folder is None:
-        raise InvalidInput("no model is set", hint=f"Set {MODEL_VARIABLE} to the folder of one.")
+        raise InvalidInput("no model is set", hint=f"Set {MODEL_VARIABLE} to the folder of a model.")
     if not folder.is_dir():
-        raise InvalidInput(f"{MODEL_VARIABLE} names no folder", hint="Name the folder of a model.")
+        raise InvalidInput(f"{MODEL_VARIABLE} is not the path of a folder", hint="Set it to the folder of a model.")
 
 
 def _load_model() -> EmbeddingModel:
@@ -105,74 +108,75 @@ def _load_model() -> EmbeddingModel:
         return EmbeddingModel(folder)
     except PermissionError:
         raise NoRetry(
-            f"the folder that {MODEL_VARIABLE} names cannot be read by the user that handlers run as"
+            f"the model folder in {MODEL_VARIABLE} is not readable for the user that handlers run as"
         ) from None
 
 
 def _read_texts(job: WorkerJob, options: EmbedOptions) -> tuple[str, Sequence[str]]:
-    """What the outputs are named after, and the texts. Raises `NoRetry`."""
+    """Return the name for the outputs and the texts. Raises `NoRetry`."""
     if options.texts is not None:
         if job.inputs:
-            raise NoRetry("the job has texts in its payload and an input file too; leave one of them out")
+            raise NoRetry("the job has both texts in its payload and an input file; use only one of them")
         if sum(map(len, options.texts)) > TEXT_BYTES_MAX:
-            raise NoRetry(f"the texts have more than {TEXT_BYTES_MAX} characters; make several jobs of them")
+            raise NoRetry(f"the texts have more than {TEXT_BYTES_MAX} characters; split them into several jobs")
         return TEXTS_STEM, options.texts
     name = only_input(job.inputs)
     path = job.download()
     if path.stat().st_size > TEXT_BYTES_MAX:
-        raise NoRetry(f"the input has more than {TEXT_BYTES_MAX} bytes; split it")
+        raise NoRetry(f"the input has more than {TEXT_BYTES_MAX} bytes; split it into several jobs")
     try:
         return name, [path.read_bytes().decode().removeprefix(BYTE_ORDER_MARK)]
     except UnicodeDecodeError as error:
-        raise NoRetry(f"the input is no text in UTF-8: its byte {error.start} cannot be read; convert it") from None
+        raise NoRetry(f"the input is not UTF-8 text: invalid byte at offset {error.start}; convert it first") from None
 
 
 def _split_texts(texts: Sequence[str], model: EmbeddingModel, tokens_max: int, overlap: int) -> list[TextChunk]:
-    found = []
-    for item, text in enumerate(texts):
+    text_chunks = []
+    for text_index, text in enumerate(texts):
         chunks = split_text(text, model.token_spans, tokens_max=tokens_max, overlap=overlap)
         if not chunks:
-            which = f"text {item}" if len(texts) > 1 else "the text"
-            raise NoRetry(f"{which} is empty: there is nothing to embed")
-        found += [TextChunk(item, chunk) for chunk in chunks]
-        if len(found) > CHUNKS_MAX:
-            raise NoRetry(f"there are more than {CHUNKS_MAX} chunks; split the text, or have longer chunks")
-    return found
+            subject = f"text {text_index}" if len(texts) > 1 else "the text"
+            raise NoRetry(f"{subject} is empty")
+        text_chunks += [TextChunk(text_index, chunk) for chunk in chunks]
+        if len(text_chunks) > CHUNKS_MAX:
+            raise NoRetry(f"there are more than {CHUNKS_MAX} chunks; split the text, or increase chunk_tokens")
+    return text_chunks
 
 
 def _embed_chunks(
     job: WorkerJob,
     model: EmbeddingModel,
     texts: Sequence[str],
-    pieces: Sequence[TextChunk],
+    text_chunks: Sequence[TextChunk],
     *,
     tokens_max: int,
     normalize: bool,
 ) -> Vectors:
-    """The vectors of the pieces, in their order. Those of about one length are read together."""
-    order = sorted(range(len(pieces)), key=lambda number: pieces[number].chunk.tokens)
-    made: Vectors | None = None
+    """Return the vectors of the chunks in their order. Chunks of similar length are processed together."""
+    order = sorted(range(len(text_chunks)), key=lambda number: text_chunks[number].chunk.tokens)
+    all_vectors: Vectors | None = None
     for first in range(0, len(order), BATCH_CHUNKS):
         job.check()
         batch = order[first : first + BATCH_CHUNKS]
-        read = [texts[pieces[number].text_index][slice(*pieces[number].chunk[:2])] for number in batch]
-        vectors = model.embed(read, tokens_max=tokens_max, normalize=normalize)
-        made = np.empty((len(order), vectors.shape[1]), dtype=np.float32) if made is None else made
-        made[batch] = vectors
+        batch_texts = [texts[text_chunks[number].text_index][slice(*text_chunks[number].chunk[:2])] for number in batch]
+        vectors = model.embed(batch_texts, tokens_max=tokens_max, normalize=normalize)
+        if all_vectors is None:
+            all_vectors = np.empty((len(order), vectors.shape[1]), dtype=np.float32)
+        all_vectors[batch] = vectors
         job.progress(100 * (first + len(batch)) / len(order), "embedding")
-    assert made is not None
-    return made
+    assert all_vectors is not None
+    return all_vectors
 
 
 def _vector_records(
-    texts: Sequence[str], pieces: Sequence[TextChunk], vectors: Vectors, *, many: bool
+    texts: Sequence[str], text_chunks: Sequence[TextChunk], vectors: Vectors, *, many: bool
 ) -> Iterator[VectorRecord]:
-    for piece, vector in zip(pieces, vectors, strict=True):
-        start, end, _ = piece.chunk
+    for text_chunk, vector in zip(text_chunks, vectors, strict=True):
+        start, end, _ = text_chunk.chunk
         yield VectorRecord(
-            item=piece.text_index if many else None,
+            item=text_chunk.text_index if many else None,
             start=start,
             end=end,
-            text=texts[piece.text_index][start:end],
+            text=texts[text_chunk.text_index][start:end],
             vector=np.round(vector.astype(np.float64), DECIMALS).tolist(),
         )

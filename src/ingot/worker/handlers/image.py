@@ -1,4 +1,4 @@
-"""Pictures: made smaller, written in another format, and rid of what they tell of those who took them."""
+"""The handler `image`: resizes images, converts them to other formats, and removes metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ingot.worker.job import WorkerJob
 
 
 class ImageInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A picture in a file: its width and height as it is shown, and the bytes of the file."""
+    """An image file. Width and height are those of the upright image; `size` is in bytes."""
 
     name: str
     width: int
@@ -27,37 +27,37 @@ class ImageInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageResult(ImageInfo, frozen=True, kw_only=True):
-    """The picture that was made, and of what."""
+    """The output image and its source."""
 
     frames: int
     source: ImageInfo
 
 
 def handle(job: WorkerJob) -> Any:
-    """Make a picture of the job's only input, as its options say. Raises `NoRetry` for what is no picture."""
+    """Convert the only input of the job. Raises `NoRetry` if it is not an image."""
     options = read_options(job.payload, ImageOptions)
     name = only_input(job.inputs)
     job.progress(5, "fetching")
     source = job.download()
     job.progress(30, "drawing")
     with TemporaryDirectory(dir=job.workdir()) as folder:
-        made = Path(folder) / "made"
-        drawn = convert_picture(source, made, options)
+        output_path = Path(folder) / "output"
+        converted = convert_picture(source, output_path, options)
         job.progress(80, "storing")
-        writing = OUTPUT_FORMATS[drawn.format]
-        stored = job.upload(made, output_stem(name) + writing.suffix, writing.content_type)
+        output_format = OUTPUT_FORMATS[converted.format]
+        output = job.upload(output_path, output_stem(name) + output_format.suffix, output_format.content_type)
     return ImageResult(
-        name=stored.name,
-        width=drawn.size.width,
-        height=drawn.size.height,
-        format=drawn.format,
-        size=stored.size,
-        frames=drawn.frames,
+        name=output.name,
+        width=converted.size.width,
+        height=converted.size.height,
+        format=converted.format,
+        size=output.size,
+        frames=converted.frames,
         source=ImageInfo(
             name=name,
-            width=drawn.source_size.width,
-            height=drawn.source_size.height,
-            format=drawn.source_format,
+            width=converted.source_size.width,
+            height=converted.source_size.height,
+            format=converted.source_format,
             size=source.stat().st_size,
         ),
     )

@@ -1,4 +1,4 @@
-"""Pictures and scans to text, by tesseract."""
+"""The handler `ocr`: extracts the text of images and scans with tesseract."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ingot.worker.handlers.documents import preload as _ahead  # noqa: F401
+from ingot.worker.handlers.documents import preload as _preload  # noqa: F401
 from ingot.worker.handlers.documents import tesseract
 from ingot.worker.handlers.documents.checkpoints import CheckpointHeader, FinishedPage, PageCheckpoints
 from ingot.worker.handlers.documents.document_markdown import compose_markdown
@@ -19,28 +19,30 @@ from ingot.worker.handlers.inputs import MARKDOWN_CONTENT_TYPE, TEXT_CONTENT_TYP
 from ingot.worker.job import WorkerJob
 
 OCR_ENGINE: Final = "tesseract"
-LISTED_PAGES_MAX: Final = 2_000  # In a result; the Markdown names all.
+LISTED_PAGES_MAX: Final = 2_000  # In the result of the job. The Markdown lists all pages.
 
 
 def handle(job: WorkerJob) -> dict[str, Any]:
-    """Read the only input of a job. Raises `NoRetry` for what cannot be read."""
+    """Extract the text of the only input of a job. Raises `NoRetry` if it cannot be read."""
     options = read_document_options(job.payload, OcrOptions)
     tesseract.check_languages(options.languages)
     name = only_input(job.inputs)
     path = job.download()
     source = identify_source(path, name)
-    with open_ocr_pages(path, dpi=options.dpi) as sheets:
-        numbers = select_pages(options.pages, sheets.count)
-        pages, resumed_at = _read_pages(sheets, numbers, options, source=source, progress=job)
-        title = sheets.title or output_stem(source.name)
-        count = sheets.count
+    with open_ocr_pages(path, dpi=options.dpi) as ocr_pages:
+        numbers = select_pages(options.pages, ocr_pages.count)
+        pages, resumed_at = _read_pages(ocr_pages, numbers, options, source=source, progress=job)
+        title = ocr_pages.title or output_stem(source.name)
+        count = ocr_pages.count
     stem = output_stem(source.name)
-    read = [page.number for page in pages if page.was_read]
-    head = front_matter(source, title=title, pages=count, converter=OCR_ENGINE, ocr_pages=format_page_ranges(read))
+    read_page_numbers = [page.number for page in pages if page.was_read]
+    header_text = front_matter(
+        source, title=title, pages=count, converter=OCR_ENGINE, ocr_pages=format_page_ranges(read_page_numbers)
+    )
     text = "\f".join(page.text for page in pages) + "\n"
-    shown = [msgspec.structs.replace(page, text=escape_markdown(page.text)) for page in pages]
+    escaped_pages = [msgspec.structs.replace(page, text=escape_markdown(page.text)) for page in pages]
     job.upload(text.encode(), f"{stem}.txt", TEXT_CONTENT_TYPE)
-    job.upload((head + compose_markdown(shown)).encode(), f"{stem}.md", MARKDOWN_CONTENT_TYPE)
+    job.upload((header_text + compose_markdown(escaped_pages)).encode(), f"{stem}.md", MARKDOWN_CONTENT_TYPE)
     result: dict[str, Any] = {
         "title": title,
         "pages": count,
@@ -53,22 +55,22 @@ def handle(job: WorkerJob) -> dict[str, Any]:
 
 
 def _read_pages(
-    sheets: OcrPages, numbers: list[int], options: OcrOptions, *, source: SourceFile, progress: ConversionProgress
+    ocr_pages: OcrPages, numbers: list[int], options: OcrOptions, *, source: SourceFile, progress: ConversionProgress
 ) -> tuple[list[FinishedPage], int | None]:
-    """The pages, and the one that it went on at when an earlier attempt had read some."""
+    """Read the pages. Return them, and the page at which this attempt resumed, if an earlier one had read some."""
     header = CheckpointHeader(source=source.blake3, options=msgspec.json.encode(options).decode(), converter=OCR_ENGINE)
     pages = PageCheckpoints(progress, header)
     done = pages.load()
     for count, number in enumerate(numbers[done:], done + 1):
         progress.check()
-        pages.add(_read_page(sheets, number, options))
+        pages.add(_read_page(ocr_pages, number, options))
         progress.progress(100 * count / len(numbers), f"page {count} of {len(numbers)}")
     return pages.pages, numbers[min(done, len(numbers) - 1)] if done else None
 
 
-def _read_page(sheets: OcrPages, number: int, options: OcrOptions) -> FinishedPage:
+def _read_page(ocr_pages: OcrPages, number: int, options: OcrOptions) -> FinishedPage:
     try:
-        text = tesseract.recognize_text(sheets.page_image(number), options.languages, dpi=options.dpi)
+        text = tesseract.recognize_text(ocr_pages.page_image(number), options.languages, dpi=options.dpi)
     except tesseract.OcrFailed as error:
         return FinishedPage(number=number, text="", unread=f"{error}.")
     return FinishedPage(number=number, text=text.replace("\f", "").strip(), was_read=True)

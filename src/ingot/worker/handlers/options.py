@@ -1,4 +1,4 @@
-"""The options of a handler: its payload, checked whole before a file is fetched."""
+"""Options of built-in handlers: the payload of a job, validated before any file is downloaded."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ O = TypeVar("O", bound=msgspec.Struct)  # noqa: E741
 
 
 def read_options(payload: Any, kind: type[O]) -> O:
-    """What the payload asks for; one that is null asks for nothing. Raises `NoRetry`, which names the wrong option."""
+    """Decode the payload of a job. Null means no options. Raises `NoRetry` with the name of an invalid option."""
     try:
         return msgspec.convert({} if payload is None else payload, kind)
     except msgspec.ValidationError as error:
         raise NoRetry(_error_message(str(error), kind)) from None
 
 
-def _error_message(told: str, kind: type[msgspec.Struct]) -> str:
-    found = _ERROR_LOCATION.match(told)
-    assert found is not None
-    what, option = found["what"], found["option"]
+def _error_message(error_text: str, kind: type[msgspec.Struct]) -> str:
+    match = _ERROR_LOCATION.match(error_text)
+    assert match is not None
+    what, option = match["what"], match["option"]
     if (unknown := _UNKNOWN_FIELD.match(what)) is not None:
-        return f"there is no option {unknown['option'][:64]!r}; there are {', '.join(kind.__struct_fields__)}"
+        return f"unknown option {unknown['option'][:64]!r}; the options are {', '.join(kind.__struct_fields__)}"
     if option:
-        return f"the option {option} is not right: {what[0].lower()}{what[1:]}"
-    return f"the options are not right: {what[0].lower()}{what[1:]}"
+        return f"the option {option} is invalid: {what[0].lower()}{what[1:]}"
+    return f"the options are invalid: {what[0].lower()}{what[1:]}"

@@ -1,7 +1,10 @@
-"""Handlers in processes of their own: limited, without rights they do not need, and ended whole when they are to stop.
+"""Isolated handlers: each job runs in its own process, with limits and without privileges.
 
-A template imports the module of a handler once, and each job gets a copy of it. Three kinds of process talk here: the
-worker (`attempt`, `templates`), the template (`template`), and the process of a job (`child`).
+When a job has to stop, its process is terminated together with everything that it started.
+
+Three kinds of process take part: the worker (`supervisor`, `templates`, `process`), the template (`template`), which
+imports the module of a handler once, and the child (`child`), which the template forks for each job. They exchange
+`messages`.
 """
 
 from ingot.worker.isolation.supervisor import IsolatedHandlerFailed, ProcessExited, check_picklable, run_isolated

@@ -1,4 +1,4 @@
-"""In the process of a job: rights are given up, the handler runs, and what comes of it is said."""
+"""The child process of an isolated job: drops privileges, runs the handler, and reports the outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-import ingot.client.synchronous.client  # noqa: F401 - handlers make clients, and Python may be in root's own folder
+import ingot.client.synchronous.client  # noqa: F401 - preloaded for handlers: an unprivileged user may be unable to read the Python installation
 from ingot.client.errors import error_from_code
 from ingot.client.server_address import NoToken
 from ingot.jobs.model import Job
@@ -34,20 +34,20 @@ from ingot.worker.sync_http_transport import ssl_context
 
 UNPRIVILEGED_USER: Final = "nobody"
 NO_TOKEN_ERROR: Final = (
-    "NoToken: an isolated handler has no token of the worker's: a client that it makes is given one, "
-    "or the handler is not isolated"
+    "NoToken: an isolated handler has no token, because it does not get the credentials of the worker; "
+    "pass a token to the client, or do not isolate the handler"
 )
-PROCESSES_MAX: Final = 256  # Of a job, and threads, where it has a user of its own.
-MEMORY_RESERVE_BYTES: Final = 64 * 1024 * 1024  # Beyond the limit, for telling that it was reached.
+PROCESSES_MAX: Final = 256  # Processes and threads of a job that has its own user.
+MEMORY_RESERVE_BYTES: Final = 64 * 1024 * 1024  # Beyond the limit, so that the child can report that it was reached.
 
 
 class _IsolatedJob(WorkerJob):
-    """A job that tells of itself by a socket."""
+    """A job that sends its progress and file requests to the worker over a socket, and its log to standard output."""
 
-    def __init__(self, data: Job, talk: socket, room: Path) -> None:
+    def __init__(self, data: Job, message_socket: socket, workdir: Path) -> None:
         super().__init__(data)
-        self._message_socket = talk
-        self._task_workdir = room
+        self._message_socket = message_socket
+        self._task_workdir = workdir
         self._send_lock, self._file_request_lock = threading.Lock(), threading.Lock()
         self._task_files = AttemptFiles(
             data, self._send_file_request, self.workdir, self.check, http=_shared_signed_url_client()
@@ -55,31 +55,31 @@ class _IsolatedJob(WorkerJob):
 
     @property
     def files(self) -> AttemptFiles:
-        """What moves its files."""
+        """Transfers the files of this attempt."""
         return self._task_files
 
     def workdir(self) -> Path:
-        """The folder that it was given."""
+        """Return the working folder that the worker created."""
         return self._task_workdir
 
     def progress(self, percent: float, stage: str = "") -> None:
-        """Tell how far it is."""
-        known = min(100.0, max(0.0, float(percent)))
-        self.send_message(ChildMessage(percent=known, stage=sanitize_text(stage)))
+        """Report the progress in percent and the current stage."""
+        bounded_percent = min(100.0, max(0.0, float(percent)))
+        self.send_message(ChildMessage(percent=bounded_percent, stage=sanitize_text(stage)))
 
-    def send_message(self, said: ChildMessage) -> None:
-        """Tell the worker something."""
+    def send_message(self, message: ChildMessage) -> None:
+        """Send a message to the worker. Thread-safe."""
         with self._send_lock:
-            send_message(self._message_socket, msgspec.json.encode(said))
+            send_message(self._message_socket, msgspec.json.encode(message))
 
-    def _send_file_request(self, ask: FileRequest) -> bytes:
-        """Have the worker ask: it has a credential, and this process has none."""
+    def _send_file_request(self, request: FileRequest) -> bytes:
+        """Let the worker send a request to the server, because this process has no credential."""
         with self._file_request_lock:
-            self.send_message(ChildMessage(asks=ask))
-            told = msgspec.json.decode(receive_message(self._message_socket), type=ReplyMessage)
-        if told.code is not None:
-            raise error_from_code(told.code, told.detail, told.hint)
-        return bytes(told.answer)
+            self.send_message(ChildMessage(file_request=request))
+            reply = msgspec.json.decode(receive_message(self._message_socket), type=ReplyMessage)
+        if reply.code is not None:
+            raise error_from_code(reply.code, reply.detail, reply.hint)
+        return bytes(reply.response)
 
     def log(self, text: object, *, end: str = "\n") -> None:
         """Write to the log of this attempt."""
@@ -87,17 +87,17 @@ class _IsolatedJob(WorkerJob):
         sys.stdout.flush()
 
 
-def run_task(talk: socket, template: int, find: Callable[[], None]) -> int:
-    """Do what the worker says, with a handler that is to be found first; answers how the process is to end.
+def run_task(message_socket: socket, template_pid: int, import_handler: Callable[[], None]) -> int:
+    """Receive a task, run it, and return the exit code for this process.
 
-    It ends when the template does, at the latest.
+    `import_handler` is called first. The process is killed when its parent, the template, ends.
     """
     try:
-        find()
-        _run_handler(talk, template)
+        import_handler()
+        _run_handler(message_socket, template_pid)
         code = 0
-    except SystemExit as ended:
-        code = _exit_code(ended)
+    except SystemExit as error:
+        code = _exit_code(error)
     except BaseException:
         traceback.print_exc()
         code = 1
@@ -105,50 +105,50 @@ def run_task(talk: socket, template: int, find: Callable[[], None]) -> int:
     return code
 
 
-def _run_handler(talk: socket, template: int) -> None:
-    task = msgspec.json.decode(receive_message(talk), type=HandlerTask)
-    job = _IsolatedJob(msgspec.json.decode(task.data, type=Job), talk, Path(task.room))
-    function = pickle.loads(task.function)  # It is the worker's word, and names what is imported by now.
+def _run_handler(message_socket: socket, template_pid: int) -> None:
+    task = msgspec.json.decode(receive_message(message_socket), type=HandlerTask)
+    job = _IsolatedJob(msgspec.json.decode(task.data, type=Job), message_socket, Path(task.workdir))
+    function = pickle.loads(task.function)  # Safe: it comes from the worker, and only names an imported function.
     _drop_privileges(task)
-    die_with_parent(template)
+    die_with_parent(template_pid)
     try:
-        said = ChildMessage(result=msgspec.Raw(encode_result(function(job))))
-    except SnoozeSignal as snoozed:
-        said = ChildMessage(snooze=snoozed.seconds)
+        message = ChildMessage(result=msgspec.Raw(encode_result(function(job))))
+    except SnoozeSignal as signal:
+        message = ChildMessage(snooze=signal.seconds)
     except NoRetry as error:
-        said = ChildMessage(error=sanitize_text(error) or "the handler said not to retry", retry=False)
+        message = ChildMessage(error=sanitize_text(error) or "the handler raised NoRetry", retry=False)
     except NoToken:
         traceback.print_exc()
-        said = ChildMessage(error=NO_TOKEN_ERROR, retry=False)
+        message = ChildMessage(error=NO_TOKEN_ERROR, retry=False)
     except MemoryError:
-        said = ChildMessage(error=_memory_error_text(task))
+        message = ChildMessage(error=_memory_error_text(task))
     except Exception as error:
         traceback.print_exc()
-        said = ChildMessage(error=describe_error(error))
-    job.send_message(said)
+        message = ChildMessage(error=describe_error(error))
+    job.send_message(message)
 
 
 def _finalize_interpreter() -> None:
-    """Do what an interpreter does at its end, but for taking itself apart."""
+    """Join threads, run exit functions and flush output, as at the end of Python, but without freeing objects."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()
-    with suppress(Exception):  # The handler may have closed them.
+    with suppress(Exception):  # The handler may have closed these streams.
         sys.stdout.flush()
         sys.stderr.flush()
 
 
-def _exit_code(ended: SystemExit) -> int:
-    if ended.code is None or isinstance(ended.code, int):
-        return ended.code or 0
-    sys.stderr.write(f"{ended.code}\n")
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    sys.stderr.write(f"{error.code}\n")
     return 1
 
 
 def _memory_error_text(task: HandlerTask) -> str:
     if task.memory_bytes is None:
-        return "MemoryError: the machine has no memory left"
+        return "MemoryError: the machine is out of memory"
     resource.setrlimit(resource.RLIMIT_AS, (task.memory_bytes + MEMORY_RESERVE_BYTES,) * 2)
     return f"MemoryError: the handler used more than its memory_mb={task.memory_bytes // 1024**2}"
 
@@ -160,7 +160,7 @@ def _drop_privileges(task: HandlerTask) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (task.memory_bytes, task.memory_bytes + MEMORY_RESERVE_BYTES))
     if (user := unprivileged_user()) is not None:
         uid, gid = _job_user(os.getpid(), user)
-        os.chown(task.room, uid, gid)
+        os.chown(task.workdir, uid, gid)
         if uid != user.pw_uid:
             resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES_MAX, PROCESSES_MAX))
         os.setgroups([])
@@ -169,28 +169,31 @@ def _drop_privileges(task: HandlerTask) -> None:
     disable_new_privileges()
 
 
-def _job_user(pid: int, otherwise: pwd.struct_passwd) -> tuple[int, int]:
-    """A user that no other job has at this time, and no file; one for all of them where there are so few users."""
+def _job_user(pid: int, fallback: pwd.struct_passwd) -> tuple[int, int]:
+    """Return a user and group ID that no other running job has and that owns no files.
+
+    Without enough user IDs, as in some containers, all jobs share the fallback user.
+    """
     uid = job_uid(pid)
-    return (uid, uid) if is_mapped_uid(uid) else (otherwise.pw_uid, otherwise.pw_gid)
+    return (uid, uid) if is_mapped_uid(uid) else (fallback.pw_uid, fallback.pw_gid)
 
 
 def preload() -> None:
-    """Make once what every process needs. Called in the template."""
+    """Initialize what every child needs. Called in the template before it forks."""
     unprivileged_user()
     _shared_signed_url_client()
-    with suppress(OSError):  # Who needs them learns that they cannot be read.
+    with suppress(OSError):  # If the certificates cannot be read, the first HTTPS request reports it.
         ssl_context()
-    "".encode("idna")  # What it takes to find a host is read while that can be: Python may be in root's own folder.
+    "".encode("idna")  # Import the codec for host names now: an unprivileged user may be unable to read its module.
 
 
 @cache
 def _shared_signed_url_client() -> SignedUrlClient:
-    """What moves files. A copy of it has no connection yet."""
+    """The HTTP client of the child. It is created in the template, where it opens no connection."""
     return SignedUrlClient(RETRY_POLICY)
 
 
 @cache
 def unprivileged_user() -> pwd.struct_passwd | None:
-    """Who handlers run as: somebody without rights where the worker is root, and the worker's own user otherwise."""
+    """Return the unprivileged user if the worker runs as root, or `None` to keep the user of the worker."""
     return pwd.getpwnam(UNPRIVILEGED_USER) if os.geteuid() == 0 else None

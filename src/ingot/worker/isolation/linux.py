@@ -1,4 +1,4 @@
-"""What processes ask of Linux."""
+"""Linux system calls and `/proc` lookups for process isolation."""
 
 from __future__ import annotations
 
@@ -15,71 +15,74 @@ from typing import Final
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
-_JOB_UIDS: Final = range(61_184, 65_520)  # Those that systemd gives to services which have none of their own.
+_JOB_UIDS: Final = range(61_184, 65_520)  # The range that systemd uses for DynamicUser=.
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def adopt_orphans() -> None:
-    """Have what descends from this process be its child when the parent between them has ended."""
+    """Make this process the parent of descendants whose own parent has ended."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent(parent: int) -> None:
-    """Have this process killed when its parent ends, and at once when it has. A new user begins without this."""
+    """Kill this process when its parent ends, or now if it has ended already. Changing the user resets this."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def disable_new_privileges() -> None:
-    """Have no program that this process begins give it rights that it does not have."""
+    """Prevent programs that this process starts from gaining privileges, such as through setuid bits."""
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def job_uid(pid: int) -> int:
-    """The user of a job's process: none has that of another that runs, unless very many do."""
+    """Return the user ID for the process of a job. It is unique unless thousands of jobs run at once."""
     return _JOB_UIDS[pid % len(_JOB_UIDS)]
 
 
 def is_mapped_uid(uid: int) -> bool:
-    """Whether there is such a user here: a container may have a few only."""
+    """Whether this user ID exists in the user namespace: a container may have only a few."""
     try:
         lines = Path("/proc/self/uid_map").read_text().splitlines()
     except OSError:
         return False
-    spans = [tuple(map(int, line.split())) for line in lines]
-    return any(inside <= uid < inside + length for inside, _, length in spans)
+    ranges = [tuple(map(int, line.split())) for line in lines]
+    return any(first <= uid < first + length for first, _, length in ranges)
 
 
-def stray_children(known: Container[int], live: Container[int]) -> list[int]:
-    """Children of this process that are not known, and whose user is that of a job which is not live."""
-    found = []
+def stray_children(known_pids: Container[int], live_uids: Container[int]) -> list[int]:
+    """Return children of this process that are not known and run as the user of a job that has ended."""
+    strays = []
     with suppress(OSError):
         for pid in map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()):
             uid = Path(f"/proc/{pid}").stat().st_uid
-            if pid not in known and uid in _JOB_UIDS and uid not in live:
-                found.append(pid)
-    return found
+            if pid not in known_pids and uid in _JOB_UIDS and uid not in live_uids:
+                strays.append(pid)
+    return strays
 
 
 def open_pidfd(pid: int) -> int | None:
-    """What can be read when a process has ended; `None` where there is no such thing, or no such process."""
+    """Return a descriptor that becomes readable when the process ends.
+
+    Returns `None` if the process does not exist or the kernel does not support this.
+    """
     try:
         return os.pidfd_open(pid)
     except OSError:
         return None
 
 
-def fork_obstacle(known: set[int]) -> str | None:
-    """What this process has that a copy of it would not have whole, or would share with others; `None` for nothing.
+def fork_obstacle(known_descriptors: set[int]) -> str | None:
+    """Return why this process cannot be forked safely, or `None` if it can.
 
-    A thread is not copied. What a socket, a pipe or a file that is written says reaches whoever reads it first. These
-    descriptors are known.
+    A fork does not copy threads, and it shares sockets, pipes and files that are open for writing with the original.
+    `known_descriptors` are allowed.
     """
     if (threads := _count_threads_after_fork()) > 1:
-        return f"{threads - 1} threads run"
-    for descriptor in _open_descriptors() - known:
-        with suppress(OSError):  # What the list itself was read from is closed by now.
+        return f"{threads - 1} threads are running"
+    for descriptor in _open_descriptors() - known_descriptors:
+        with suppress(OSError):  # The descriptor with which the list was read is closed by now.
             mode = os.fstat(descriptor).st_mode
             reads = fcntl(descriptor, F_GETFL) & os.O_ACCMODE == os.O_RDONLY
             if not (stat.S_ISCHR(mode) or (reads and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)))):
@@ -88,7 +91,7 @@ def fork_obstacle(known: set[int]) -> str | None:
 
 
 def _count_threads_after_fork() -> int:
-    """How many threads there are once this process has been copied: some libraries end theirs then, by themselves."""
+    """Fork once and count the threads of this process afterwards: some libraries stop their threads at a fork."""
     if (child := os.fork()) == 0:
         os._exit(0)
     os.waitpid(child, 0)
@@ -102,4 +105,4 @@ def _open_descriptors() -> set[int]:
 def _describe_descriptor(descriptor: int) -> str:
     with suppress(OSError):
         return str(Path(f"/proc/self/fd/{descriptor}").readlink())
-    return "a file that is gone"
+    return "unknown"

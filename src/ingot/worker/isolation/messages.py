@@ -1,4 +1,4 @@
-"""What a worker, a template and the process of a job say to each other. It is text: nothing in it is run."""
+"""Messages between the worker, a template and a child. They are JSON, so that a child cannot inject code."""
 
 from __future__ import annotations
 
@@ -11,51 +11,54 @@ import msgspec
 from ingot.jobs.model import NULL
 from ingot.worker.file_requests import FileRequest
 
-MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # Of what the process of a job says.
+MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # Maximum size of a message from a child.
 READ_BYTES: Final = 64 * 1024
-KILL_SECONDS: Final = 5.0  # That processes have after TERM, and after their last word.
+KILL_SECONDS: Final = 5.0  # Time for a process to end after SIGTERM, or after it has reported the outcome.
 NUMBER_FORMAT: Final = struct.Struct("!i")
 _SIZE_FORMAT: Final = struct.Struct("!I")
 
 
 class TemplateStart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a template is told when it begins.
+    """The start parameters of a template.
 
-    `prepares` is what another interpreter needs to find the function, which is pickled: that names it. Without `shared`
-    it is not looked for in the template, but in every process anew.
+    `preparation_data` is what another interpreter needs to import the module of the function. `function` is pickled,
+    which stores only its name. Without `share_import`, each child imports the module instead of the template.
     """
 
-    control: int
-    worker: int
-    prepares: dict[str, Any]
+    socket_descriptor: int
+    worker_pid: int
+    preparation_data: dict[str, Any]
     function: bytes
-    shared: bool
+    share_import: bool
 
 
 class TemplateStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a template says when it is ready, or why it is not: an import failed, or left what no copy may share."""
+    """Sent by a template after its start: ready, or why it is not.
 
-    failed: str | None = None
-    not_shared: str | None = None
+    `not_shared_reason` says what the import left behind that must not be shared by children, such as a thread.
+    """
+
+    import_error: str | None = None
+    not_shared_reason: str | None = None
 
 
 class HandlerTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process of a job is told."""
+    """The job that a child runs, and its limits."""
 
     function: bytes
     data: msgspec.Raw
-    room: str
+    workdir: str
     cpu_seconds: int
     memory_bytes: int | None
 
 
 class ChildMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the process says of its job: how far it is, what it asks for, or how it ended.
+    """A message from a child: its progress, a file request, or the outcome.
 
-    What it asks for is asked for this attempt, whoever asks.
+    The worker sends file requests only for the attempt of this child.
     """
 
-    asks: FileRequest | None = None
+    file_request: FileRequest | None = None
     percent: float | None = None
     stage: str = ""
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -65,21 +68,21 @@ class ChildMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class ReplyMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the process is told when it has asked: the answer, or why there is none."""
+    """The reply to a file request: the response of the server, or an error."""
 
-    answer: msgspec.Raw = NULL
+    response: msgspec.Raw = NULL
     code: str | None = None
     detail: str = ""
     hint: str = ""
 
 
-def send_message(to: socket, text: bytes) -> None:
-    """Send a message: its size, and the text."""
-    to.sendall(_SIZE_FORMAT.pack(len(text)) + text)
+def send_message(target: socket, payload: bytes) -> None:
+    """Send a message, preceded by its size."""
+    target.sendall(_SIZE_FORMAT.pack(len(payload)) + payload)
 
 
 def receive_message(source: socket) -> bytes:
-    """Wait for a message, and answer its text. Raises `EOFError`."""
+    """Wait for a message and return its payload. Raises `EOFError`."""
     (size,) = _SIZE_FORMAT.unpack(_receive_exactly(source, _SIZE_FORMAT.size))
     return _receive_exactly(source, size)
 
@@ -94,22 +97,22 @@ def _receive_exactly(source: socket, size: int) -> bytes:
 
 
 class MessageBuffer:
-    """Messages as their bytes come in, in any pieces: who reads them is not held up by who sends half of one."""
+    """Assembles messages from bytes that arrive in any pieces, so that the reader never blocks on half a message."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The texts of the messages that are whole now. Raises `ValueError` for one that is too large."""
+        """Add data and return the payloads of all complete messages. Raises `ValueError` if a message is too large."""
         self._data += data
-        found: list[bytes] = []
+        messages: list[bytes] = []
         while len(self._data) >= _SIZE_FORMAT.size:
             (size,) = _SIZE_FORMAT.unpack_from(self._data)
             if size > MESSAGE_BYTES_MAX:
-                raise ValueError(f"a message of {size} bytes; the most is {MESSAGE_BYTES_MAX}")
+                raise ValueError(f"a message can have at most {MESSAGE_BYTES_MAX} bytes, got {size}")
             end = _SIZE_FORMAT.size + size
             if len(self._data) < end:
                 break
-            found.append(bytes(self._data[_SIZE_FORMAT.size : end]))
+            messages.append(bytes(self._data[_SIZE_FORMAT.size : end]))
             del self._data[:end]
-        return found
+        return messages

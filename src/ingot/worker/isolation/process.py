@@ -1,4 +1,4 @@
-"""The process of a job, as the worker has it."""
+"""The worker's handle of a child process."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class TemplateGone(Exception):
 
 
 class IsolatedProcess:
-    """A process that waits for its task: where it talks, where it prints, and the line to its template.
+    """A child process: its message socket, its output pipe, and a control socket to its template.
 
-    The template ends it, with all that it started, when the line is.
+    When the control socket is closed, the template kills the process together with everything that it started.
     """
 
-    def __init__(self, talk: socket.socket, printed: int, line: socket.socket) -> None:
-        self.message_socket = talk
-        self.output_descriptor = printed
-        self.control_socket = line
+    def __init__(self, message_socket: socket.socket, output_descriptor: int, control_socket: socket.socket) -> None:
+        self.message_socket = message_socket
+        self.output_descriptor = output_descriptor
+        self.control_socket = control_socket
         self.exit_code: int | None = None
-        self._pid = _receive_number(line)
+        self._pid = _receive_number(control_socket)
         if self._pid < 0:
             raise OSError(-self._pid, os.strerror(-self._pid))
 
@@ -36,25 +36,25 @@ class IsolatedProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.kill()  # It has ended, unless something went wrong here.
+        self.kill()  # Has an effect only if the supervisor failed before the process ended.
         with suppress(OSError):
-            self.message_socket.shutdown(socket.SHUT_RDWR)  # Who answers it at this moment is not held up.
+            self.message_socket.shutdown(socket.SHUT_RDWR)  # Unblocks a thread that is sending a reply.
         self.message_socket.close()
         self.control_socket.close()
         os.close(self.output_descriptor)
 
     def stop(self) -> None:
-        """Ask it to end, and what it started; who has not after a while is killed. From any thread, at any time."""
+        """Terminate the process group with SIGTERM, and later with SIGKILL if it has not ended. Thread-safe."""
         with suppress(OSError):
             self.control_socket.send(REQUEST_BYTE)
 
     def kill(self) -> None:
-        """End it now, and what it started."""
+        """Kill the process group now."""
         with suppress(OSError):
             self.control_socket.shutdown(socket.SHUT_WR)
 
     def receive_exit_code(self) -> None:
-        """Hear from the template how it ended. A template that was killed says nothing: its processes end here."""
+        """Receive the exit code from the template. If the template was killed, kill the process group instead."""
         try:
             self.exit_code = _receive_number(self.control_socket)
         except TemplateGone:
@@ -63,35 +63,39 @@ class IsolatedProcess:
                 os.killpg(self._pid, signal.SIGKILL)
 
 
-def fork_process(control: socket.socket) -> IsolatedProcess:
-    """Have a template make a process. Raises `TemplateGone`, and `OSError` when there can be no more."""
-    with ExitStack() as on_failure, ExitStack() as theirs:
-        talk, its_talk = socket.socketpair()
-        on_failure.enter_context(talk)
-        theirs.enter_context(its_talk)
-        line, its_line = socket.socketpair()
-        on_failure.enter_context(line)
-        theirs.enter_context(its_line)
-        printed, its_printed = os.pipe()
-        on_failure.callback(os.close, printed)
-        theirs.callback(os.close, its_printed)
+def fork_process(template_socket: socket.socket) -> IsolatedProcess:
+    """Let a template fork a child. Raises `TemplateGone`, and `OSError` if the fork fails."""
+    with ExitStack() as on_failure, ExitStack() as child_ends:
+        message_socket, child_message_socket = socket.socketpair()
+        on_failure.enter_context(message_socket)
+        child_ends.enter_context(child_message_socket)
+        control_socket, child_control_socket = socket.socketpair()
+        on_failure.enter_context(control_socket)
+        child_ends.enter_context(child_control_socket)
+        output_descriptor, child_output_descriptor = os.pipe()
+        on_failure.callback(os.close, output_descriptor)
+        child_ends.callback(os.close, child_output_descriptor)
         try:
-            socket.send_fds(control, [REQUEST_BYTE], [its_talk.fileno(), its_line.fileno(), its_printed])
+            socket.send_fds(
+                template_socket,
+                [REQUEST_BYTE],
+                [child_message_socket.fileno(), child_control_socket.fileno(), child_output_descriptor],
+            )
         except OSError as error:
             raise TemplateGone from error
-        theirs.close()
-        os.set_blocking(printed, False)
-        process = IsolatedProcess(talk, printed, line)
+        child_ends.close()
+        os.set_blocking(output_descriptor, False)
+        process = IsolatedProcess(message_socket, output_descriptor, control_socket)
         on_failure.pop_all()
         return process
 
 
-def _receive_number(line: socket.socket) -> int:
-    """What the template says on the line. Raises `TemplateGone`."""
+def _receive_number(control_socket: socket.socket) -> int:
+    """Receive a number from the template. Raises `TemplateGone`."""
     data = b""
     while len(data) < NUMBER_FORMAT.size:
         with suppress(ConnectionError):
-            if part := line.recv(NUMBER_FORMAT.size - len(data)):
+            if part := control_socket.recv(NUMBER_FORMAT.size - len(data)):
                 data += part
                 continue
         raise TemplateGone

@@ -1,4 +1,4 @@
-"""An attempt in a process of its own: what it says is heard, what it prints is kept, and it ends when it is to."""
+"""Runs an attempt in a child process: handles its messages, collects its output, and makes sure that it ends."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from ingot.worker.isolation.templates import ProcessNotStarted, Templates
 from ingot.worker.job import NoRetry, SnoozeSignal, WorkerJob
 from ingot.worker.result_encoding import EXIT_ADVICE
 
-MEMORY_REASON: Final = ", as it is when the memory is used up"
-OUT_OF_MEMORY_EXIT_CODE: Final = 127  # That of glibc, when it has no memory to end in another way.
+MEMORY_REASON: Final = ", possibly because it ran out of memory"
+OUT_OF_MEMORY_EXIT_CODE: Final = 127  # From glibc, when it has no memory left for a regular exit.
 SIGNAL_REASONS: Final = {
     **dict.fromkeys(("SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT"), MEMORY_REASON),
     "SIGXCPU": ": it used more processor time than its timeout",
@@ -43,76 +43,77 @@ SIGNAL_REASONS: Final = {
 
 
 class ProcessExited(Exception):
-    """The process ended without a word."""
+    """The process ended without reporting an outcome."""
 
     def __init__(self, exit_code: int) -> None:
         self.exit_code = exit_code
         name = signal.Signals(-exit_code).name if exit_code < 0 else ""
-        why = f"was ended by {name}" if name else f"ended with {exit_code}"
+        ending = f"was terminated by {name}" if name else f"exited with code {exit_code}"
         advice = "" if name else f" ({EXIT_ADVICE})"
         reason = MEMORY_REASON if exit_code == OUT_OF_MEMORY_EXIT_CODE else SIGNAL_REASONS.get(name, advice)
-        super().__init__(f"the process of the handler {why}{reason}")
+        super().__init__(f"the handler process {ending}{reason}")
 
 
 class IsolatedHandlerFailed(Exception):
-    """The handler raised, in its process."""
+    """The handler raised an exception in its process, or the process could not be started."""
 
 
 def check_picklable(handler: Handler) -> None:
-    """Raises `InvalidInput` for a function that another process cannot find."""
+    """Raise `InvalidInput` if another process cannot import the function of the handler."""
     try:
         pickle.dumps(handler.function)
     except Exception as error:
         raise InvalidInput(
-            f"the isolated handler of {handler.type} cannot be handed to another process: {error}",
-            hint="Make it a plain function of a module, not a lambda, and not inside another function.",
+            f"the isolated handler for {handler.type} cannot be passed to another process: {error}",
+            hint="Define it as a plain function at the top level of a module, not as a lambda or nested function.",
         ) from error
 
 
-def run_isolated(run: RunningAttempt, templates: Templates) -> Any:
-    """Run the handler of a job in a process of its own, and answer its result as JSON. Called in a thread."""
+def run_isolated(attempt: RunningAttempt, templates: Templates) -> Any:
+    """Run the handler of a job in its own process and return the result as JSON. Blocks the calling thread."""
     try:
-        made = templates.start_process(run.handler)
+        isolated_process = templates.start_process(attempt.handler)
     except ProcessNotStarted as error:
-        raise IsolatedHandlerFailed(f"the handler has no process: {error}") from error
-    with made as process:
-        run.stop_callback = process.stop
-        if run.job.canceled:
+        raise IsolatedHandlerFailed(f"the handler process could not be started: {error}") from error
+    with isolated_process as process:
+        attempt.stop_callback = process.stop
+        if attempt.job.canceled:
             process.stop()
-        hearing = _ProcessSupervisor(process, run.job)
-        with suppress(OSError):  # It has ended already; how, is heard.
-            send_message(process.message_socket, _task_message(run))
-        hearing.supervise()
-    return _result_or_raise(hearing.final_message, process.exit_code or 0)
+        supervisor = _ProcessSupervisor(process, attempt.job)
+        with suppress(OSError):  # The process has ended already, which `supervise` detects.
+            send_message(process.message_socket, _task_message(attempt))
+        supervisor.supervise()
+    return _result_or_raise(supervisor.final_message, process.exit_code or 0)
 
 
-def _task_message(run: RunningAttempt) -> bytes:
-    room = run.job.workdir()
+def _task_message(attempt: RunningAttempt) -> bytes:
+    workdir = attempt.job.workdir()
     return msgspec.json.encode(
         HandlerTask(
-            function=pickle.dumps(run.handler.function),
-            data=msgspec.Raw(msgspec.json.encode(run.job.data)),
-            room=str(room),
-            cpu_seconds=max(1, round(run.timeout_seconds) + 1),
-            memory_bytes=run.handler.memory_bytes,
+            function=pickle.dumps(attempt.handler.function),
+            data=msgspec.Raw(msgspec.json.encode(attempt.job.data)),
+            workdir=str(workdir),
+            cpu_seconds=max(1, round(attempt.timeout_seconds) + 1),
+            memory_bytes=attempt.handler.memory_bytes,
         )
     )
 
 
-def _result_or_raise(said: ChildMessage | None, exit_code: int) -> Any:
-    if said is None:
+def _result_or_raise(message: ChildMessage | None, exit_code: int) -> Any:
+    if message is None:
         raise ProcessExited(exit_code)
-    if said.snooze is not None:
-        raise SnoozeSignal(said.snooze)
-    if said.error is not None:
-        raise (IsolatedHandlerFailed if said.retry else NoRetry)(said.error)
-    return said.result
+    if message.snooze is not None:
+        raise SnoozeSignal(message.snooze)
+    if message.error is not None:
+        raise (IsolatedHandlerFailed if message.retry else NoRetry)(message.error)
+    return message.result
 
 
 class _ProcessSupervisor:
-    """Hears a process out; what it says last is how it ended, and nothing when it just ended.
+    """Follows a process until it ends. `final_message` is the outcome, or `None` if the process reported none.
 
-    What it started may keep its ends open after its own end, so that nobody waits for those to close.
+    The end of the process is taken from its exit code and not from its closed sockets, because processes that it
+    started may keep these open.
     """
 
     def __init__(self, process: IsolatedProcess, job: WorkerJob) -> None:
@@ -120,60 +121,66 @@ class _ProcessSupervisor:
         self._job = job
         self._message_buffer = MessageBuffer()
         self._decode = getincrementaldecoder("utf-8")(errors="replace").decode
-        self._file_request_thread: _FileRequestThread | None = None  # Begun by the first question: most ask none.
+        self._file_request_thread: _FileRequestThread | None = None  # Started by the first request.
         self._poll = select.poll()
         self.final_message: ChildMessage | None = None
 
     def supervise(self) -> None:
-        """Listen until it has ended, and to what it had said by then. After its last word it has a moment to end."""
+        """Handle messages and output until the process has ended.
+
+        After it has reported the outcome, it is killed if it does not end within `KILL_SECONDS`.
+        """
         process = self._process
-        line = process.control_socket.fileno()
-        calls = {process.message_socket.fileno(): self._receive_messages, process.output_descriptor: self._read_output}
-        for descriptor in (*calls, line):
+        control_descriptor = process.control_socket.fileno()
+        readers = {
+            process.message_socket.fileno(): self._receive_messages,
+            process.output_descriptor: self._read_output,
+        }
+        for descriptor in (*readers, control_descriptor):
             self._poll.register(descriptor, select.POLLIN)
         kill_at: float | None = None
         while process.exit_code is None:
             for descriptor, _ in self._poll.poll(None if kill_at is None else 1000 * max(0.0, kill_at - monotonic())):
-                if descriptor == line:
+                if descriptor == control_descriptor:
                     process.receive_exit_code()
-                elif not calls[descriptor]():
+                elif not readers[descriptor]():
                     self._poll.unregister(descriptor)
             if self.final_message is not None and kill_at is None:
                 kill_at = monotonic() + KILL_SECONDS
             elif kill_at is not None and monotonic() >= kill_at:
                 process.kill()
                 kill_at = monotonic() + KILL_SECONDS
-        for call in calls.values():
-            while call():
+        for read_more in readers.values():
+            while read_more():
                 pass
         if self._file_request_thread is not None:
             self._file_request_thread.close()
 
     def _receive_messages(self) -> bool:
-        """Take in what it says; whether there may be more."""
+        """Handle the messages that have arrived. Return whether more can follow."""
         if self.final_message is not None:
             return False
         try:
             data = self._process.message_socket.recv(READ_BYTES, socket.MSG_DONTWAIT)
             return data != b"" and all(map(self._handle_message, self._message_buffer.feed(data)))
-        except (OSError, ValueError):  # What is no message is one too: who says such things is not listened to.
+        except (OSError, ValueError):  # Treat an invalid message as the end of the stream.
             return False
 
-    def _handle_message(self, text: bytes) -> bool:
-        said = msgspec.json.decode(text, type=ChildMessage)
-        if said.asks is not None:
+    def _handle_message(self, payload: bytes) -> bool:
+        message = msgspec.json.decode(payload, type=ChildMessage)
+        if message.file_request is not None:
             self._file_request_thread = self._file_request_thread or _FileRequestThread(
                 self._process.message_socket, self._job
             )
-            return self._file_request_thread.submit(said.asks)
-        if said.percent is not None:
-            self._job.progress(said.percent, said.stage)
+            return self._file_request_thread.submit(message.file_request)
+        if message.percent is not None:
+            self._job.progress(message.percent, message.stage)
             return True
-        self.final_message = said
+        self.final_message = message
         return False
 
     def _read_output(self) -> bool:
-        """Take in what it has written, and whatever it started; whether there may be more."""
+        """Write the output of the process group to the log. Return whether more can follow."""
         try:
             data = os.read(self._process.output_descriptor, READ_BYTES)
         except OSError:
@@ -184,35 +191,35 @@ class _ProcessSupervisor:
 
 
 class _FileRequestThread:
-    """Asks the server for what a process needs, one thing after the other, in a thread: answers may take their time."""
+    """Sends the file requests of a process to the server, in a thread because responses can take long."""
 
-    def __init__(self, talk: socket.socket, job: WorkerJob) -> None:
-        self._message_socket = talk
+    def __init__(self, message_socket: socket.socket, job: WorkerJob) -> None:
+        self._message_socket = message_socket
         self._job = job
         self._requests: SimpleQueue[FileRequest | None] = SimpleQueue()
-        Thread(target=self._run, name="ingot-desk", daemon=True).start()
+        Thread(target=self._run, name="ingot-file-requests", daemon=True).start()
 
-    def submit(self, ask: FileRequest) -> bool:
-        """Answer this; not for one who does not wait for answers."""
+    def submit(self, request: FileRequest) -> bool:
+        """Queue a request. Return `False` if another one is queued: a child must wait for the reply."""
         if not self._requests.empty():
             return False
-        self._requests.put(ask)
+        self._requests.put(request)
         return True
 
     def close(self) -> None:
-        """Nobody asks any more."""
+        """End the thread after the current request."""
         self._requests.put(None)
 
     def _run(self) -> None:
         with suppress(OSError):
             try:
-                while (ask := self._requests.get()) is not None:
-                    send_message(self._message_socket, msgspec.json.encode(self._reply_to(ask)))
+                while (request := self._requests.get()) is not None:
+                    send_message(self._message_socket, msgspec.json.encode(self._reply_to(request)))
             finally:
                 self._message_socket.shutdown(socket.SHUT_RDWR)
 
-    def _reply_to(self, ask: FileRequest) -> ReplyMessage:
+    def _reply_to(self, request: FileRequest) -> ReplyMessage:
         try:
-            return ReplyMessage(answer=msgspec.Raw(self._job.file_client.send(ask)))
+            return ReplyMessage(response=msgspec.Raw(self._job.file_client.send(request)))
         except IngotError as error:
             return ReplyMessage(code=error.code, detail=error.detail, hint=error.hint)

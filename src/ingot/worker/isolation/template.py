@@ -1,7 +1,7 @@
-"""In the template: it imports a handler once, and becomes two whenever a job wants a process of its own.
+"""The template process: imports a handler once, and forks a child for each job.
 
-It runs nothing itself, reads nothing of any job, and has no secrets. It knows every process that it made: it tells the
-worker how each ended, ends those that are to, with all that they started, and all of them when the worker is gone.
+It runs no handler itself, sees no data of jobs, and has no secrets. It reports to the worker how each child ended,
+terminates children on request together with everything that they started, and kills all of them when the worker ends.
 """
 
 from __future__ import annotations
@@ -29,71 +29,70 @@ from ingot.worker.isolation.messages import KILL_SECONDS, NUMBER_FORMAT, Templat
 from ingot.worker.result_encoding import describe_error
 
 CONTROL_READ_BYTES: Final = 16
-START_FAILED_EXIT_CODE: Final = 70  # How a process ends that could not even begin.
-BLOCKED_SIGNALS: Final = {
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-}  # Who tells all to go means the worker: it tells us.
+START_FAILED_EXIT_CODE: Final = 70  # The child failed before it could run its task.
+# A signal to the whole process group is meant for the worker, which stops its children itself.
+BLOCKED_SIGNALS: Final = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 def main() -> None:
-    """Begin as standard input says."""
-    beginning = msgspec.json.decode(sys.stdin.buffer.read(), type=TemplateStart)
+    """Start the template with the parameters from standard input."""
+    start_message = msgspec.json.decode(sys.stdin.buffer.read(), type=TemplateStart)
     _detach_stdin()
     signal.pthread_sigmask(signal.SIG_BLOCK, BLOCKED_SIGNALS)
-    control = socket.socket(fileno=beginning.control)
-    control.set_inheritable(False)
-    hello = _preload_handler(beginning)
-    control.send(msgspec.json.encode(hello))
-    if hello == TemplateStatus():
-        _TemplateServer(control, beginning).run()
+    template_socket = socket.socket(fileno=start_message.socket_descriptor)
+    template_socket.set_inheritable(False)
+    status = _preload_handler(start_message)
+    template_socket.send(msgspec.json.encode(status))
+    if status == TemplateStatus():
+        _TemplateServer(template_socket, start_message).run()
 
 
 def _detach_stdin() -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - it is open as long as the process is
+    null_descriptor = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null_descriptor, 0)
+    os.close(null_descriptor)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - stays open as long as the process runs
 
 
-def _preload_handler(beginning: TemplateStart) -> TemplateStatus:
-    """Import all that processes need, once."""
+def _preload_handler(start_message: TemplateStart) -> TemplateStatus:
+    """Import everything that children need."""
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
     try:
         child.preload()
-        if beginning.shared:
-            _import_handler(beginning)
+        if start_message.share_import:
+            _import_handler(start_message)
     except BaseException as error:
         traceback.print_exc()
-        return TemplateStatus(failed=describe_error(error))
+        return TemplateStatus(import_error=describe_error(error))
     prepare_structs()
     sys.stdout.flush()
     sys.stderr.flush()
     gc.collect()
-    gc.freeze()  # What is there is not looked at again: looking would copy it.
-    return TemplateStatus(not_shared=fork_obstacle({0, 1, 2, beginning.control}) if beginning.shared else None)
+    gc.freeze()  # The garbage collector of a child would otherwise touch these objects and so copy their memory.
+    if not start_message.share_import:
+        return TemplateStatus()
+    return TemplateStatus(not_shared_reason=fork_obstacle({0, 1, 2, start_message.socket_descriptor}))
 
 
-def _import_handler(beginning: TemplateStart) -> None:
-    """Import the handler, where the worker has it from."""
-    spawn.prepare(beginning.prepares)
-    pickle.loads(beginning.function)
+def _import_handler(start_message: TemplateStart) -> None:
+    """Import the handler with the same paths as in the worker."""
+    spawn.prepare(start_message.preparation_data)
+    pickle.loads(start_message.function)
 
 
 class _ChildProcess:
-    """A process of a job, the first of its group, and the line on which the worker speaks of it."""
+    """A child, which leads its own process group, and the socket on which the worker controls it."""
 
-    def __init__(self, pid: int, line: socket.socket) -> None:
+    def __init__(self, pid: int, control_socket: socket.socket) -> None:
         self.pid = pid
-        self.control_socket = line
-        self.deadline: float | None = None  # Then it is killed, or when it has ended, what is left of it is given up.
+        self.control_socket = control_socket
+        self.deadline: float | None = None  # When to kill it; after its end, when to stop waiting for its group.
         self.exit_code: int | None = None
 
     @property
     def has_group_ended(self) -> bool:
-        """Whether it has ended, and all of its group."""
+        """Whether the process and its whole group have ended."""
         try:
             os.killpg(self.pid, 0)
         except ProcessLookupError:
@@ -103,7 +102,10 @@ class _ChildProcess:
         return False
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Signal the group, or it alone before it is the first of one. Once buried, its number may be another's."""
+        """Signal the group, or only the process before it has created its group.
+
+        Does nothing after the end, because the process ID may belong to another process by then.
+        """
         if self.exit_code is not None:
             return
         with suppress(ProcessLookupError, PermissionError):
@@ -114,111 +116,123 @@ class _ChildProcess:
 
 
 class _TemplateServer:
-    """Makes processes, and sees them to their end, as the worker says."""
+    """Forks children and terminates them on request of the worker."""
 
-    def __init__(self, control: socket.socket, beginning: TemplateStart) -> None:
-        self._template_socket = control
-        self._start_message = beginning
+    def __init__(self, template_socket: socket.socket, start_message: TemplateStart) -> None:
+        self._template_socket = template_socket
+        self._start_message = start_message
         self._processes: dict[int, _ChildProcess] = {}
         self._poll = select.poll()
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._wakeup_reader, self._wakeup_writer = socket.socketpair()
-        self._worker_pidfd = open_pidfd(beginning.worker)  # A copy of it may hold its end of the socket.
-        for found in (self._wakeup_reader, self._wakeup_writer):
-            found.setblocking(False)
+        # Needed because a process that the worker forked may keep the worker's end of the socket open.
+        self._worker_pidfd = open_pidfd(start_message.worker_pid)
+        for wakeup_socket in (self._wakeup_reader, self._wakeup_writer):
+            wakeup_socket.setblocking(False)
         adopt_orphans()
         signal.set_wakeup_fd(self._wakeup_writer.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._register(control.fileno(), self._fork_process)
+        self._register(template_socket.fileno(), self._fork_process)
         self._register(self._wakeup_reader.fileno(), self._reap)
         if self._worker_pidfd is not None:
             self._register(self._worker_pidfd, self._kill_all_and_exit)
 
     def run(self) -> None:
-        """Do so until the worker is gone."""
+        """Serve requests until the worker ends."""
         while True:
             for descriptor, _ in self._poll.poll(self._poll_milliseconds()):
-                if (call := self._callbacks.get(descriptor)) is not None:
-                    call()
+                if (callback := self._callbacks.get(descriptor)) is not None:
+                    callback()
             self._enforce_deadlines()
 
-    def _register(self, descriptor: int, call: Callable[[], None]) -> None:
+    def _register(self, descriptor: int, callback: Callable[[], None]) -> None:
         self._poll.register(descriptor, select.POLLIN)
-        self._callbacks[descriptor] = call
+        self._callbacks[descriptor] = callback
 
     def _unregister(self, descriptor: int) -> None:
         if self._callbacks.pop(descriptor, None) is not None:
             self._poll.unregister(descriptor)
 
-    # -- a process ------------------------------------------------------------------------------------------
+    # -- children -------------------------------------------------------------------------------------------
 
     def _fork_process(self) -> None:
-        """Make a process, with what it talks and prints to, and the line on which we are told of it."""
-        order, handed, _, _ = socket.recv_fds(self._template_socket, CONTROL_READ_BYTES, 3)
-        if not order:
+        """Fork a child with the message socket, control socket and output pipe that the worker sent."""
+        request, descriptors, _, _ = socket.recv_fds(self._template_socket, CONTROL_READ_BYTES, 3)
+        if not request:
             self._kill_all_and_exit()
-        talk, line = socket.socket(fileno=handed[0]), socket.socket(fileno=handed[1])
-        printing = handed[2]
-        for descriptor in handed:
+        message_socket, control_socket = socket.socket(fileno=descriptors[0]), socket.socket(fileno=descriptors[1])
+        output_descriptor = descriptors[2]
+        for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
-        template = os.getpid()
+        template_pid = os.getpid()
         try:
             pid = os.fork()
         except OSError as error:
-            _send_number(line, -(error.errno or 1))
-            line.close()
+            _send_number(control_socket, -(error.errno or 1))
+            control_socket.close()
         else:
             if pid == 0:
-                self._run_child(talk, line, printing, template)
-            self._processes[pid] = _ChildProcess(pid, line)
-            self._register(line.fileno(), lambda: self._handle_control(self._processes[pid]))
-            _send_number(line, pid)
-        talk.close()
-        os.close(printing)
+                self._run_child(message_socket, control_socket, output_descriptor, template_pid)
+            self._processes[pid] = _ChildProcess(pid, control_socket)
+            self._register(control_socket.fileno(), lambda: self._handle_control(self._processes[pid]))
+            _send_number(control_socket, pid)
+        message_socket.close()
+        os.close(output_descriptor)
 
-    def _run_child(self, talk: socket.socket, line: socket.socket, printing: int, template: int) -> None:
-        """Be the process of a job from now on, with nothing of the template's or of other jobs'."""
+    def _run_child(
+        self, message_socket: socket.socket, control_socket: socket.socket, output_descriptor: int, template_pid: int
+    ) -> None:
+        """Continue as the child: close everything that belongs to the template or to other jobs, and run the task."""
         code = START_FAILED_EXIT_CODE
         try:
             os.setsid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            lines = [one.control_socket for one in self._processes.values()]
-            for ours in (self._template_socket, self._wakeup_reader, self._wakeup_writer, line, *lines):
-                ours.close()
+            control_sockets = [process.control_socket for process in self._processes.values()]
+            for inherited in (
+                self._template_socket,
+                self._wakeup_reader,
+                self._wakeup_writer,
+                control_socket,
+                *control_sockets,
+            ):
+                inherited.close()
             if self._worker_pidfd is not None:
                 os.close(self._worker_pidfd)
-            os.dup2(printing, 1)
-            os.dup2(printing, 2)
-            os.close(printing)
+            os.dup2(output_descriptor, 1)
+            os.dup2(output_descriptor, 2)
+            os.close(output_descriptor)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_SIGNALS)
-            code = child.run_task(talk, template, self._import_unshared_handler)
+            code = child.run_task(message_socket, template_pid, self._import_unshared_handler)
         finally:
             os._exit(code)
 
     def _import_unshared_handler(self) -> None:
-        if not self._start_message.shared:
+        if not self._start_message.share_import:
             _import_handler(self._start_message)
 
     def _handle_control(self, process: _ChildProcess) -> None:
-        """What the worker says of a process: to end it, and when it says no more, to kill it."""
+        """Handle a control message: any data means to terminate the process, a closed socket to kill it."""
         try:
-            said = process.control_socket.recv(CONTROL_READ_BYTES, socket.MSG_DONTWAIT)
-        except BlockingIOError:  # It was said to another, who had this number before.
+            data = process.control_socket.recv(CONTROL_READ_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:  # The event was for a closed socket that had the same descriptor number.
             return
         except OSError:
-            said = b""
-        if said and process.exit_code is None and process.deadline is None:
+            data = b""
+        if data and process.exit_code is None and process.deadline is None:
             process.send_signal(signal.SIGTERM)
             process.deadline = time.monotonic() + KILL_SECONDS
-        elif not said:
+        elif not data:
             self._unregister(process.control_socket.fileno())
             process.send_signal(signal.SIGKILL)
 
-    # -- its end --------------------------------------------------------------------------------------------
+    # -- ends of children -----------------------------------------------------------------------------------
 
     def _reap(self) -> None:
-        """Take note of ends. What a process leaves running ends with it, while its number is still its own."""
+        """Reap children that have ended.
+
+        The group of a child is killed before the child is reaped, while its process ID cannot be reused.
+        """
         with suppress(BlockingIOError):
             self._wakeup_reader.recv(4096)
         with suppress(ChildProcessError):
@@ -231,20 +245,24 @@ class _TemplateServer:
                     process.exit_code = os.waitstatus_to_exitcode(status)
                     process.deadline = time.monotonic() + KILL_SECONDS
         self._kill_strays()
-        for process in [one for one in self._processes.values() if one.exit_code is not None and one.has_group_ended]:
+        for process in [
+            process for process in self._processes.values() if process.exit_code is not None and process.has_group_ended
+        ]:
             self._report_exit(process)
 
     def _kill_strays(self) -> None:
-        """Kill what left the group of its job, and is ours since its parent ended: it has the user of the job."""
-        live = {job_uid(process.pid) for process in self._processes.values() if process.exit_code is None}
-        for pid in stray_children(self._processes, live):
+        """Kill processes that left the group of their job. They became our children and run as the user of the job."""
+        live_uids = {job_uid(process.pid) for process in self._processes.values() if process.exit_code is None}
+        for pid in stray_children(self._processes, live_uids):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
     def _enforce_deadlines(self) -> None:
-        """Kill those whose time is over; of those that have ended, do not wait for the rest any longer."""
+        """Kill processes whose deadline has passed. For those that have ended, stop waiting for their group."""
         now = time.monotonic()
-        for process in [one for one in self._processes.values() if one.deadline is not None and one.deadline <= now]:
+        for process in [
+            process for process in self._processes.values() if process.deadline is not None and process.deadline <= now
+        ]:
             if process.exit_code is not None:
                 self._report_exit(process)
             else:
@@ -252,9 +270,9 @@ class _TemplateServer:
                 process.send_signal(signal.SIGKILL)
 
     def _poll_milliseconds(self) -> int | None:
-        """How long there is nothing to do, in milliseconds."""
-        times = [one.deadline for one in self._processes.values() if one.deadline is not None]
-        return max(0, int((min(times) - time.monotonic()) * 1000) + 1) if times else None
+        """Return the time until the next deadline in milliseconds."""
+        deadlines = [process.deadline for process in self._processes.values() if process.deadline is not None]
+        return max(0, int((min(deadlines) - time.monotonic()) * 1000) + 1) if deadlines else None
 
     def _report_exit(self, process: _ChildProcess) -> None:
         assert process.exit_code is not None
@@ -264,12 +282,12 @@ class _TemplateServer:
         process.control_socket.close()
 
     def _kill_all_and_exit(self) -> None:
-        """The worker is gone: nothing of it is left."""
+        """Kill all children and exit, because the worker has ended."""
         for process in self._processes.values():
             process.send_signal(signal.SIGKILL)
         os._exit(0)
 
 
-def _send_number(line: socket.socket, number: int) -> None:
-    with suppress(OSError):  # Nobody wants to know any more.
-        line.sendall(NUMBER_FORMAT.pack(number))
+def _send_number(control_socket: socket.socket, number: int) -> None:
+    with suppress(OSError):  # The worker has closed its end.
+        control_socket.sendall(NUMBER_FORMAT.pack(number))

@@ -1,1 +1,1 @@
-"""Documents: PDFs and pictures of text, read page by page into Markdown."""
+"""Conversion of PDFs and images of text to Markdown, page by page."""

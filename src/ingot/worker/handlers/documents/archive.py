@@ -1,4 +1,4 @@
-"""One archive of all that was made, the same bytes for the same files."""
+"""A ZIP archive of all outputs. The same files always give the same bytes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Final
 
 FIXED_TIMESTAMP: Final = (1980, 1, 1, 0, 0, 0)
-COMPRESSED_SUFFIXES: Final = frozenset({".png", ".jpg"})  # Packing them again gains nothing.
+COMPRESSED_SUFFIXES: Final = frozenset({".png", ".jpg"})  # Already compressed.
 FILE_ATTRIBUTES: Final = 0o644 << 16
 
 
 def write_archive(files: Iterable[Path], to: Path) -> Path:
-    """Put files into an archive, each under its own name."""
+    """Write files to an archive under their own names, and return its path."""
     with zipfile.ZipFile(to, "w") as archive:
         for file in files:
             entry = zipfile.ZipInfo(file.name, FIXED_TIMESTAMP)

@@ -1,30 +1,29 @@
-"""How many pages a converter is asked for at a time."""
+"""Adapts the number of pages that a converter gets per call."""
 
 from __future__ import annotations
 
 from typing import Final
 
-BATCH_PAGES: Final = 32  # At first.
+BATCH_PAGES: Final = 32  # The initial size.
 BATCH_PAGES_MAX: Final = 512
-BATCH_SECONDS: Final = 1.0  # A batch that takes less is doubled, and one that takes far more is halved.
-COST_GROWTH_MIN: Final = (
-    1.5  # So much more for a page after a halving: it is the call that takes long, and not the pages.
-)
+BATCH_SECONDS: Final = 1.0  # The size is doubled after a shorter batch, and halved after one of twice this time.
+# If the time per page grows by this factor after the size was halved, the time is spent per call and not per page.
+COST_GROWTH_MIN: Final = 1.5
 
 
 class BatchSize:
-    """Finds the size of batches that are about a second's work; as few as can be where each call is dear.
+    """Chooses batches that take about a second, or the largest batches if each call is expensive.
 
-    A converter may read all of a large file for every call, whatever pages it is asked for.
+    Calls are expensive if a converter reads the whole file each time, whichever pages are requested.
     """
 
     def __init__(self) -> None:
         self.pages = BATCH_PAGES
-        self._page_seconds: float | None = None  # Of the batch that was halved.
+        self._page_seconds: float | None = None  # Time per page of the last batch, if the size was halved after it.
         self._calls_are_expensive = False
 
     def record(self, pages: int, seconds: float) -> None:
-        """A batch of so many pages took so long."""
+        """Record the duration of a batch and adapt the size."""
         page_seconds = seconds / pages
         if self._page_seconds is not None and page_seconds > COST_GROWTH_MIN * self._page_seconds:
             self._calls_are_expensive = True

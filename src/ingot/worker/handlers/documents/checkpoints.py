@@ -1,7 +1,7 @@
-"""Finished pages, kept in parts so that the next attempt goes on where this one stopped.
+"""Checkpoints of finished pages, from which the next attempt resumes.
 
-A part holds the pages since the last one. It is saved after a while of work, and that while grows, so that an hour of
-work has about a hundred parts.
+They are saved in parts; each part contains the pages that were finished since the previous one. The interval between
+parts grows, so that an hour of work has fewer than a hundred parts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ingot.kernel.errors import StorageFull
 from ingot.worker.handlers.documents.ports import ConversionProgress
 
 FORMAT_VERSION: Final = 1
-SAVE_SECONDS: Final = 0.5  # Of work, before the first part.
+SAVE_SECONDS: Final = 0.5  # Working time before the first part is saved.
 SAVE_SECONDS_GROWTH: Final = 1.07
-PART_FULL_BYTES: Final = 32 * 1024 * 1024  # A part that has so much is saved at once.
+PART_FULL_BYTES: Final = 32 * 1024 * 1024  # A part of this size is saved at once.
 PART_BYTES_MAX: Final = 512 * 1024 * 1024
 
 
 class PagePicture(msgspec.Struct, frozen=True, kw_only=True):
-    """A picture of a page: its name, the text above it, and its bytes where it comes up first."""
+    """A picture on a page: its file name, the text above it, and its bytes unless an earlier page has them."""
 
     name: str
     above: str = ""
@@ -33,9 +33,10 @@ class PagePicture(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FinishedPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page that is done. `was_read` says by OCR; `unread` why there was text that was not read.
+    """A finished page. `sizes` are the font sizes of its headings.
 
-    So many of its pictures were `left_out`.
+    `was_read` is true if the text comes from OCR. `unread` is the reason why OCR was needed but not done. `left_out` is
+    the number of pictures that were omitted.
     """
 
     number: int
@@ -48,7 +49,7 @@ class FinishedPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """What pages are of; those of something else are of no use."""
+    """Identifies the input and options of a conversion. Checkpoints with a different header are ignored."""
 
     source: str
     options: str
@@ -57,7 +58,7 @@ class CheckpointHeader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True):
-    """Pages as they are kept: so many were done before them."""
+    """The content of a checkpoint. `first` is the number of pages that were finished before it."""
 
     header: CheckpointHeader
     first: int
@@ -65,22 +66,24 @@ class CheckpointPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageCheckpoints:
-    """The pages of one document that are done, in this attempt and before it."""
+    """The finished pages of a document, from this attempt and earlier ones."""
 
-    def __init__(self, watch: ConversionProgress, header: CheckpointHeader, save_seconds: float = SAVE_SECONDS) -> None:
-        self._progress, self._header = watch, header
+    def __init__(
+        self, progress: ConversionProgress, header: CheckpointHeader, save_seconds: float = SAVE_SECONDS
+    ) -> None:
+        self._progress, self._header = progress, header
         self.pages: list[FinishedPage] = []
         self._is_saving = True
-        self._saved_page_count = 0  # Pages that are in parts.
+        self._saved_page_count = 0
         self._saved_part_count = 0
         self._unsaved_bytes = 0
         self._save_seconds = save_seconds
         self._saved_at = time.monotonic()
 
     def load(self) -> int:
-        """Take in what earlier attempts kept, and answer how many pages that is."""
-        while (found := self._progress.saved(str(self._saved_part_count))) is not None:
-            part = _decode_part(found)
+        """Load the pages of earlier attempts and return their number."""
+        while (saved := self._progress.saved(str(self._saved_part_count))) is not None:
+            part = _decode_part(saved)
             if part is None or part.header != self._header or part.first != len(self.pages):
                 break
             self.pages += part.pages
@@ -90,7 +93,7 @@ class PageCheckpoints:
         return self._saved_page_count
 
     def add(self, page: FinishedPage) -> None:
-        """A page is done; keep it and those before it when it is time."""
+        """Add a finished page, and save a part if enough time has passed or the part is full."""
         self.pages.append(page)
         self._unsaved_bytes += len(page.text) + sum(len(figure.data or b"") for figure in page.figures)
         if self._is_saving and (
@@ -99,16 +102,16 @@ class PageCheckpoints:
             self._save()
 
     def _save(self) -> None:
-        """Keep what is done. Where that cannot be, nothing more is kept: the work goes on, and is only not resumed."""
+        """Save the pages since the last part. If that fails, save no more parts and continue without them."""
         part = CheckpointPart(
             header=self._header, first=self._saved_page_count, pages=self.pages[self._saved_page_count :]
         )
-        packed = zlib.compress(msgspec.msgpack.encode(part), 1)
-        if len(packed) > CHECKPOINT_BYTES_MAX:
+        compressed = zlib.compress(msgspec.msgpack.encode(part), 1)
+        if len(compressed) > CHECKPOINT_BYTES_MAX:
             self._is_saving = False
             return
         try:
-            self._progress.save(packed, str(self._saved_part_count))
+            self._progress.save(compressed, str(self._saved_part_count))
         except (QuotaExceeded, StorageFull):
             self._is_saving = False
             return
@@ -120,10 +123,10 @@ class PageCheckpoints:
 
 
 def _decode_part(data: bytes) -> CheckpointPart | None:
-    """A part, or `None` for what is none: another version may have kept it."""
+    """Decode a part. Return `None` if it is invalid, as when another version has saved it."""
     try:
-        packer = zlib.decompressobj()
-        plain = packer.decompress(data, PART_BYTES_MAX)
-        return msgspec.msgpack.decode(plain, type=CheckpointPart)
+        decompressor = zlib.decompressobj()
+        packed = decompressor.decompress(data, PART_BYTES_MAX)  # Limited, because the checkpoint may be damaged.
+        return msgspec.msgpack.decode(packed, type=CheckpointPart)
     except (zlib.error, msgspec.DecodeError):
         return None

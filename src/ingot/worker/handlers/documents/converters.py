@@ -1,4 +1,4 @@
-"""Converters by name: ours, and those that other packages bring as entry points."""
+"""Finds converters by name: the built-in ones, and entry points of other packages."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ BUILT_IN_CONVERTERS: Final[dict[str, Callable[[], Converter]]] = {
 
 
 def load_converter(name: str) -> Converter:
-    """A new converter of this name. Raises `NoRetry` for one that is not installed: a name is all that a job says."""
-    if ours := BUILT_IN_CONVERTERS.get(name):
-        return ours()
-    found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
-    if name not in found:
-        names = ", ".join(sorted(BUILT_IN_CONVERTERS | found))
-        raise NoRetry(f"the option converter is {name[:64]!r}, which is not installed here; there are {names}")
-    made: Converter = found[name].load()()
-    return made
+    """Create the converter with this name. Raises `NoRetry` if it is not installed.
+
+    Jobs can select only installed converters by name, and so cannot make the worker import arbitrary code.
+    """
+    if built_in := BUILT_IN_CONVERTERS.get(name):
+        return built_in()
+    entry_points_by_name = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    if name not in entry_points_by_name:
+        names = ", ".join(sorted(BUILT_IN_CONVERTERS | entry_points_by_name))
+        raise NoRetry(f"converter {name[:64]!r} is not installed on this worker; use one of {names}")
+    converter: Converter = entry_points_by_name[name].load()()
+    return converter

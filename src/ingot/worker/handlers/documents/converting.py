@@ -1,4 +1,4 @@
-"""A PDF to Markdown: page by page, from where an earlier attempt stopped."""
+"""Converts a PDF to Markdown page by page, and resumes where an earlier attempt stopped."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from ingot.worker.handlers.documents.ports import ConversionProgress, Converter,
 from ingot.worker.handlers.inputs import output_stem
 from ingot.worker.job import NoRetry
 
-PICTURES_MAX: Final = 5_000  # Of a document; the others are left out, and the result says so.
-PAGES_PERCENT: Final = 95.0  # When all pages are done; then they are put together.
+PICTURES_MAX: Final = 5_000  # Per document. More are omitted, and the result says how many.
+PAGES_PERCENT: Final = 95.0  # Progress when all pages are converted; the rest is for writing the outputs.
 FALLBACK_CONVERTERS: Final = {"inspector": "pdfium"}
 
 
 class ConvertedDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a document: files in one folder, and what is to be known of them."""
+    """The output files of a conversion, which are in one folder, and facts about the document."""
 
     markdown: Path
     archive: Path
@@ -63,14 +63,16 @@ def convert(
     progress: ConversionProgress | None = None,
     save_seconds: float = SAVE_SECONDS,
 ) -> ConvertedDocument:
-    """Convert a file. What comes of it is in the folder, a new one unless told. Raises `NoRetry`.
+    """Convert a file and write the outputs to `folder`, by default a new temporary folder. Raises `NoRetry`.
 
-    The watch keeps what is done after so many seconds of work, and seldomer later on.
+    A checkpoint is saved through `progress` after `save_seconds` of work, and then at growing intervals.
     """
-    known = options or PdfOptions()
+    resolved_options = options or PdfOptions()
     with open_pdf(path) as document:
-        place = folder or Path(mkdtemp())
-        return _Conversion(path, document, known, name or path.name, place, progress or NoProgress()).run(save_seconds)
+        output_folder = folder or Path(mkdtemp())
+        return _Conversion(
+            path, document, resolved_options, name or path.name, output_folder, progress or NoProgress()
+        ).run(save_seconds)
 
 
 class _Conversion:
@@ -83,19 +85,19 @@ class _Conversion:
         options: PdfOptions,
         name: str,
         folder: Path,
-        watch: ConversionProgress,
+        progress: ConversionProgress,
     ) -> None:
-        self._path, self._document, self._options, self._progress = path, document, options, watch
+        self._path, self._document, self._options, self._progress = path, document, options, progress
         self._folder, self._stem = folder, output_stem(name)
         self._page_numbers = select_pages(options.pages, len(document))
         self._source = identify_source(path, name)
-        self._trial_pages: list[PageText] = []  # The first pages, by which the converter was tried.
+        self._trial_pages: list[PageText] = []  # The first pages, converted to test whether the converter works.
         self._converter_name, self._converter = self._select_converter()
         self._uses_ocr = options.ocr != "never" and self._is_ocr_available()
-        self._picture_names: dict[bytes, str] = {}  # Of pictures, by their digest: a sign on every page is one file.
+        self._picture_names: dict[bytes, str] = {}  # By digest, so that a logo on every page is stored once.
 
     def _select_converter(self) -> tuple[str, Converter]:
-        """The converter that was asked for, or the one in its place when that cannot read the file."""
+        """Return the requested converter, or its fallback if it cannot read the file."""
         name = self._options.converter
         while True:
             converter = load_converter(name)
@@ -114,7 +116,7 @@ class _Conversion:
         return tesseract.find_program() is not None
 
     def run(self, save_seconds: float) -> ConvertedDocument:
-        """Convert it."""
+        """Convert the document."""
         pages = PageCheckpoints(self._progress, self._header(), save_seconds)
         done = pages.load()
         for page in pages.pages:
@@ -136,45 +138,45 @@ class _Conversion:
         )
 
     def _read_pages(self, done: int) -> Iterator[tuple[int, PageText]]:
-        """The pages behind those that are done as the converter reads them, a batch at a time."""
-        begun = len(self._trial_pages)
+        """Yield the number and text of each page after the first `done` pages, converted in batches."""
+        trial_count = len(self._trial_pages)
         yield from list(zip(self._page_numbers, self._trial_pages, strict=False))[done:]
-        left, pace = self._page_numbers[max(done, begun) :], BatchSize()
-        while left:
-            batch, left = left[: pace.pages], left[pace.pages :]
-            began = time.monotonic()
+        remaining, batch_size = self._page_numbers[max(done, trial_count) :], BatchSize()
+        while remaining:
+            batch, remaining = remaining[: batch_size.pages], remaining[batch_size.pages :]
+            started_at = time.monotonic()
             try:
                 texts = self._converter.pages(self._path, batch)
             except Unreadable as error:
                 raise NoRetry(f"pages {batch[0]} to {batch[-1]} cannot be read: {error}") from error
-            pace.record(len(batch), time.monotonic() - began)
+            batch_size.record(len(batch), time.monotonic() - started_at)
             yield from zip(batch, texts, strict=True)
 
     def _convert_page(self, number: int, text: PageText) -> FinishedPage:
-        wanted = self._options.ocr == "always" or text.is_picture
-        if not wanted and not self._options.images:
+        needs_ocr = self._options.ocr == "always" or text.is_picture
+        if not needs_ocr and not self._options.images:
             return FinishedPage(number=number, text=text.markdown, sizes=text.sizes)
         try:
             page = self._document[number - 1]
-        except pypdfium2.PdfiumError:  # The converter knows a page that pdfium does not.
-            unread = "it cannot be drawn." if wanted else ""
+        except pypdfium2.PdfiumError:  # The converter can read this page but pdfium cannot.
+            unread = "the page cannot be rendered." if needs_ocr else ""
             return FinishedPage(number=number, text=text.markdown, sizes=text.sizes, unread=unread)
         try:
-            return self._enrich_page(number, text, page, wanted=wanted)
+            return self._enrich_page(number, text, page, needs_ocr=needs_ocr)
         finally:
             page.close()
 
-    def _enrich_page(self, number: int, text: PageText, page: Any, *, wanted: bool) -> FinishedPage:
-        """A page with what only its picture shows."""
-        found, unread, sizes = text.markdown, "", text.sizes
-        if wanted and not self._is_blank(page):
-            found, unread = self._ocr_page(page, number, text.markdown)
+    def _enrich_page(self, number: int, text: PageText, page: Any, *, needs_ocr: bool) -> FinishedPage:
+        """Add OCR text and pictures to a page."""
+        markdown, unread, sizes = text.markdown, "", text.sizes
+        if needs_ocr and not self._is_blank(page):
+            markdown, unread = self._ocr_page(page, number, text.markdown)
             sizes = () if not unread else sizes
-        was_read = wanted and not unread and found != text.markdown
+        was_read = needs_ocr and not unread and markdown != text.markdown
         figures = list(self._extract_pictures(page, number, skip_full_page=was_read)) if self._options.images else []
         return FinishedPage(
             number=number,
-            text=found,
+            text=markdown,
             sizes=sizes,
             was_read=was_read,
             unread=unread,
@@ -184,15 +186,16 @@ class _Conversion:
 
     @staticmethod
     def _is_blank(page: Any) -> bool:
-        """Whether there is nothing on a page, so that there is nothing to read."""
+        """Whether the page is empty, so that it needs no OCR."""
         return next(iter(page.get_objects(max_depth=1)), None) is None
 
-    def _ocr_page(self, page: Any, number: int, otherwise: str) -> tuple[str, str]:
-        """The text of a page by OCR; or what is known of it otherwise, and why it was not read."""
+    def _ocr_page(self, page: Any, number: int, fallback: str) -> tuple[str, str]:
+        """Return the OCR text of a page and an empty string, or `fallback` and the reason why there is no OCR."""
         if not self._uses_ocr:
-            why = "OCR was not asked for" if self._options.ocr == "never" else f"there is no {tesseract.PROGRAM} here"
-            return otherwise, f"{why}."
-        tesseract.check_languages(self._options.languages)  # Asked for by a page that needs it: it takes a while.
+            if self._options.ocr == "never":
+                return fallback, "OCR is turned off by the option ocr."
+            return fallback, f"{tesseract.PROGRAM} is not installed on the worker."
+        tesseract.check_languages(self._options.languages)  # Only now, because it takes time and few documents need it.
         try:
             return escape_markdown(
                 tesseract.recognize_text(
@@ -200,10 +203,10 @@ class _Conversion:
                 )
             ), ""
         except tesseract.OcrFailed as error:
-            return otherwise, f"{error}."
+            return fallback, f"{error}."
 
     def _extract_pictures(self, page: Any, number: int, *, skip_full_page: bool) -> Iterator[PagePicture | None]:
-        """The pictures of a page; `None` for each that is left out."""
+        """Yield the pictures of a page, and `None` for each that is omitted because of `PICTURES_MAX`."""
         for count, picture in enumerate(extract_pictures(page, number, skip_full_page=skip_full_page), 1):
             digest = blake3.blake3(picture.data).digest()
             if name := self._picture_names.get(digest):

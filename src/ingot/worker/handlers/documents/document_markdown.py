@@ -1,4 +1,4 @@
-"""Markdown of a whole document, made of its pages."""
+"""Composes the Markdown of a document from its pages."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from urllib.parse import quote
 from ingot.worker.handlers.documents.checkpoints import FinishedPage, PagePicture
 from ingot.worker.handlers.documents.markdown import alphanumeric, apply_heading_levels, heading_levels, headings
 
-ABOVE_CHARS: Final = 24  # Of the line above a picture: so many are seldom there twice.
+ABOVE_CHARS: Final = 24  # Characters of the line above a picture that are compared. So many are rarely repeated.
 
 
 def compose_markdown(pages: Sequence[FinishedPage]) -> str:
-    """The pages one below the other, each with its mark, and headings on the levels of the document."""
+    """Join the pages, each after a page marker. Heading levels are computed for the whole document."""
     levels = heading_levels(size for page in pages for size in page.sizes)
     return "".join(f"\n{_page_markdown(page, levels)}\n" for page in pages)
 
@@ -26,9 +26,9 @@ def _page_markdown(page: FinishedPage, levels: dict[float, int]) -> str:
 
 
 def page_marker(page: FinishedPage) -> str:
-    """A comment that says where a page begins, and how it was read."""
-    how = ", read by OCR" if page.was_read else ", needs OCR" if page.unread else ""
-    return f"<!-- page {page.number}{how} -->"
+    """Return a comment that marks the beginning of a page, with its OCR status."""
+    ocr_status = ", read by OCR" if page.was_read else ", needs OCR" if page.unread else ""
+    return f"<!-- page {page.number}{ocr_status} -->"
 
 
 def _unread_notice(page: FinishedPage) -> list[str]:
@@ -42,18 +42,20 @@ def _alt_text(page: FinishedPage, figure: PagePicture) -> str:
 
 
 def _picture_index(blocks: Sequence[str], figure: PagePicture) -> int:
-    """Where a picture goes: below the text that is above it in the page, and else at the end."""
+    """Return the block index for a picture: after the text above it, or at the end if that is not found."""
     if not (above := alphanumeric(figure.above)[-ABOVE_CHARS:]):
         return len(blocks) if figure.above else 0
-    found = [
-        place for place, block in enumerate(blocks, 1) if above in alphanumeric(block) and not block.startswith("![")
+    positions = [
+        position
+        for position, block in enumerate(blocks, 1)
+        if above in alphanumeric(block) and not block.startswith("![")
     ]
-    place = found[0] if len(found) == 1 else len(blocks)
-    while place < len(blocks) and blocks[place].startswith("!["):
-        place += 1
-    return place
+    position = positions[0] if len(positions) == 1 else len(blocks)
+    while position < len(blocks) and blocks[position].startswith("!["):
+        position += 1
+    return position
 
 
 def first_heading(pages: Sequence[FinishedPage]) -> str:
-    """The first heading of a document, if there is one."""
-    return next((found[0] for page in pages if (found := headings(page.text))), "")
+    """Return the first heading of a document, or an empty string."""
+    return next((page_headings[0] for page in pages if (page_headings := headings(page.text))), "")

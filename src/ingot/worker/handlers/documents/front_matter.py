@@ -1,4 +1,4 @@
-"""The front matter of Markdown: what it was made of, as YAML that nothing in a document can break out of."""
+"""The YAML front matter of the Markdown. All values are quoted, so that a document cannot inject YAML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNSAFE: Final = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 
 
 class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file and what identifies it."""
+    """The name and the digests of a source file."""
 
     name: str
     blake3: str
@@ -24,7 +24,7 @@ class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def identify_source(path: Path, name: str) -> SourceFile:
-    """The source that a file is."""
+    """Compute the digests of a file."""
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     return SourceFile(name=name, blake3=blake3.blake3().update_mmap(path).hexdigest(), sha256=sha256)
@@ -33,8 +33,8 @@ def identify_source(path: Path, name: str) -> SourceFile:
 def front_matter(
     source: SourceFile, *, title: str, pages: int, converter: str, ocr_pages: str, converted_pages: str = ""
 ) -> str:
-    """The lines above the Markdown. `converted_pages` are those that were asked for, where it was not all of them."""
-    known = {
+    """Compose the front matter. `converted_pages` lists the selected pages, or is empty if all were converted."""
+    fields = {
         "title": quote_yaml(title),
         "source": quote_yaml(source.name),
         "pages": str(pages),
@@ -43,18 +43,18 @@ def front_matter(
         "converter": quote_yaml(converter),
     }
     if converted_pages:
-        known["converted_pages"] = quote_yaml(converted_pages)
+        fields["converted_pages"] = quote_yaml(converted_pages)
     if ocr_pages:
-        known["ocr_pages"] = quote_yaml(ocr_pages)
-    return "".join(["---\n", *(f"{name}: {value}\n" for name, value in known.items()), "---\n"])
+        fields["ocr_pages"] = quote_yaml(ocr_pages)
+    return "".join(["---\n", *(f"{name}: {value}\n" for name, value in fields.items()), "---\n"])
 
 
 def quote_yaml(text: str) -> str:
-    """A text as YAML takes it, whatever it holds: JSON, with what YAML does not print written by its number."""
+    """Quote any text for YAML: as a JSON string, with characters that YAML does not allow escaped."""
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
 def short_title(text: str) -> str:
-    """A title on one line, without what cannot be stored."""
+    """Return a title on one line, without characters that cannot be stored, cut to `TITLE_CHARS_MAX`."""
     words = " ".join(text.replace("\x00", " ").split())
     return words.encode("utf-8", "replace").decode()[:TITLE_CHARS_MAX]

@@ -1,4 +1,4 @@
-"""Sheets to be read by OCR: the frames of a picture, or the pages of a PDF."""
+"""Images of pages for OCR: the frames of an image file, or the rendered pages of a PDF."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ PICTURE_FORMATS: Final = ("PNG", "JPEG", "TIFF", "WEBP", "BMP")
 
 
 class OcrPages(Protocol):
-    """What is to be read, one by one."""
+    """The pages of a file as images."""
 
     count: int
     title: str
 
     def page_image(self, number: int) -> Image.Image:
-        """A sheet, counted from 1. Raises `NoRetry` when it cannot be decoded, or is too large to be."""
+        """Return a page, counted from 1, in greyscale. Raises `NoRetry` if it cannot be decoded or is too large."""
 
 
 @contextmanager
 def open_ocr_pages(path: Path, *, dpi: int) -> Iterator[OcrPages]:
-    """The sheets of a file. Raises `NoRetry` for one that holds none."""
+    """Open an image or a PDF. Raises `NoRetry` if the file is neither."""
     if path.stat().st_size == 0:
         raise NoRetry("the file is empty: it has 0 bytes")
     if looks_like_pdf(path):
         with open_pdf(path) as document:
             yield PdfOcrPages(document, dpi)
         return
-    Image.MAX_IMAGE_PIXELS = None  # Ours is the limit, checked before anything is decoded.
+    Image.MAX_IMAGE_PIXELS = None  # Replaced by `check_size`, which runs before a page is decoded.
     try:
         picture = Image.open(path, formats=PICTURE_FORMATS)
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
         raise NoRetry(
-            f"the file is not a picture that can be read; {', '.join(PICTURE_FORMATS)} and PDF can"
+            f"the file is not in a supported format; these are {', '.join(PICTURE_FORMATS)} and PDF"
         ) from error
     with picture:
         yield PictureOcrPages(picture)
@@ -55,7 +55,7 @@ class PdfOcrPages:
         self.count, self.title = len(document), pdf_title(document)
 
     def page_image(self, number: int) -> Image.Image:
-        """See `Sheets.sheet`."""
+        """See `OcrPages.page_image`."""
         try:
             page = self._document[number - 1]
         except pypdfium2.PdfiumError as error:
@@ -67,7 +67,7 @@ class PdfOcrPages:
 
 
 class PictureOcrPages:
-    """The frames of a picture: many in a TIFF, and one in most."""
+    """The frames of an image file. A TIFF can have several."""
 
     title = ""
 
@@ -76,18 +76,18 @@ class PictureOcrPages:
         try:
             self.count = int(getattr(picture, "n_frames", 1))
         except (OSError, ValueError, SyntaxError) as error:
-            raise NoRetry("the picture is damaged: its pages cannot be counted") from error
+            raise NoRetry("the image is damaged: its pages cannot be counted") from error
         if self.count > PAGES_MAX:
-            raise NoRetry(f"the file has {self.count} pages; the most is {PAGES_MAX}. Split it")
+            raise NoRetry(f"the file has {self.count} pages, but at most {PAGES_MAX} are supported; split it")
 
     def page_image(self, number: int) -> Image.Image:
-        """See `Sheets.sheet`."""
+        """See `OcrPages.page_image`."""
         try:
             self._picture.seek(number - 1)
             check_size(*self._picture.size, f"page {number}")
             upright = ImageOps.exif_transpose(self._picture.copy())
         except (OSError, ValueError, EOFError, SyntaxError) as error:
-            raise NoRetry(f"the picture is damaged: page {number} cannot be decoded") from error
+            raise NoRetry(f"the image is damaged: page {number} cannot be decoded") from error
         pixels = upright.width * upright.height
         if pixels > RENDERED_PIXELS_MAX:
             shrink = (RENDERED_PIXELS_MAX / pixels) ** 0.5
@@ -96,9 +96,9 @@ class PictureOcrPages:
 
 
 def _flatten_to_grey(picture: Image.Image) -> Image.Image:
-    """A picture in grey, with paper where nothing is."""
+    """Convert an image to greyscale on a white background."""
     if not picture.has_transparency_data:
         return picture.convert("L")
-    seen = picture.convert("RGBA")
-    paper = Image.new("RGBA", seen.size, "white")
-    return Image.alpha_composite(paper, seen).convert("L")
+    rgba = picture.convert("RGBA")
+    paper = Image.new("RGBA", rgba.size, "white")
+    return Image.alpha_composite(paper, rgba).convert("L")

@@ -1,4 +1,4 @@
-"""What may be asked of the handlers of documents, checked before anything is read."""
+"""The options of the handlers `pdf` and `ocr`, validated before any file is downloaded."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ T = TypeVar("T", bound="DocumentOptions")
 
 
 class DocumentOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every handler of documents takes.
+    """Options of both handlers.
 
-    `languages` are names as tesseract knows them; `pages` names some, as in "3-10" or "1,4,9-".
+    `languages` are tesseract's names of languages. `pages` selects pages, as in "3-10" or "1,4,9-".
     """
 
     languages: tuple[str, ...] = ("eng",)
     pages: str | None = None
 
     def check(self) -> None:
-        """Raises `NoRetry` for what cannot be."""
+        """Raise `NoRetry` if an option is invalid."""
         if not 1 <= len(self.languages) <= LANGUAGES_MAX or not all(map(_LANGUAGE.fullmatch, self.languages)):
-            raise NoRetry(f'the option languages is a list of 1 to {LANGUAGES_MAX} names, such as ["eng", "deu"]')
+            raise NoRetry(f'the option languages must be a list of 1 to {LANGUAGES_MAX} names, such as ["eng", "deu"]')
         parse_page_ranges(self.pages)
 
 
 class PdfOptions(DocumentOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the handler of PDFs takes."""
+    """Options of the handler `pdf`."""
 
     converter: str = "inspector"
     ocr: Literal["auto", "never", "always"] = "auto"
@@ -46,56 +46,61 @@ class PdfOptions(DocumentOptions, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class OcrOptions(DocumentOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the handler of pictures and scans takes. `dpi` is how fine a PDF is drawn before it is read."""
+    """Options of the handler `ocr`. `dpi` is the resolution at which the pages of a PDF are rendered."""
 
     dpi: int = DPI_DEFAULT
 
     def check(self) -> None:
-        """Raises `NoRetry` for what cannot be."""
+        """Raise `NoRetry` if an option is invalid."""
         super().check()
         if not DPI_MIN <= self.dpi <= DPI_MAX:
-            raise NoRetry(f"the option dpi is {self.dpi}; it goes from {DPI_MIN} to {DPI_MAX}")
+            raise NoRetry(f"the option dpi must be between {DPI_MIN} and {DPI_MAX}, got {self.dpi}")
 
 
 def read_document_options(payload: Any, kind: type[T]) -> T:
-    """The options in a payload, which may be none. Raises `NoRetry` that names what is wrong."""
-    known = read_options(payload, kind)
-    known.check()
-    return known
+    """Decode and validate the payload of a job. Raises `NoRetry` with the name of an invalid option."""
+    options = read_options(payload, kind)
+    options.check()
+    return options
 
 
 def parse_page_ranges(selection: str | None) -> list[tuple[int, int | None]]:
-    """The first and last pages that a selection names; none for all pages. Raises `NoRetry`."""
+    """Parse a selection into ranges of pages; an open range ends with `None`. Raises `NoRetry`.
+
+    Returns an empty list if there is no selection, which means all pages.
+    """
     if selection is None:
         return []
-    found = [_RANGE.fullmatch(part.strip()) for part in selection[:SELECTION_CHARS_MAX].split(",")]
-    if len(selection) > SELECTION_CHARS_MAX or not all(found):
-        raise NoRetry(f'the option pages is {selection[:40]!r}; write it as in "3-10" or "1,4,9-"')
+    matches = [_RANGE.fullmatch(part.strip()) for part in selection[:SELECTION_CHARS_MAX].split(",")]
+    if len(selection) > SELECTION_CHARS_MAX or not all(matches):
+        raise NoRetry(f'the option pages is invalid: {selection[:40]!r}; use a selection such as "3-10" or "1,4,9-"')
     pairs = []
-    for match in filter(None, found):
+    for match in filter(None, matches):
         first = int(match[1])
         last = None if match[0].endswith("-") else int(match[2] or first)
         if first < 1 or (last is not None and last < first):
-            raise NoRetry(f"the option pages has {match[0]!r}; pages count from 1, and the first comes first")
+            raise NoRetry(
+                f"the option pages has the invalid range {match[0]!r}; page numbers start at 1 and must ascend"
+            )
         pairs.append((first, last))
     return pairs
 
 
 def select_pages(selection: str | None, pages: int) -> list[int]:
-    """The pages that a selection names, each once and in the order of the file. Raises `NoRetry`."""
-    named = parse_page_ranges(selection)
-    if not named:
+    """Return the numbers of the selected pages in ascending order. Raises `NoRetry` if the file has fewer pages."""
+    ranges = parse_page_ranges(selection)
+    if not ranges:
         return list(range(1, pages + 1))
     chosen: set[int] = set()
-    for first, last in named:
+    for first, last in ranges:
         if max(first, last or 0) > pages:
-            raise NoRetry(f"there is no page {max(first, last or 0)}: the file has {pages}")
+            raise NoRetry(f"there is no page {max(first, last or 0)}: the file has {pages} pages")
         chosen.update(range(first, (last or pages) + 1))
     return sorted(chosen)
 
 
 def format_page_ranges(pages: list[int]) -> str:
-    """Pages in the words of a selection: "1-3,7"."""
+    """Format page numbers as a selection, such as "1-3,7"."""
     parts: list[list[int]] = []
     for page in pages:
         if parts and page == parts[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""Markdown of PDFs by pdf-inspector, with what it gets wrong mended."""
+"""The converter `inspector`: Markdown of PDFs by pdf-inspector, with repairs."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ GARBLED_REASON: Final = "suspected_garbled_text"
 
 
 class PdfInspectorConverter:
-    """Headings, tables, lists, emphasis and the order of columns."""
+    """Extracts headings, tables, lists and emphasis, and follows columns."""
 
     version = version("pdf-inspector")
 
     def pages(self, path: Path, numbers: Sequence[int]) -> list[PageText]:
         """See `Converter.pages`."""
         try:
-            read = pdf_inspector.extract_pages_markdown(str(path), pages=[number - 1 for number in numbers])
+            extracted = pdf_inspector.extract_pages_markdown(str(path), pages=[number - 1 for number in numbers])
             items = pdf_inspector.extract_text_with_positions(str(path), pages=list(numbers))
         except ValueError as error:
             raise Unreadable(str(error)) from error
-        placed = {page: list(found) for page, found in groupby(items, lambda item: item.page)}
-        return [_page_text(page, placed.get(page.page + 1, [])) for page in read.pages]
+        items_by_page = {page: list(page_items) for page, page_items in groupby(items, lambda item: item.page)}
+        return [_page_text(page, items_by_page.get(page.page + 1, [])) for page in extracted.pages]
 
 
 def _page_text(page: Any, items: list[Any]) -> PageText:
     lines = group_lines(items)
-    if page.ocr_reason == GARBLED_REASON and (listed := table_of_contents(lines)) is not None:
-        return PageText(markdown=repair_markdown(listed))
+    if page.ocr_reason == GARBLED_REASON and (contents := table_of_contents(lines)) is not None:
+        return PageText(markdown=repair_markdown(contents))
     markdown = split_paragraphs(repair_markdown(page.markdown), paragraph_breaks(lines))
     return PageText(markdown=markdown, is_picture=page.needs_ocr, sizes=heading_sizes(headings(markdown), items))
 
 
 def heading_sizes(titles: Sequence[str], items: list[Any]) -> tuple[float, ...]:
-    """How large the letters of each heading are: the largest of what it is made of."""
+    """Return the font size of each heading: the largest size among the text items that it contains."""
     parts = [(alphanumeric(item.text), float(item.font_size)) for item in items] if titles else []
     return tuple(_heading_size(alphanumeric(title), parts) for title in titles)
 

@@ -1,4 +1,4 @@
-"""Plain text of PDFs by pdfium, which reads what is damaged too."""
+"""The converter `pdfium`: plain text of PDFs, including damaged ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ingot.worker.handlers.documents.ports import PageText, Unreadable
 
 
 class PdfiumConverter:
-    """Paragraphs without headings, tables and emphasis."""
+    """Extracts paragraphs, without headings, tables or emphasis."""
 
     version = str(pypdfium2.PYPDFIUM_INFO)
 

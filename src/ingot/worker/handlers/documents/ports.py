@@ -1,4 +1,4 @@
-"""What a converter promises, and what it is told of the job that it works for."""
+"""The interfaces of converters, and of the job that a conversion reports its progress to."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import msgspec
 
 
 class PageText(msgspec.Struct, frozen=True, kw_only=True):
-    """One page as a converter reads it.
+    """The text of a page from a converter.
 
-    `is_picture` says that there is text to be seen which only OCR can read. `sizes` are those of the letters of its
-    headings, in their order and 0 for what is not known; by them the headings of all pages get their levels.
+    `is_picture` marks a page with visible text that only OCR can read. `sizes` are the font sizes of its headings in
+    their order, 0 if unknown; they determine the heading levels of the document.
     """
 
     markdown: str
@@ -22,49 +22,49 @@ class PageText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Converter(Protocol):
-    """Reads the text of PDFs. There is one for each document."""
+    """Extracts the text of a PDF. An instance is created for each document."""
 
     version: str
 
     def pages(self, path: Path, numbers: Sequence[int]) -> list[PageText]:
-        """These pages of a file, counted from 1, in this order.
+        """Convert these pages, counted from 1, and return them in this order.
 
-        What comes of a page does not depend on which others are asked for. Raises `Unreadable`.
+        The text of a page must not depend on which other pages are requested. Raises `Unreadable`.
         """
 
 
 class Unreadable(Exception):
-    """A converter cannot read the file; another may."""
+    """The converter cannot read the file. Another converter may be able to."""
 
 
 class ConversionProgress(Protocol):
-    """Who is told how far the work is, and keeps what is done for the next attempt."""
+    """Receives the progress of a conversion and stores its checkpoints. `WorkerJob` implements it."""
 
     def progress(self, percent: float, stage: str = "") -> None:
-        """Hear how far it is."""
+        """Report the progress."""
 
     def check(self) -> None:
-        """Raise when the work is to stop."""
+        """Raise an exception if the conversion has to stop."""
 
     def save(self, source: bytes, name: str) -> None:
-        """Keep something for later attempts."""
+        """Save a checkpoint for later attempts."""
 
     def saved(self, name: str) -> bytes | None:
-        """What was kept under this name."""
+        """Return the checkpoint with this name, or `None`."""
 
 
 class NoProgress:
-    """A watch for work that nobody waits for."""
+    """A `ConversionProgress` that reports and saves nothing."""
 
     def progress(self, percent: float, stage: str = "") -> None:
-        """Hear nothing."""
+        """Do nothing."""
 
     def check(self) -> None:
-        """Never stop it."""
+        """Do nothing: the conversion never has to stop."""
 
     def save(self, source: bytes, name: str) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
     def saved(self, name: str) -> bytes | None:  # noqa: ARG002
-        """Nothing."""
+        """Return `None`."""
         return None

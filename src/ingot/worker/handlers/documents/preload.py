@@ -1,6 +1,6 @@
-"""What handlers of documents would read of Python and Pillow only when they need it, read ahead.
+"""Imports modules that Python and Pillow would otherwise load on demand.
 
-An isolated handler has given up its rights by then, and Python may be in root's own folder.
+An isolated handler runs as an unprivileged user, which may be unable to read the Python installation.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ from PIL import Image, TiffImagePlugin, WebPImagePlugin
 
 __all__ = ["TiffImagePlugin", "WebPImagePlugin"]
 
-Image.preinit()  # PNG, JPEG, BMP and what is sent to tesseract.
+Image.preinit()  # PNG, JPEG, BMP, and PPM for tesseract.
 for _name in ("utf-16-le", "utf-8", "latin-1"):
     codecs.lookup(_name)

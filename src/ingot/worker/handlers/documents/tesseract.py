@@ -1,4 +1,4 @@
-"""Reading pictures of text with tesseract, a program of its own, which may be missing."""
+"""OCR with tesseract, an external program that may not be installed."""
 
 from __future__ import annotations
 
@@ -14,60 +14,61 @@ from PIL import Image
 from ingot.worker.job import NoRetry
 
 PROGRAM: Final = "tesseract"
-INSTALL_HINT: Final = "Install it where the worker runs: apt-get install tesseract-ocr"
-PAGE_SECONDS_MAX: Final = 120.0  # For a page.
+INSTALL_HINT: Final = "Install it on the machine of the worker: apt-get install tesseract-ocr"
+PAGE_SECONDS_MAX: Final = 120.0
 LIST_SECONDS_MAX: Final = 20.0
-SINGLE_THREAD: Final = ("env", "OMP_THREAD_LIMIT=1")  # Pages are read side by side by jobs, not by threads.
+SINGLE_THREAD: Final = ("env", "OMP_THREAD_LIMIT=1")  # Jobs run in parallel, so a page must not use several cores.
 
 
 class OcrFailed(Exception):
-    """A page could not be read; the others may be."""
+    """OCR of a page failed. Other pages may still be readable."""
 
 
 @cache
 def find_program() -> str | None:
-    """Where tesseract is, if it is installed."""
+    """Return the path of tesseract, or `None` if it is not installed."""
     return shutil.which(PROGRAM)
 
 
 def require_program() -> str:
-    """Where tesseract is. Raises `NoRetry` that says how to get it."""
-    if (found := find_program()) is None:
-        raise NoRetry(f"reading pictures takes {PROGRAM}, which is not installed. {INSTALL_HINT}")
-    return found
+    """Return the path of tesseract. Raises `NoRetry` with installation instructions if it is missing."""
+    if (program := find_program()) is None:
+        raise NoRetry(f"OCR needs {PROGRAM}, which is not installed. {INSTALL_HINT}")
+    return program
 
 
 @cache
 def installed_languages() -> frozenset[str]:
-    """What tesseract can read."""
+    """Return tesseract's names of the installed languages."""
     command = [require_program(), "--list-langs"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=LIST_SECONDS_MAX, check=False)
-    return frozenset(ran.stdout.split("\n")[1:]) - {"", "osd"}
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=LIST_SECONDS_MAX, check=False)
+    return frozenset(completed.stdout.split("\n")[1:]) - {"", "osd"}
 
 
-def check_languages(wanted: Sequence[str]) -> None:
-    """Raises `NoRetry` for a language that is not installed."""
-    for name in wanted:
+def check_languages(languages: Sequence[str]) -> None:
+    """Raise `NoRetry` if a language is not installed."""
+    for name in languages:
         if name not in installed_languages():
-            there = ", ".join(sorted(installed_languages())) or "none"
+            installed = ", ".join(sorted(installed_languages())) or "none"
             raise NoRetry(
-                f"the option languages has {name!r}, which tesseract does not know here; there are {there}. "
-                f"Install it where the worker runs: apt-get install tesseract-ocr-{name.replace('_', '-')}"
+                f"the language {name!r} is not installed for tesseract; installed languages: {installed}. "
+                f"Install it on the machine of the worker: apt-get install tesseract-ocr-{name.replace('_', '-')}"
             )
 
 
-def recognize_text(picture: Image.Image, wanted: Sequence[str], *, dpi: int) -> str:
-    """The text in a picture, line by line. Raises `NotRead` when that takes too long or fails."""
-    sent = io.BytesIO()
-    picture.convert("L").save(sent, "PPM")
-    command = [*SINGLE_THREAD, require_program(), "stdin", "stdout", "-l", "+".join(wanted), "--dpi", str(dpi)]
+def recognize_text(picture: Image.Image, languages: Sequence[str], *, dpi: int) -> str:
+    """Return the text in an image, line by line. Raises `OcrFailed` if that takes too long or fails."""
+    image_data = io.BytesIO()
+    picture.convert("L").save(image_data, "PPM")
+    command = [*SINGLE_THREAD, require_program(), "stdin", "stdout", "-l", "+".join(languages), "--dpi", str(dpi)]
     try:
-        ran = subprocess.run(
-            command, input=sent.getbuffer(), capture_output=True, timeout=PAGE_SECONDS_MAX, check=False
+        completed = subprocess.run(
+            command, input=image_data.getbuffer(), capture_output=True, timeout=PAGE_SECONDS_MAX, check=False
         )
     except subprocess.TimeoutExpired:
-        raise OcrFailed(f"it took longer than {PAGE_SECONDS_MAX:g} seconds") from None
-    if ran.returncode != 0:
-        said = ran.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise OcrFailed(f"tesseract ended with {ran.returncode}: {said[-1] if said else 'it said nothing'}")
-    return ran.stdout.decode("utf-8", "replace")
+        raise OcrFailed(f"OCR took longer than {PAGE_SECONDS_MAX:g} seconds") from None
+    if completed.returncode != 0:
+        messages = completed.stderr.decode("utf-8", "replace").strip().splitlines()
+        reason = messages[-1] if messages else "no error message"
+        raise OcrFailed(f"tesseract failed with exit code {completed.returncode}: {reason}")
+    return completed.stdout.decode("utf-8", "replace")

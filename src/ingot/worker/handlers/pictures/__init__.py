@@ -1,1 +1,1 @@
-"""Pictures, as the handler `image` reads, draws and writes them."""
+"""Reading, resizing and writing of images for the handler `image`."""

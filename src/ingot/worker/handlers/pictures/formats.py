@@ -1,4 +1,4 @@
-"""The formats of pictures that are read and written. No other decoder sees a file that somebody sent."""
+"""The image formats that can be read and written. Untrusted files reach no other decoder of Pillow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-# What Pillow imports when it meets a file is imported here: an isolated handler may not be able to later.
+# Pillow imports its plugins on demand. Import them here, because an isolated handler may be unable to do so later.
 from PIL import (
     AvifImagePlugin,
     BmpImagePlugin,
@@ -23,7 +23,10 @@ Format = Literal["png", "jpeg", "webp", "avif", "tiff", "gif"]
 
 
 class OutputFormat(msgspec.Struct, frozen=True):
-    """How a format is written: what Pillow and others call it, its pixels, and the quality unless told."""
+    """How a format is written. `plugin` is Pillow's name for it, `modes` are the pixel modes that it supports.
+
+    `quality` is the default for lossy formats.
+    """
 
     plugin: str
     suffix: str
@@ -43,7 +46,8 @@ OUTPUT_FORMATS: Final[dict[Format, OutputFormat]] = {
     "tiff": OutputFormat("TIFF", ".tiff", "image/tiff", _LOSSLESS_MODES, compression="tiff_adobe_deflate"),
     "gif": OutputFormat("GIF", ".gif", "image/gif", frozenset({"1", "L", "P", "RGB", "RGBA"}), has_profile=False),
 }
-INPUT_FORMATS: Final[dict[str, Format]] = {  # By Pillow's name, with what is written when no format is asked for.
+# Pillow's name of each input format, and the default output format for it.
+INPUT_FORMATS: Final[dict[str, Format]] = {
     PngImagePlugin.PngImageFile.format: "png",
     JpegImagePlugin.JpegImageFile.format: "jpeg",
     MpoImagePlugin.MpoImageFile.format: "jpeg",
@@ -53,8 +57,7 @@ INPUT_FORMATS: Final[dict[str, Format]] = {  # By Pillow's name, with what is wr
     BmpImagePlugin.BmpImageFile.format: "png",
     AvifImagePlugin.AvifImageFile.format: "avif",
 }
-if not features.check("avif"):  # Pillow can be built without it.
+if not features.check("avif"):  # Pillow can be built without AVIF.
     del OUTPUT_FORMATS["avif"], INPUT_FORMATS[AvifImagePlugin.AvifImageFile.format]
-PILLOW_FORMATS: Final = sorted(
-    set(INPUT_FORMATS) - {MpoImagePlugin.MpoImageFile.format}
-)  # A JPEG becomes an MPO once it is open.
+# MPO is left out, because Pillow opens an MPO file as JPEG and changes the format afterwards.
+PILLOW_FORMATS: Final = sorted(set(INPUT_FORMATS) - {MpoImagePlugin.MpoImageFile.format})

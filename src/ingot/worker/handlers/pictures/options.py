@@ -1,4 +1,4 @@
-"""What is to become of a picture."""
+"""The options of the handler `image`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from PIL import ImageColor
 from ingot.worker.handlers.pictures.fitting import Fit
 from ingot.worker.handlers.pictures.formats import OUTPUT_FORMATS, Format
 
-SIDE_PIXELS_MAX: Final = 65_500  # That of a JPEG.
+SIDE_PIXELS_MAX: Final = 65_500  # The limit of JPEG.
 Side = Annotated[int, msgspec.Meta(ge=1, le=SIDE_PIXELS_MAX)]
 
 
 class ImageOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is to become of a picture. Without a size it keeps its own, and so it does with its format."""
+    """The options of an `image` job. The default size and format are those of the source."""
 
     width: Side | None = None
     height: Side | None = None
@@ -28,15 +28,15 @@ class ImageOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         if self.fit != "inside" and (self.width is None or self.height is None):
-            raise ValueError(f"fit is {self.fit}, which needs a width and a height")
+            raise ValueError(f"fit {self.fit} needs both width and height")
         if self.format is not None and self.format not in OUTPUT_FORMATS:
-            raise ValueError(f"format is {self.format}, which the Pillow of this worker cannot write")
+            raise ValueError(f"format {self.format} is not supported by the Pillow version of this worker")
         try:
             ImageColor.getrgb(self.background)
         except ValueError:
-            raise ValueError("background is no colour; write one as in #ffffff, or by its name") from None
+            raise ValueError("background is not a colour; use a value such as #ffffff or a colour name") from None
 
     @property
     def has_size(self) -> bool:
-        """Whether a size is asked for."""
+        """Whether a width or a height is requested."""
         return self.width is not None or self.height is not None

@@ -1,1 +1,1 @@
-"""Texts as vectors, as the handler `embed` makes them."""
+"""Chunking and embedding of texts for the handler `embed`."""

@@ -1,4 +1,4 @@
-"""A model that makes vectors of texts: a folder as models for sentence-transformers are exported in."""
+"""An embedding model in ONNX format, in a folder as sentence-transformers exports it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ MODEL_VARIABLE: Final = "INGOT_EMBED_MODEL"
 MODEL_FILES: Final = ("model.onnx", "onnx/model.onnx")
 TOKENIZER_FILE: Final = "tokenizer.json"
 TOKENS_DEFAULT: Final = 256
-TOKENS_MAX: Final = 8192  # Of one piece, whatever the model says.
-THREADS_MAX: Final = 4  # Several jobs run at once, and all that its threads use is the processor time of a job.
+TOKENS_MAX: Final = 8192  # Per chunk, even if the model supports more.
+THREADS_MAX: Final = 4  # Several jobs run at once, and all threads count against the processor time of a job.
 SENTENCE_OUTPUT: Final = "sentence_embedding"
-LOG_ERRORS_ONLY: Final = 3  # What onnxruntime logs: errors.
+LOG_ERRORS_ONLY: Final = 3  # A log severity level of onnxruntime.
 
 Vectors = NDArray[np.float32]
 Pooling = Literal["mean", "cls"]
 
 
 class _ModelConfig(msgspec.Struct, frozen=True):
-    """What the files beside a model say, of all that they say."""
+    """The settings that are used from the configuration files of a model."""
 
     max_seq_length: int | None = None
     max_position_embeddings: int | None = None
@@ -38,10 +38,10 @@ class _ModelConfig(msgspec.Struct, frozen=True):
 
 
 class EmbeddingModel:
-    """A model, ready for texts."""
+    """A loaded model with its tokenizer."""
 
     def __init__(self, folder: Path) -> None:
-        """Read it. Raises `NoRetry`, which says what is missing, and `PermissionError`."""
+        """Load a model. Raises `NoRetry` if a file is missing or damaged, and `PermissionError`."""
         self.name = folder.resolve().name
         self._pooling = _read_pooling(folder)
         self._tokenizer = _load_tokenizer(folder)
@@ -49,47 +49,49 @@ class EmbeddingModel:
         self.tokens_max = _read_tokens_max(folder, self._tokenizer)
         self.special_tokens = self._tokenizer.num_special_tokens_to_add(False)
         self._tokenizer.no_truncation()
-        self._inputs = {one.name for one in self._session.get_inputs()}
-        names = [one.name for one in self._session.get_outputs()]
+        self._inputs = {item.name for item in self._session.get_inputs()}
+        names = [item.name for item in self._session.get_outputs()]
         self._output = SENTENCE_OUTPUT if SENTENCE_OUTPUT in names else names[0]
 
     def resolve_chunk_tokens(self, chunk_tokens: int | None, overlap_tokens: int) -> int:
-        """How many tokens a piece has at most, with those that the model adds. Raises `NoRetry`."""
-        found = chunk_tokens or self.tokens_max
-        if found > self.tokens_max:
-            raise NoRetry(f"chunk_tokens is {found}; the model reads {self.tokens_max} at most")
-        if overlap_tokens > found // 2:
-            raise NoRetry(f"overlap_tokens is {overlap_tokens}; it is at most half of chunk_tokens, which is {found}")
-        return found
+        """Return the maximum tokens per chunk, including special tokens. Raises `NoRetry` for invalid options."""
+        chunk_tokens_max = chunk_tokens or self.tokens_max
+        if chunk_tokens_max > self.tokens_max:
+            raise NoRetry(f"chunk_tokens must be at most {self.tokens_max} for this model, got {chunk_tokens_max}")
+        if overlap_tokens > chunk_tokens_max // 2:
+            raise NoRetry(
+                f"overlap_tokens must be at most half of chunk_tokens ({chunk_tokens_max}), got {overlap_tokens}"
+            )
+        return chunk_tokens_max
 
     def token_spans(self, text: str) -> Sequence[tuple[int, int]]:
-        """Where the tokens of a text are, those that the model adds left out."""
+        """Return the character spans of the tokens of a text, without special tokens."""
         offsets: Sequence[tuple[int, int]] = self._tokenizer.encode(text, add_special_tokens=False).offsets
         return offsets
 
     def embed(self, texts: Sequence[str], *, tokens_max: int, normalize: bool) -> Vectors:
-        """A vector for each text, in one go. What a text has beyond so many tokens is left out."""
+        """Return a vector for each text, computed as one batch. Texts are truncated to `tokens_max` tokens."""
         self._tokenizer.enable_truncation(tokens_max)
         self._tokenizer.enable_padding()
         encoded = self._tokenizer.encode_batch(list(texts))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        given = {
-            "input_ids": np.array([one.ids for one in encoded], dtype=np.int64),
-            "attention_mask": np.array([one.attention_mask for one in encoded], dtype=np.int64),
-            "token_type_ids": np.array([one.type_ids for one in encoded], dtype=np.int64),
+        inputs = {
+            "input_ids": np.array([item.ids for item in encoded], dtype=np.int64),
+            "attention_mask": np.array([item.attention_mask for item in encoded], dtype=np.int64),
+            "token_type_ids": np.array([item.type_ids for item in encoded], dtype=np.int64),
         }
-        (found,) = self._session.run([self._output], {name: given[name] for name in self._inputs & given.keys()})
-        vectors = self._pool(np.asarray(found, dtype=np.float32), given["attention_mask"])
+        (output,) = self._session.run([self._output], {name: inputs[name] for name in self._inputs & inputs.keys()})
+        vectors = self._pool(np.asarray(output, dtype=np.float32), inputs["attention_mask"])
         return _normalize(vectors) if normalize else vectors
 
-    def _pool(self, found: Vectors, mask: NDArray[np.int64]) -> Vectors:
-        if found.ndim == 2:  # The model pools by itself.
-            return found
+    def _pool(self, output: Vectors, mask: NDArray[np.int64]) -> Vectors:
+        if output.ndim == 2:  # The model pools by itself.
+            return output
         if self._pooling == "cls":
-            return found[:, 0]
+            return output[:, 0]
         weights = mask[:, :, None].astype(np.float32)
-        return np.asarray((found * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9), dtype=np.float32)
+        return np.asarray((output * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1e-9), dtype=np.float32)
 
 
 def _normalize(vectors: Vectors) -> Vectors:
@@ -98,23 +100,23 @@ def _normalize(vectors: Vectors) -> Vectors:
 
 
 def _load_session(folder: Path) -> Any:
-    path = next((folder / place for place in MODEL_FILES if (folder / place).is_file()), None)
+    path = next((folder / name for name in MODEL_FILES if (folder / name).is_file()), None)
     if path is None:
         raise NoRetry(
-            f"the folder in {MODEL_VARIABLE} has no {' and no '.join(MODEL_FILES)}; export the model to ONNX there"
+            f"the folder in {MODEL_VARIABLE} contains neither {' nor '.join(MODEL_FILES)}; export the model to ONNX"
         )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = min(len(os.sched_getaffinity(0)), THREADS_MAX)
     options.inter_op_num_threads = 1
     options.log_severity_level = LOG_ERRORS_ONLY
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # Waiting is not to cost processor time.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # Waiting must not use processor time.
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except MemoryError:
         raise
-    except Exception as error:  # It has an exception for every status, and no common one.
-        told = str(error).replace(str(folder), "…")  # Who sends jobs is not told where it is.
-        raise NoRetry(f"the model in the folder that {MODEL_VARIABLE} names cannot be loaded: {told}") from error
+    except Exception as error:  # The exceptions of onnxruntime have no common base class.
+        message = str(error).replace(str(folder), "…")  # Do not show the path to clients.
+        raise NoRetry(f"the model in {MODEL_VARIABLE} cannot be loaded: {message}") from error
 
 
 def _load_tokenizer(folder: Path) -> Any:
@@ -122,32 +124,30 @@ def _load_tokenizer(folder: Path) -> Any:
         text = (folder / TOKENIZER_FILE).read_bytes()
     except FileNotFoundError:
         raise NoRetry(
-            f"the folder that {MODEL_VARIABLE} names has no {TOKENIZER_FILE}; put the one of the model there"
+            f"the folder in {MODEL_VARIABLE} contains no {TOKENIZER_FILE}; copy it there from the model"
         ) from None
     try:
         return Tokenizer.from_buffer(text)
-    except Exception as error:  # It raises plain ones.
-        raise NoRetry(
-            f"the {TOKENIZER_FILE} in the folder that {MODEL_VARIABLE} names cannot be read: {error}"
-        ) from error
+    except Exception as error:  # The library raises plain `Exception`.
+        raise NoRetry(f"{TOKENIZER_FILE} of the model in {MODEL_VARIABLE} cannot be read: {error}") from error
 
 
 def _read_tokens_max(folder: Path, tokenizer: Any) -> int:
-    """How many tokens the model reads at once, with those that it adds."""
-    told = (
+    """Return the maximum number of tokens per text, including special tokens."""
+    limits = (
         _read_config(folder / "sentence_bert_config.json").max_seq_length,
         (tokenizer.truncation or {}).get("max_length"),
         _read_config(folder / "config.json").max_position_embeddings,
     )
-    return min(next((known for known in told if known), TOKENS_DEFAULT), TOKENS_MAX)
+    return min(next((limit for limit in limits if limit), TOKENS_DEFAULT), TOKENS_MAX)
 
 
 def _read_pooling(folder: Path) -> Pooling:
-    facts = _read_config(folder / "1_Pooling" / "config.json")
-    if facts.pooling_mode_cls_token:
+    config = _read_config(folder / "1_Pooling" / "config.json")
+    if config.pooling_mode_cls_token:
         return "cls"
-    if not facts.pooling_mode_mean_tokens:
-        raise NoRetry(f"the model that {MODEL_VARIABLE} names makes one vector of many in a way that is not known here")
+    if not config.pooling_mode_mean_tokens:
+        raise NoRetry(f"the pooling mode of the model in {MODEL_VARIABLE} is not supported; use mean or CLS pooling")
     return "mean"
 
 
@@ -157,4 +157,4 @@ def _read_config(path: Path) -> _ModelConfig:
     except FileNotFoundError:
         return _ModelConfig()
     except msgspec.MsgspecError as error:
-        raise NoRetry(f"{path.name} in the folder that {MODEL_VARIABLE} names cannot be read: {error}") from error
+        raise NoRetry(f"{path.name} of the model in {MODEL_VARIABLE} cannot be read: {error}") from error
