@@ -289,5 +289,5 @@ def test_a_converter_of_another_package_is_found_by_its_name(tmp_path: Path, mon
     "name", ["docling", "os:system", "ingot.worker.handlers.documents.pdfium_converter:PlainText", ""]
 )
 def test_only_installed_names_are_converters(tmp_path: Path, name: str) -> None:
-    with pytest.raises(NoRetry, match="not installed .* inspector, pdfium"):
+    with pytest.raises(NoRetry, match=r"not installed .* inspector, pdfium"):
         handled(tmp_path, good(), converter=name)

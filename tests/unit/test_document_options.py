@@ -62,7 +62,7 @@ def test_pages_are_chosen_in_the_order_of_the_file(selection: str | None, pages:
 
 @pytest.mark.parametrize("selection", ["6", "1-6", "9-"])
 def test_a_page_that_is_not_there_is_named(selection: str) -> None:
-    with pytest.raises(NoRetry, match="no page [69]: the file has 5 pages"):
+    with pytest.raises(NoRetry, match=r"no page [69]: the file has 5 pages"):
         select_pages(selection, 5)
 
 

@@ -1,4 +1,4 @@
-"""The YAML front matter of the Markdown. All values are quoted, so that a document cannot inject YAML."""
+"""The YAML front matter of the Markdown. All text is quoted, so that a document cannot inject YAML."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def paragraph_breaks(lines: list[TextLine]) -> list[tuple[str, str]]:
 def table_of_contents(lines: list[TextLine]) -> str | None:
     """Return a table of contents as Markdown, or `None` if the page is not one.
 
-    pdf-inspector would report its dot leaders as garbled text.
+    pdf-inspector reports its dot leaders as garbled text.
     """
     texts = [line.text for line in lines]
     if sum(bool(_LEADER.search(text)) for text in texts) < LEADERS_MIN:
