@@ -47,7 +47,7 @@ FileContent = str | bytes | bytearray | memoryview | os.PathLike[str] | IO[bytes
 
 
 class UploadedOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored output, which becomes a file of the job when the attempt succeeds. A handler can return it."""
+    """A stored output, which becomes a file of the job when the attempt succeeds. It can be the job's result."""
 
     name: str
     blob_id: str

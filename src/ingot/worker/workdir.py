@@ -1,4 +1,4 @@
-"""Working folders of attempts. Folders of killed workers are removed by the next worker that starts one."""
+"""Working folders of attempts. The next worker that needs a folder removes those of killed workers."""
 
 from __future__ import annotations
 
