@@ -130,9 +130,9 @@ def find_in_file(path: Path) -> Iterator[tuple[int, str, str]]:
         yield from _bad_names(tree)
         texts = [*_python_strings(tree), *_python_comments(source)]
     elif path.suffix == ".md":
-        texts = _markdown(source)
+        texts = list(_markdown(source))
     else:
-        texts = _marked_lines(source, "--" if path.suffix == ".sql" else "#" if path.name == "Makefile" else "")
+        texts = list(_marked_lines(source, "--" if path.suffix == ".sql" else "#" if path.name == "Makefile" else ""))
     for text in texts:
         yield from _bad_phrases(text)
 

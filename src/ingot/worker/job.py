@@ -105,7 +105,7 @@ class WorkerJob:
         return self.files.download(name)
 
     def upload(self, source: FileContent, name: str, content_type: str | None = None) -> UploadedOutput:
-        """Store a `Path`, bytes, a string or an open binary file as an output. The return value can be the job's result.
+        """Store a `Path`, bytes, a string or an open binary file as an output. A handler can return the value.
 
         Clients see the output when the attempt has succeeded; a later output with the same name replaces it. This
         method blocks: in an async handler, use `await asyncio.to_thread(job.upload, …)`. Raises `LeaseLost`,
