@@ -404,7 +404,7 @@ async def test_every_blob_is_looked_at_in_turn(depot: Depot) -> None:
     while found := await store.run(ListBlobsToScrub(before=began, limit=4)):
         seen += [one.id for one in found]
         clock.advance(seconds=1)
-        await store.run(RecordScrub(whole=[(one.id, None) for one in found[1:]], damaged=[(found[0].id, None)]))
+        await store.run(RecordScrub(intact=[(one.id, None) for one in found[1:]], damaged=[(found[0].id, None)]))
     assert seen == blobs
     assert (await store.run(GetBlobMetrics())).verified_before == to_datetime(began + MICROS)
 

@@ -51,9 +51,9 @@ async def test_a_blob_is_whole_only_where_it_was_read(depot: Depot) -> None:
     await depot.put("k", content_of(DATA, "place-1"))
     await depot.store.run(RecordScrub(damaged=[(BLOB, "place-1")]))
     for other in ("place-2", None):
-        await depot.store.run(RecordScrub(whole=[(BLOB, other)]))
+        await depot.store.run(RecordScrub(intact=[(BLOB, other)]))
         assert await is_damaged(depot)
-    await depot.store.run(RecordScrub(whole=[(BLOB, "place-1")]))
+    await depot.store.run(RecordScrub(intact=[(BLOB, "place-1")]))
     assert not await is_damaged(depot)
 
 
@@ -61,7 +61,7 @@ async def test_many_are_noted_at_once(depot: Depot) -> None:
     for n in range(6):
         await depot.put(f"{n}", content_of(b"%d" % n, f"place-{n}" if n % 2 else None))
     read = [(id_of(b"%d" % n), f"place-{n}" if n % 2 else None) for n in range(6)]
-    await depot.store.run(RecordScrub(whole=read[:3], damaged=read[2:]))
+    await depot.store.run(RecordScrub(intact=read[:3], damaged=read[2:]))
     depot.bench.clock.advance(seconds=1)
     found = await depot.store.run(ListBlobsToScrub(before=depot.bench.clock.micros(), limit=10))
     assert {one.id for one in found if one.damaged} == {id for id, _ in read[2:]}

@@ -88,7 +88,7 @@ async def test_those_that_were_not_looked_at_for_longest_come_first(depot: Depot
     now = depot.bench.clock.micros()
     found = await depot.store.run(ListBlobsToScrub(before=now, limit=2))
     assert found == [content_of(b"1"), content_of(b"2")]
-    await depot.store.run(RecordScrub(whole=[(id_of(b"1"), None)], damaged=[(id_of(b"2"), None)]))
+    await depot.store.run(RecordScrub(intact=[(id_of(b"1"), None)], damaged=[(id_of(b"2"), None)]))
     assert await depot.store.run(ListBlobsToScrub(before=now, limit=2)) == [content_of(b"3")]
     figures = await depot.store.run(GetBlobMetrics())
     assert (figures.blobs, figures.bytes, figures.damaged) == (3, 3, 1)
@@ -99,7 +99,7 @@ async def test_those_that_were_not_looked_at_for_longest_come_first(depot: Depot
         id_of(b"1"): False,
         id_of(b"2"): True,
     }
-    await depot.store.run(RecordScrub(whole=[(id_of(b"2"), None)]))
+    await depot.store.run(RecordScrub(intact=[(id_of(b"2"), None)]))
     assert (await depot.store.run(GetBlobMetrics())).damaged == 0
 
 

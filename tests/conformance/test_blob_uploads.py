@@ -117,7 +117,7 @@ async def test_the_quota_of_a_token_counts_what_its_owner_keeps(depot: Depot) ->
 
 async def test_an_upload_for_a_key_that_cannot_be_set_is_not_begun(depot: Depot) -> None:
     await depot.put("k", b"one")
-    with pytest.raises(KeyExists, match="the key 'k' already"):
+    with pytest.raises(KeyExists, match="'k'"):
         await depot.begin(5, key="k")
     for key in ("k", "other"):
         with pytest.raises(KeyChanged):

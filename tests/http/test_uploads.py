@@ -156,7 +156,7 @@ async def expect_key_taken(site: Served, monkeypatch: pytest.MonkeyPatch) -> Non
             upload = (await site.call("GET", path)).json()["upload"]
     assert (upload["state"], upload["error"]) == ("failed", "key_exists")
     refused = (await complete(site, plan)).json()
-    assert (refused["code"], refused["detail"]) == ("key_exists", "there is a blob under the key 'a' already")
+    assert (refused["code"], "'a'" in refused["detail"]) == ("key_exists", True)
     assert await usage(site) == (5, 0)
     await site.ingot.uploads.verifier.join()
     await site.ingot.garbage_collector.run_once()

@@ -19,7 +19,7 @@ MUTANTS = [
         breaks="B1: a blob is what was announced",
         file="blobs/uploads.py",
         old=(
-            "        check_announced(content, size=told.size, blob_id=told.blob_id, sha256=told.sha256)\n"
+            "        check_announced(content, size=incoming.size, blob_id=incoming.blob_id, sha256=incoming.sha256)\n"
             "        self.counters"
         ),
         new="        self.counters",
@@ -29,16 +29,16 @@ MUTANTS = [
         name="a small file that is brought again in vain",
         breaks="a job whose server died before it had its file gets it from who asks again",
         file="blobs/uploads.py",
-        old="await self._find_matching(found, here)",
-        new="await self._find_matching(found, {})",
+        old="await self._find_matching(stored, sent)",
+        new="await self._find_matching(stored, {})",
         caught_by=f"{REUSED_FILES}::test_a_small_input_whose_server_died_before_it_was_stored_comes_again",
     ),
     Mutant(
         name="a small file that only its first sender may send",
         breaks="who asks for the same ends nobody's upload",
         file="blobs/uploads.py",
-        old="held is None and (came is None or joined)",
-        new="known is None",
+        old="existing is None and (sent is None or can_be_resent)",
+        new="(sent or existing) is None",
         caught_by=f"{REUSED_FILES}::test_a_small_input_that_is_not_stored_yet_may_come_from_who_has_only_announced_it",
     ),
     Mutant(

@@ -60,8 +60,8 @@ MUTANTS = [
         name="an upload that nobody can send",
         breaks="a job whose server died before it gave it its input does not wait for it for ever",
         file="blobs/uploads.py",
-        old="            if found.storage_key is None:  # The blob was here",
-        new="            if False:  # The blob was here",
+        old="            if stored.storage_key is None:  # The blob existed",
+        new="            if False:  # The blob existed",
         caught_by=f"{REUSED_FILES}::test_a_job_whose_server_died_before_it_gave_it_its_input[False]",
     ),
     Mutant(

@@ -40,11 +40,8 @@ MUTANTS = [
         name="two objects that take the spare room at once",
         breaks="a disk that files filled still takes deletes",
         file="objects/local_writer.py",
-        old=(
-            "                    self._free_space.check(0)  # Others that began at the same time have taken theirs too."
-            "\n"
-        ),
-        new="",
+        old="                    self._free_space.check(0)  # Other",
+        new="                    # Other",
         caught_by="tests/faults/test_room_spared.py::test_two_at_once_do_not_take_the_spare",
     ),
     Mutant(
@@ -59,7 +56,7 @@ MUTANTS = [
         name="two writers of one upload",
         breaks="who resumes an upload shuts out who wrote it before",
         file="objects/local_writer.py",
-        old="                before.close(UploadTaken)\n",
+        old="                previous.close(UploadTaken)\n",
         new="                pass\n",
         caught_by="tests/conformance/test_objects.py::test_what_an_earlier_writer_still_sends_does_not_get_in[local]",
     ),
@@ -77,13 +74,13 @@ MUTANTS = [
         file="objects/s3.py",
         old='            headers["If-None-Match"] = "*"\n',
         new="            pass\n",
-        caught_by=f"{ADDRESSES}::test_a_second_object_is_refused_and_the_first_stays",
+        caught_by=f"{ADDRESSES}::test_a_second_put_is_rejected_and_the_first_object_stays",
     ),
     Mutant(
         name="parts joined without a look",
         breaks="B2: what is joined is what was announced",
         file="objects/s3_parts.py",
-        old="        if part.size != other.size or len(digests) > 1:\n",
+        old="        if part.size != stored.size or len(digests) > 1:\n",
         new="        if len(digests) > 1:\n",
         caught_by=f"{ADDRESSES}::test_a_part_of_another_size_is_not_joined",
     ),
@@ -99,8 +96,8 @@ MUTANTS = [
         name="a full disk that is not told",
         breaks="a clear error when there is no room",
         file="blobs/uploads.py",
-        old="            with suppress(StoreError):  # What",
-        new="            if True:  # What",
+        old="            with suppress(StoreError):  # Report",
+        new="            if True:  # Report",
         caught_by="tests/faults/test_room_full.py::test_an_upload_on_a_full_disk_goes_on_when_there_is_room",
     ),
     Mutant(
@@ -109,7 +106,7 @@ MUTANTS = [
         file="blobs/orphan_sweep.py",
         old="                if age >= self._orphan_age:\n",
         new="                if True:\n",
-        caught_by="tests/objects/test_stocktaking.py::test_what_no_row_names_goes_when_it_is_old[local]",
+        caught_by="tests/objects/test_orphan_sweep.py::test_an_old_object_that_no_row_names_is_deleted[local]",
     ),
     Mutant(
         name="an upload whose place is not known",

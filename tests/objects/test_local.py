@@ -1,4 +1,4 @@
-"""The blob folder: who may use it, which one it is, what is found in it, and callers that are canceled."""
+"""The object store in a folder: locking, identity, listing, resuming, and canceled callers."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ LARGE_PARTS = 48
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[LocalStore]:
-    """A store in `data`."""
+    """Open a store in `data`."""
     store = await LocalStore.open(tmp_path / "data", clock=ManualClock())
     yield store
     await store.close()
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Everything below the blob folder that could be an object."""
+    """Return all files below the blob folder that could be objects."""
     return [path for path in (folder / "blobs").rglob("*") if path.is_file() and not path.name.startswith("store.")]
 
 
-async def test_a_folder_has_one_process(tmp_path: Path, store: LocalStore) -> None:
+async def test_only_one_process_can_open_a_folder(tmp_path: Path, store: LocalStore) -> None:
     with pytest.raises(StoreLocked):
         await LocalStore.open(tmp_path / "data", clock=ManualClock())
     await store.close()
@@ -50,12 +50,12 @@ async def test_a_folder_has_one_process(tmp_path: Path, store: LocalStore) -> No
 
 
 def descriptor_of(file: Path) -> int:
-    """The descriptor with which this process has a file open."""
-    (found,) = (one for one in Path("/proc/self/fd").iterdir() if one.resolve() == file.resolve())
-    return int(found.name)
+    """Return the descriptor with which this process has a file open."""
+    (descriptor,) = (path for path in Path("/proc/self/fd").iterdir() if path.resolve() == file.resolve())
+    return int(descriptor.name)
 
 
-async def test_a_forked_child_does_not_keep_the_folder(tmp_path: Path, store: LocalStore) -> None:
+async def test_a_forked_child_does_not_keep_the_folder_locked(tmp_path: Path, store: LocalStore) -> None:
     inherited = os.dup(descriptor_of(tmp_path / "data/blobs/store.lock"))
     await store.close()
     again = await LocalStore.open(tmp_path / "data", clock=ManualClock())
@@ -63,7 +63,7 @@ async def test_a_forked_child_does_not_keep_the_folder(tmp_path: Path, store: Lo
     os.close(inherited)
 
 
-async def test_a_folder_keeps_its_id_and_no_two_have_the_same(tmp_path: Path) -> None:
+async def test_a_folder_keeps_its_id_and_no_two_folders_share_one(tmp_path: Path) -> None:
     ids = []
     for name in ("one", "one", "other"):
         store = await LocalStore.open(tmp_path / name, clock=ManualClock())
@@ -72,7 +72,7 @@ async def test_a_folder_keeps_its_id_and_no_two_have_the_same(tmp_path: Path) ->
     assert ids[0] == ids[1] != ids[2]
 
 
-async def test_a_folder_whose_id_is_damaged_is_refused(tmp_path: Path, store: LocalStore) -> None:
+async def test_a_folder_whose_id_is_damaged_is_rejected(tmp_path: Path, store: LocalStore) -> None:
     await store.close()
     for text in ("", store.store_id[:-3], "x" * 4000):
         (tmp_path / "data/blobs/store.id").write_text(text)
@@ -82,21 +82,21 @@ async def test_a_folder_whose_id_is_damaged_is_refused(tmp_path: Path, store: Lo
     await (await LocalStore.open(tmp_path / "data", clock=ManualClock())).close()
 
 
-async def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_created_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(StoreMisconfigured):
         await LocalStore.open(tmp_path / "file", clock=ManualClock())
 
 
-async def test_only_we_can_look_into_the_folder(tmp_path: Path, store: LocalStore) -> None:
+async def test_only_the_owner_can_access_the_folder(tmp_path: Path, store: LocalStore) -> None:
     await put(store, b"secret")
     for path in (tmp_path / "data/blobs").rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
 
 
-async def test_objects_are_spread_over_the_shelves(tmp_path: Path, store: LocalStore) -> None:
-    shelves = {store.new_storage_key()[-2:] for _ in range(5000)}
-    assert shelves == set(SHARD_FOLDERS)
+async def test_objects_are_spread_over_the_shard_folders(tmp_path: Path, store: LocalStore) -> None:
+    shards = {store.new_storage_key()[-2:] for _ in range(5000)}
+    assert shards == set(SHARD_FOLDERS)
     storage_key = await put(store, b"there")
     assert [path.relative_to(tmp_path / "data/blobs") for path in files_in(tmp_path / "data")] == [
         Path(storage_key[-2:], storage_key)
@@ -104,7 +104,7 @@ async def test_objects_are_spread_over_the_shelves(tmp_path: Path, store: LocalS
 
 
 @pytest.mark.parametrize("storage_key", ["", "..", "../../etc/passwd", "a/b", "0" * 36, "store.id", "\0", "x" * 5000])
-async def test_what_is_no_place_is_no_path(tmp_path: Path, store: LocalStore, storage_key: str) -> None:
+async def test_an_invalid_storage_key_is_rejected(tmp_path: Path, store: LocalStore, storage_key: str) -> None:
     with pytest.raises(StoreError):
         await store.write(storage_key, size=1)
     with pytest.raises(StoreError):
@@ -116,7 +116,7 @@ async def test_what_is_no_place_is_no_path(tmp_path: Path, store: LocalStore, st
     assert files_in(tmp_path / "data") == []
 
 
-async def test_a_link_is_not_followed(tmp_path: Path, store: LocalStore) -> None:
+async def test_a_symbolic_link_is_not_followed(tmp_path: Path, store: LocalStore) -> None:
     storage_key = store.new_storage_key()
     (tmp_path / "elsewhere").write_text("elsewhere")
     (tmp_path / "data/blobs" / storage_key[-2:] / storage_key).symlink_to(tmp_path / "elsewhere")
@@ -124,7 +124,7 @@ async def test_a_link_is_not_followed(tmp_path: Path, store: LocalStore) -> None
         await read(store, storage_key, 0, 9)
 
 
-async def test_every_file_is_found_with_its_age(tmp_path: Path) -> None:
+async def test_every_object_is_listed_with_its_age(tmp_path: Path) -> None:
     clock = ManualClock()
     store = await LocalStore.open(tmp_path / "data", clock=clock)
     finished = [await put(store, b"finished") for _ in range(3)]
@@ -136,24 +136,24 @@ async def test_every_file_is_found_with_its_age(tmp_path: Path) -> None:
         if path.name in storage_keys:
             seconds = clock.micros() // 1_000_000 - number
             os.utime(path, (seconds, seconds))
-    found = dict([each async for each in store.list_objects()])
-    assert found.keys() == set(storage_keys)
-    assert all(0 <= age <= 5_000_000 for age in found.values())
-    assert len(set(found.values())) == 4
+    ages = dict([key_and_age async for key_and_age in store.list_objects()])
+    assert ages.keys() == set(storage_keys)
+    assert all(0 <= age <= 5_000_000 for age in ages.values())
+    assert len(set(ages.values())) == 4
     for storage_key in storage_keys:
         await store.delete(TrashedObject(storage_key=storage_key))
-    assert [each async for each in store.list_objects()] == []
+    assert [key_and_age async for key_and_age in store.list_objects()] == []
     await store.close()
 
 
-async def test_room_is_taken_before_bytes_are_sent(tmp_path: Path, store: LocalStore) -> None:
+async def test_disk_space_is_reserved_before_bytes_are_written(tmp_path: Path, store: LocalStore) -> None:
     writer = await store.write(store.new_storage_key(), size=3 * PART_BYTES)
     (path,) = files_in(tmp_path / "data")
     assert path.stat().st_blocks * 512 >= 3 * PART_BYTES
     await writer.abort()
 
 
-async def test_one_that_was_finished_but_not_named_goes_on(tmp_path: Path, store: LocalStore) -> None:
+async def test_a_finished_object_that_no_row_names_can_be_resumed(tmp_path: Path, store: LocalStore) -> None:
     storage_key = store.new_storage_key()
     writer = await store.write(storage_key, size=None)
     await writer.write(b"synced")
@@ -167,7 +167,7 @@ async def test_one_that_was_finished_but_not_named_goes_on(tmp_path: Path, store
     assert await read(store, storage_key, 0, 12) == b"synced again"
 
 
-async def test_a_writer_that_ended_says_why(store: LocalStore) -> None:
+async def test_an_ended_writer_raises_the_reason(store: LocalStore) -> None:
     storage_keys = [store.new_storage_key() for _ in range(4)]
     taken, finished, deleted, closed = [await store.write(storage_key, size=None) for storage_key in storage_keys]
     await store.resume(storage_keys[0], offset=0)
@@ -184,14 +184,14 @@ async def test_a_writer_that_ended_says_why(store: LocalStore) -> None:
         await read(store, storage_keys[1], 0, 0)
 
 
-async def test_a_deleted_object_is_read_to_its_end(store: LocalStore) -> None:
+async def test_an_open_reader_reads_a_deleted_object_to_its_end(store: LocalStore) -> None:
     data = os.urandom(3 * PART_BYTES)
     storage_key = await put(store, data)
     parts = store.read(storage_key, 0, len(data))
-    got = [bytes(await anext(parts))]
+    chunks = [bytes(await anext(parts))]
     await store.delete(TrashedObject(storage_key=storage_key))
-    got += [bytes(part) async for part in parts]
-    assert b"".join(got) == data
+    chunks += [bytes(part) async for part in parts]
+    assert b"".join(chunks) == data
     with pytest.raises(BlobDamaged):
         await read(store, storage_key, 0, 1)
 
@@ -215,19 +215,19 @@ async def test_a_large_object_is_stored_and_read_in_constant_memory(store: Local
         tracemalloc.stop()
 
 
-class SlowFiles(Syscalls):
-    """Holds every call of one kind until it is told to go on, and forgets what is in memory."""
+class SlowSyscalls(Syscalls):
+    """System calls of which one kind waits until the test continues it. Nothing is in the page cache."""
 
     def __init__(self, slow: str) -> None:
         super().__init__()
-        self.entered, self.go_on = threading.Event(), threading.Event()
+        self.entered, self.continued = threading.Event(), threading.Event()
         self.open_now: set[int] = set()
         self._slow = slow
 
-    def _wait(self, what: str) -> None:
-        if what == self._slow:
+    def _wait(self, call: str) -> None:
+        if call == self._slow:
             self.entered.set()
-            assert self.go_on.wait(SECONDS_MAX)
+            assert self.continued.wait(SECONDS_MAX)
 
     def create(self, path: str) -> int:
         self._wait("create")
@@ -262,49 +262,49 @@ async def test_a_canceled_caller_leaves_no_file_open(tmp_path: Path, slow: str) 
     plain = await LocalStore.open(tmp_path / "data", clock=ManualClock())
     storage_key = await put(plain, b"there")
     await plain.close()
-    files = SlowFiles(slow)
-    files.go_on.set()
-    store = await LocalStore.open(tmp_path / "data", clock=ManualClock(), syscalls=files)
-    files.entered.clear()
-    files.go_on.clear()
+    syscalls = SlowSyscalls(slow)
+    syscalls.continued.set()
+    store = await LocalStore.open(tmp_path / "data", clock=ManualClock(), syscalls=syscalls)
+    syscalls.entered.clear()
+    syscalls.continued.clear()
     calling = asyncio.create_task(put(store, b"new") if slow in ("create", "write") else read(store, storage_key, 0, 5))
-    assert await asyncio.to_thread(files.entered.wait, SECONDS_MAX)
+    assert await asyncio.to_thread(syscalls.entered.wait, SECONDS_MAX)
     calling.cancel()
     with suppress(asyncio.CancelledError):
         await calling
     assert calling.cancelled()
-    files.go_on.set()
+    syscalls.continued.set()
     await store.close()
-    assert files.open_now == set()
+    assert syscalls.open_now == set()
 
 
-async def test_a_reader_that_is_gone_before_the_file_is_open_opens_none(tmp_path: Path) -> None:
+async def test_a_reader_that_is_closed_before_it_opens_leaves_no_file_open(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("there")
-    files = SlowFiles("nothing")
-    source = LocalReader(files, str(tmp_path / "file"))
-    source.close()
-    source.open()
-    assert files.open_now == set()
+    syscalls = SlowSyscalls("nothing")
+    reader = LocalReader(syscalls, str(tmp_path / "file"))
+    reader.close()
+    reader.open()
+    assert syscalls.open_now == set()
 
 
-async def test_who_goes_on_waits_for_the_write_under_way(tmp_path: Path) -> None:
-    files = SlowFiles("write")
-    files.go_on.set()
-    store = await LocalStore.open(tmp_path / "data", clock=ManualClock(), syscalls=files)
+async def test_resume_waits_for_the_running_write(tmp_path: Path) -> None:
+    syscalls = SlowSyscalls("write")
+    syscalls.continued.set()
+    store = await LocalStore.open(tmp_path / "data", clock=ManualClock(), syscalls=syscalls)
     storage_key = store.new_storage_key()
-    old = await store.write(storage_key, size=None)
-    files.entered.clear()
-    files.go_on.clear()
-    late = asyncio.create_task(old.write(b"of the old one"))
-    assert await asyncio.to_thread(files.entered.wait, SECONDS_MAX)
-    going_on = asyncio.create_task(store.resume(storage_key, offset=0))
-    done, _ = await asyncio.wait([going_on], timeout=0.05)
+    old_writer = await store.write(storage_key, size=None)
+    syscalls.entered.clear()
+    syscalls.continued.clear()
+    late_write = asyncio.create_task(old_writer.write(b"of the old one"))
+    assert await asyncio.to_thread(syscalls.entered.wait, SECONDS_MAX)
+    resuming = asyncio.create_task(store.resume(storage_key, offset=0))
+    done, _ = await asyncio.wait([resuming], timeout=0.05)
     assert not done
-    files.go_on.set()
-    new = await going_on
-    await late
-    await new.write(b"new")
-    await new.finish()
+    syscalls.continued.set()
+    new_writer = await resuming
+    await late_write
+    await new_writer.write(b"new")
+    await new_writer.finish()
     assert await read(store, storage_key, 0, 3) == b"new"
     with pytest.raises(BlobDamaged):
         await read(store, storage_key, 0, 4)

@@ -1,4 +1,4 @@
-"""The object store in a bucket: what it finds out at opening, what comes through us, and stores that misbehave."""
+"""The object store in a bucket: opening, writing and reading through the server, and stores that misbehave."""
 
 from __future__ import annotations
 
@@ -46,45 +46,47 @@ async def proxy() -> AsyncIterator[Proxy]:
 
 
 def keys(store: BucketStore) -> list[str]:
-    """All that is in the store's folder, as another client sees it."""
-    found = client_of(server_url()).list_objects_v2(Bucket=bucket(), Prefix=prefix_of(store))
-    return [entry["Key"] for entry in found.get("Contents", [])]
+    """Return the keys below the prefix of the store, as another client lists them."""
+    response = client_of(server_url()).list_objects_v2(Bucket=bucket(), Prefix=prefix_of(store))
+    return [entry["Key"] for entry in response.get("Contents", [])]
 
 
 def unfinished(store: BucketStore) -> list[str]:
-    found = client_of(server_url()).list_multipart_uploads(Bucket=bucket(), Prefix=prefix_of(store))
-    return [entry["Key"] for entry in found.get("Uploads", [])]
+    response = client_of(server_url()).list_multipart_uploads(Bucket=bucket(), Prefix=prefix_of(store))
+    return [entry["Key"] for entry in response.get("Uploads", [])]
 
 
 # -- opening ------------------------------------------------------------------------------------------------
 
 
-async def test_a_store_that_obeys_conditions_is_known_and_nothing_is_left_of_the_question(store: BucketStore) -> None:
+async def test_open_detects_conditional_writes_and_leaves_no_probe_object(store: BucketStore) -> None:
     signing: SigningStore = store
     assert signing.conditional_writes
     assert keys(store) == []
 
 
 @pytest.mark.parametrize(
-    ("given", "said", "hint"),
+    ("settings", "detail", "setting"),
     [
-        ({"access_key": "nobody"}, "does not know the key", "INGOT_S3_ACCESS_KEY"),
-        ({"secret_key": "wrong"}, "does not accept our signature", "INGOT_S3_SECRET_KEY"),
-        ({"bucket": "not-there"}, "no such bucket", "INGOT_S3_BUCKET"),
+        ({"access_key": "nobody"}, "access key", "INGOT_S3_ACCESS_KEY"),
+        ({"secret_key": "wrong"}, "signature", "INGOT_S3_SECRET_KEY"),
+        ({"bucket": "not-there"}, "bucket does not exist", "INGOT_S3_BUCKET"),
         ({"endpoint": "http://127.0.0.1:9"}, "cannot be reached", "INGOT_S3_ENDPOINT"),
         ({"endpoint": "http://nowhere.invalid"}, "cannot be reached", "INGOT_S3_ENDPOINT"),
     ],
 )
-async def test_what_is_wrong_is_told_in_one_sentence(given: dict[str, Any], said: str, hint: str) -> None:
+async def test_open_reports_a_wrong_setting_in_one_sentence(
+    settings: dict[str, Any], detail: str, setting: str
+) -> None:
     with pytest.raises(StoreError) as caught:
-        async with open_bucket(**given, retry_pause_seconds=0.01):
+        async with open_bucket(**settings, retry_pause_seconds=0.01):
             pass
-    assert said in caught.value.detail
+    assert detail in caught.value.detail
     assert caught.value.detail.count(".") == 1
-    assert hint in caught.value.hint
+    assert setting in caught.value.hint
 
 
-async def test_a_bucket_is_not_made(store: BucketStore) -> None:
+async def test_open_does_not_create_a_missing_bucket(store: BucketStore) -> None:
     with pytest.raises(StoreMisconfigured):
         async with open_bucket(bucket="not-there-either"):
             pass
@@ -94,28 +96,28 @@ async def test_a_bucket_is_not_made(store: BucketStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("instead", "said"),
+    ("response", "detail"),
     [
-        (answer("200 OK", body="<html>Welcome</html>"), "is no object store"),
-        (answer("200 OK", body="hello"), "is no object store"),
-        (answer("404 Not Found", body="nothing here"), "answered 404"),
-        (answer("403 Forbidden", "AccessDenied"), "does not let us"),
-        (answer("403 Forbidden", "RequestTimeTooSkewed"), "another time"),
+        (answer("200 OK", body="<html>Welcome</html>"), "not an object store"),
+        (answer("200 OK", body="hello"), "not an object store"),
+        (answer("404 Not Found", body="nothing here"), "404"),
+        (answer("403 Forbidden", "AccessDenied"), "denied"),
+        (answer("403 Forbidden", "RequestTimeTooSkewed"), "clocks"),
         (answer("301 Moved Permanently", "PermanentRedirect"), "another region"),
         (answer("400 Bad Request", "AuthorizationQueryParametersError"), "another region"),
-        (answer("503 Slow Down", "SlowDown"), "answered 503 SlowDown"),
+        (answer("503 Slow Down", "SlowDown"), "503 SlowDown"),
         (b"", "cannot be reached"),
     ],
 )
-async def test_whatever_else_answers_is_told_too(proxy: Proxy, instead: bytes, said: str) -> None:
-    proxy.instead = lambda _: instead
-    with pytest.raises(StoreError, match=said) as caught:
+async def test_open_reports_unexpected_responses(proxy: Proxy, response: bytes, detail: str) -> None:
+    proxy.instead = lambda _: response
+    with pytest.raises(StoreError, match=detail) as caught:
         async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01):
             pass
     assert caught.value.hint != StoreMisconfigured.hint
 
 
-async def test_what_the_environment_says_to_others_is_not_for_us(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_store_ignores_environment_variables_of_other_s3_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in {
         "AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9",
         "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
@@ -145,11 +147,11 @@ async def test_what_the_environment_says_to_others_is_not_for_us(monkeypatch: py
         ("files", "https://example.com/storage/s3/", "https://example.com/storage/s3/files"),
     ],
 )
-def test_where_a_bucket_is(name: str, endpoint: str | None, url: str) -> None:
+def test_the_bucket_url_depends_on_the_name_and_the_endpoint(name: str, endpoint: str | None, url: str) -> None:
     assert bucket_url(name, endpoint, "eu-west-1") == url
 
 
-# -- through us ---------------------------------------------------------------------------------------------
+# -- through the server -------------------------------------------------------------------------------------
 
 
 async def write(store: BucketStore, data: bytes, *, size: int | None = None, piece: int = 700_001) -> str:
@@ -164,7 +166,7 @@ async def write(store: BucketStore, data: bytes, *, size: int | None = None, pie
 
 @pytest.mark.parametrize("size", [PROXIED_PART_BYTES, PROXIED_PART_BYTES + 1, 2 * PROXIED_PART_BYTES, len(LARGE)])
 @pytest.mark.parametrize("announced", [True, False])
-async def test_what_is_large_goes_in_parts_and_comes_back(store: BucketStore, size: int, announced: bool) -> None:
+async def test_a_large_object_is_written_in_parts_and_read_back(store: BucketStore, size: int, announced: bool) -> None:
     data = LARGE[:size]
     storage_key = await write(store, data, size=size if announced else None)
     parts = [bytes(part) async for part in store.read(storage_key, 0, size)]
@@ -172,12 +174,12 @@ async def test_what_is_large_goes_in_parts_and_comes_back(store: BucketStore, si
     assert unfinished(store) == []
 
 
-async def test_one_piece_may_be_larger_than_parts_are(store: BucketStore) -> None:
+async def test_a_written_piece_can_be_larger_than_a_part(store: BucketStore) -> None:
     storage_key = await write(store, LARGE, piece=len(LARGE))
     assert await read(store, storage_key, 0, len(LARGE)) == LARGE
 
 
-async def test_a_large_object_is_written_once_too(store: BucketStore) -> None:
+async def test_a_large_object_does_not_replace_an_existing_object(store: BucketStore) -> None:
     storage_key = await put(store, b"first")
     with pytest.raises(StoreError, match="another object"):
         await put(store, LARGE, storage_key=storage_key)
@@ -186,7 +188,7 @@ async def test_a_large_object_is_written_once_too(store: BucketStore) -> None:
     assert await read(store, storage_key, 0, 5) == b"first"
 
 
-async def test_an_object_that_is_deleted_while_it_comes_is_not_there(store: BucketStore) -> None:
+async def test_an_object_that_is_deleted_while_it_is_written_does_not_exist(store: BucketStore) -> None:
     storage_key = store.new_storage_key()
     writer = await store.write(storage_key, size=None)
     await writer.write(LARGE)
@@ -197,7 +199,7 @@ async def test_an_object_that_is_deleted_while_it_comes_is_not_there(store: Buck
     assert (unfinished(store), keys(store)) == ([], [])
 
 
-async def test_what_was_broken_off_leaves_nothing_when_it_is_deleted(store: BucketStore) -> None:
+async def test_deleting_an_aborted_object_removes_its_parts(store: BucketStore) -> None:
     storage_key = store.new_storage_key()
     writer = await store.write(storage_key, size=None)
     await writer.write(LARGE)
@@ -208,13 +210,13 @@ async def test_what_was_broken_off_leaves_nothing_when_it_is_deleted(store: Buck
     assert (unfinished(store), keys(store)) == ([], [])
 
 
-async def test_more_than_can_go_through_us_is_refused_before(store: BucketStore) -> None:
-    with pytest.raises(StoreError, match="more than can go"):
+async def test_an_object_that_is_too_large_for_the_server_is_rejected_before_it_is_written(store: BucketStore) -> None:
+    with pytest.raises(StoreError, match=f"{1024**4} bytes"):
         await store.write(store.new_storage_key(), size=1024**4)
     await store.write(store.new_storage_key(), size=600 * 1024**3)
 
 
-async def test_memory_stays_the_same_whatever_the_size(store: BucketStore) -> None:
+async def test_memory_does_not_grow_with_the_size_of_an_object(store: BucketStore) -> None:
     storage_key, piece, count = store.new_storage_key(), bytes(PART_BYTES), 96
     writer = await store.write(storage_key, size=None)
     tracemalloc.start()
@@ -235,7 +237,7 @@ async def test_memory_stays_the_same_whatever_the_size(store: BucketStore) -> No
     await store.delete(TrashedObject(storage_key=storage_key))
 
 
-async def test_a_reader_that_stops_leaves_nothing_under_way(store: BucketStore) -> None:
+async def test_a_reader_that_stops_early_leaves_no_task(store: BucketStore) -> None:
     storage_key = await write(store, LARGE)
     before = asyncio.all_tasks()
     async with aclosing(store.read(storage_key, 0, len(LARGE))) as parts:
@@ -244,16 +246,16 @@ async def test_a_reader_that_stops_leaves_nothing_under_way(store: BucketStore) 
     assert asyncio.all_tasks() == before
 
 
-async def test_places_are_listed_with_their_age() -> None:
+async def test_storage_keys_are_listed_with_their_age() -> None:
     clock = ManualClock(datetime.now(UTC))
     async with open_bucket(clock=clock) as store:
         one, two, three = await put(store, b"1"), await put(store, b"2"), store.new_storage_key()
         writer = await store.write(three, size=None)
         await writer.write(LARGE)
         await writer.abort()
-        found = {storage_key: age async for storage_key, age in store.list_objects()}
-        assert set(found) == {one, two, three}
-        assert all(0 <= age < 3_600_000_000 for age in found.values())
+        ages = {storage_key: age async for storage_key, age in store.list_objects()}
+        assert set(ages) == {one, two, three}
+        assert all(0 <= age < 3_600_000_000 for age in ages.values())
         clock.advance(days=2)
         assert all([age > 86_400_000_000 async for _, age in store.list_objects()])
 
@@ -261,7 +263,7 @@ async def test_places_are_listed_with_their_age() -> None:
 # -- stores that misbehave ----------------------------------------------------------------------------------
 
 
-async def test_a_failure_that_passes_is_not_noticed(proxy: Proxy) -> None:
+async def test_transient_failures_are_retried(proxy: Proxy) -> None:
     failures = [answer("503 Slow Down", "SlowDown"), answer("500 Oops", "InternalError"), b""]
     async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
         for failure in failures:
@@ -276,8 +278,8 @@ async def test_a_failure_that_passes_is_not_noticed(proxy: Proxy) -> None:
         assert keys(store) == []
 
 
-async def test_an_answer_that_is_lost_is_no_failure(proxy: Proxy) -> None:
-    """What was done is found done when it is tried again."""
+async def test_a_request_whose_response_is_lost_succeeds(proxy: Proxy) -> None:
+    """The retry notices that the first request was carried out."""
     async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
         proxy.afterwards = for_a_while(1, answer("500 Oops", "InternalError"), method="PUT")
         small = await put(store, BODY)
@@ -291,19 +293,19 @@ async def test_an_answer_that_is_lost_is_no_failure(proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "error", "said"),
+    ("failure", "error", "detail"),
     [
-        (answer("503 Slow Down", "SlowDown"), StoreError, "answered 503"),
+        (answer("503 Slow Down", "SlowDown"), StoreError, "503"),
         (answer("507 Insufficient Storage", ""), StorageFull, "full"),
         (answer("400 Bad Request", "XMinioStorageFull"), StorageFull, "full"),
-        (answer("403 Forbidden", "AccessDenied"), StoreMisconfigured, "does not let us"),
-        (answer("404 Not Found", "NoSuchBucket"), StoreMisconfigured, "no such bucket"),
-        (answer("404 Not Found", body="<html/>"), StoreError, "answered 404"),
+        (answer("403 Forbidden", "AccessDenied"), StoreMisconfigured, "denied"),
+        (answer("404 Not Found", "NoSuchBucket"), StoreMisconfigured, "bucket does not exist"),
+        (answer("404 Not Found", body="<html/>"), StoreError, "404"),
         (b"", StoreError, "cannot be reached"),
     ],
 )
-async def test_a_failure_that_stays_is_told_after_a_few_tries(
-    proxy: Proxy, failure: bytes, error: type[StoreError], said: str
+async def test_a_permanent_failure_is_reported_after_a_few_tries(
+    proxy: Proxy, failure: bytes, error: type[StoreError], detail: str
 ) -> None:
     async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
         storage_key, multipart = (
@@ -320,16 +322,16 @@ async def test_a_failure_that_stays_is_told_after_a_few_tries(
             lambda: store.plan(store.new_storage_key(), size=2**30, sha256=None),
             lambda: store.list_parts(storage_key, multipart.multipart or ""),
         ]
-        if b" 404 " not in failure and b" 400 " not in failure:  # The answer to HEAD has no code.
+        if b" 404 " not in failure and b" 400 " not in failure:  # The response to HEAD has no error code.
             calls.append(lambda: store.object_size(storage_key))
         for call in calls:
-            with pytest.raises(error, match=said) as caught:
+            with pytest.raises(error, match=detail) as caught:
                 await call()
             assert len(caught.value.detail) < 100
         assert len(proxy.asked) - asked <= 5 * len(calls)
 
 
-async def test_a_bucket_that_is_away_does_not_damage_blobs(proxy: Proxy) -> None:
+async def test_a_missing_bucket_is_not_reported_as_damage(proxy: Proxy) -> None:
     async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
         storage_key = await put(store, BODY)
         for failure in (answer("404 Not Found", "NoSuchBucket"), answer("404 Not Found", body="gone")):
@@ -338,7 +340,7 @@ async def test_a_bucket_that_is_away_does_not_damage_blobs(proxy: Proxy) -> None
                 await read(store, storage_key, 0, len(BODY))
 
 
-async def test_bytes_that_change_on_their_way_are_refused(proxy: Proxy) -> None:
+async def test_bytes_that_change_in_transit_are_rejected(proxy: Proxy) -> None:
     async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
         proxy.changes = lambda body: bytes([body[0] ^ 1]) + body[1:]
         for data in (BODY, LARGE):
@@ -351,7 +353,7 @@ async def test_bytes_that_change_on_their_way_are_refused(proxy: Proxy) -> None:
 
 
 def with_digests(listed: bytes, digests: dict[str, str]) -> bytes:
-    """The list of parts as Amazon answers it."""
+    """Return a response that lists parts with their digests, as Amazon S3 does."""
     text = listed.partition(b"\r\n\r\n")[2].decode()
     for number, digest in digests.items():
         mark = f"<PartNumber>{number}</PartNumber>"
@@ -360,12 +362,16 @@ def with_digests(listed: bytes, digests: dict[str, str]) -> bytes:
 
 
 def begun_with_digests(proxy: Proxy) -> list[bool]:
-    """Of each multipart upload in turn, whether the store was told that its parts have digests."""
-    begun = [one for one in proxy.asked if one.method == "POST" and urlsplit(one.target).query.startswith("uploads")]
-    return ["x-amz-checksum-algorithm" in one.headers for one in begun]
+    """Return for each multipart upload in turn whether it was begun with a checksum algorithm."""
+    begun = [
+        request
+        for request in proxy.asked
+        if request.method == "POST" and urlsplit(request.target).query.startswith("uploads")
+    ]
+    return ["x-amz-checksum-algorithm" in request.headers for request in begun]
 
 
-async def test_digests_that_are_listed_are_compared_and_told_when_parts_are_joined(proxy: Proxy) -> None:
+async def test_listed_digests_are_compared_and_sent_when_parts_are_joined(proxy: Proxy) -> None:
     digests: dict[str, str] = {}
 
     def change(asked: Asked, found: bytes) -> bytes:
@@ -377,12 +383,12 @@ async def test_digests_that_are_listed_are_compared_and_told_when_parts_are_join
     proxy.replies = change
     async with open_bucket(endpoint=proxy.url) as store:
         storage_key = await write(store, LARGE)
-        assert begun_with_digests(proxy) == [True, True], "the question, and the object"
+        assert begun_with_digests(proxy) == [True, True], "the probe, and the object"
         assert await read(store, storage_key, 0, len(LARGE)) == LARGE
         other = store.new_storage_key()
         multipart, (sent,) = await begin_parts(store, other, b"one")
         wrong = msgspec.structs.replace(sent, sha256=hashlib.sha256(b"two").hexdigest())
-        with pytest.raises(UploadIncomplete, match="Part 1 is not the one"):
+        with pytest.raises(UploadIncomplete, match="Part 1"):
             await store.join_parts(other, multipart, [wrong])
         (listed,) = await store.list_parts(other, multipart)
         assert listed.sha256 == sent.sha256
@@ -390,24 +396,24 @@ async def test_digests_that_are_listed_are_compared_and_told_when_parts_are_join
         assert await read(store, other, 0, 3) == b"one"
 
 
-async def test_a_store_that_lists_none_is_not_asked_for_them(proxy: Proxy) -> None:
+async def test_a_store_that_lists_no_digests_is_sent_no_checksum_algorithm(proxy: Proxy) -> None:
     async with open_bucket(endpoint=proxy.url) as store:
         assert unfinished(store) == []
         await write(store, LARGE)
-    assert begun_with_digests(proxy) == [True, False], "the question, and the object"
+    assert begun_with_digests(proxy) == [True, False], "the probe, and the object"
 
 
 # -- a store that ignores conditions ------------------------------------------------------------------------
 
 
-async def test_a_store_that_ignores_conditions_is_found_out(proxy: Proxy) -> None:
+async def test_open_detects_a_store_that_ignores_conditions(proxy: Proxy) -> None:
     proxy.ignores_conditions = True
     async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
         assert not store.conditional_writes
         assert keys(store) == []
 
 
-async def test_a_store_that_refuses_conditions_is_not_asked_for_them(proxy: Proxy) -> None:
+async def test_a_store_that_rejects_conditions_is_sent_none(proxy: Proxy) -> None:
     refused = answer("501 Not Implemented", "NotImplemented")
     proxy.instead = lambda asked: refused if "if-none-match" in asked.headers else None
     async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
@@ -418,7 +424,7 @@ async def test_a_store_that_refuses_conditions_is_not_asked_for_them(proxy: Prox
             assert await read(store, await put(store, data), 0, len(data)) == data
 
 
-async def test_what_was_sealed_cannot_be_changed_by_who_put_it(proxy: Proxy) -> None:
+async def test_a_client_cannot_change_a_sealed_object(proxy: Proxy) -> None:
     proxy.ignores_conditions = True
     async with (
         open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store,
@@ -436,7 +442,7 @@ async def test_what_was_sealed_cannot_be_changed_by_who_put_it(proxy: Proxy) -> 
         assert await read(store, storage_key, 0, len(BODY)) == other
         assert await read(store, sealed, 0, len(BODY)) == BODY
         assert sealed != storage_key
-        address = planned.url.replace(storage_key[:2] + "/" + storage_key, sealed[:2] + "/" + sealed)
-        assert (await client.put(address, content=other, headers=planned.headers)).status_code == 403
+        sealed_url = planned.url.replace(storage_key[:2] + "/" + storage_key, sealed[:2] + "/" + sealed)
+        assert (await client.put(sealed_url, content=other, headers=planned.headers)).status_code == 403
         await store.delete(TrashedObject(storage_key=storage_key))
         assert await read(store, sealed, 0, len(BODY)) == BODY

@@ -139,7 +139,7 @@ def test_what_a_token_owned_is_purged_after_a_look(place: Shell) -> None:
 @pytest.mark.parametrize("key", ["a/../b", "a//b", "k" * 5000, "a\nb"])
 def test_a_key_that_cannot_be_is_told(place: Shell, key: str) -> None:
     done = place.run("blobs", "put", "small.txt", "--key", key)
-    assert (done.code, done.stdout, "Hint: A key is a path" in done.stderr) == (2, "", True)
+    assert (done.code, done.stdout, "Hint: Use a path" in done.stderr) == (2, "", True)
 
 
 def test_what_cannot_be_sent_is_told(place: Shell) -> None:
@@ -149,7 +149,7 @@ def test_what_cannot_be_sent_is_told(place: Shell) -> None:
         (["small.txt", "big.bin", "--key", "k"], "got 2"),
         (["small.txt", "--key", "k", "--prefix", "p"], "--prefix"),
         (["small.txt", "reports/../small.txt"], "'small.txt'"),
-        (["small.txt", "--type", "no type"], "is no content type"),
+        (["small.txt", "--type", "no type"], "'no type'"),
     ):
         done = place.run("blobs", "put", *words)
         assert (done.code, done.stdout, said in done.stderr) == (2, "", True), done

@@ -1,1 +1,1 @@
-"""Blobs: bytes named by their BLAKE3, how they come in, the names tenants give them, and why they are kept."""
+"""Blobs: bytes named by their BLAKE3, with their uploads, keys, references and deletion."""

@@ -1,4 +1,4 @@
-"""Checks at the door: what is refused has a name and a hint, and changes nothing."""
+"""Validation of keys, digests, content types and file names before anything is stored."""
 
 from __future__ import annotations
 
@@ -14,78 +14,91 @@ from ingot.kernel.validation import check_length, check_storable, check_text
 KEY_BYTES_MAX: Final = 1024
 NAME_CHARS_MAX: Final = 255
 ANY_BLOB: Final = "*"
-KEY_HINT: Final = "A key is a path as in reports/2026/march.pdf: no empty segment, no . or .., no control characters."
-_MIME_TYPES: Final = MimeTypes()  # Those that Python knows, and one more: no file of the machine has a say.
+KEY_HINT: Final = (
+    "Use a path such as reports/2026/march.pdf, without control characters. No segment can be empty, . or two dots."
+)
+
+# Only Python's own table and one addition. The mimetypes module would also read files of the machine, so that the same
+# name would have different types on different machines.
+_MIME_TYPES: Final = MimeTypes()
 _MIME_TYPES.add_type("text/markdown", ".md")
 _DIGEST_PATTERN: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def key(value: object) -> str:
-    """A name that a tenant can give a blob."""
-    known = check_storable(check_text(value, name="key"), name="key")
-    size = len(known.encode())
+    """Validate a key. Raises `InvalidInput`."""
+    text = check_storable(check_text(value, name="key"), name="key")
+    size = len(text.encode())
     if not 1 <= size <= KEY_BYTES_MAX:
-        raise InvalidInput(f"the key has {size} bytes; it goes from 1 to {KEY_BYTES_MAX}", hint=KEY_HINT)
-    if any(segment in ("", ".", "..") for segment in known.split("/")) or _has_control_characters(known):
-        raise InvalidInput(f"{known[:64]!r} cannot be a key", hint=KEY_HINT)
-    return known
+        raise InvalidInput(f"the key must have 1 to {KEY_BYTES_MAX} bytes, got {size}", hint=KEY_HINT)
+    if any(segment in ("", ".", "..") for segment in text.split("/")) or _has_control_characters(text):
+        raise InvalidInput(f"{text[:64]!r} is not a valid key", hint=KEY_HINT)
+    return text
 
 
 def prefix(value: object) -> str:
-    """How keys begin; the empty text is how all do."""
-    known = check_storable(check_text(value, name="prefix"), name="prefix")
-    if len(known.encode()) > KEY_BYTES_MAX:
-        raise InvalidInput(f"the prefix has more than {KEY_BYTES_MAX} bytes")
-    return known
+    """Validate a prefix of keys; the empty one matches all keys. Raises `InvalidInput`."""
+    text = check_storable(check_text(value, name="prefix"), name="prefix")
+    size = len(text.encode())
+    if size > KEY_BYTES_MAX:
+        raise InvalidInput(f"the prefix must have at most {KEY_BYTES_MAX} bytes, got {size}")
+    return text
 
 
 def digest(value: object, *, name: str) -> str:
-    """A digest as we write it."""
-    known = check_text(value, name=name)
-    if not _DIGEST_PATTERN.fullmatch(known):
-        raise InvalidInput(f"the {name} is not 64 lower-case hexadecimal digits")
-    return known
+    """Validate a BLAKE3 or SHA-256 in hexadecimal. `name` is for the message. Raises `InvalidInput`."""
+    text = check_text(value, name=name)
+    if not _DIGEST_PATTERN.fullmatch(text):
+        raise InvalidInput(f"the {name} must be 64 lower-case hexadecimal digits")
+    return text
 
 
 def is_digest(value: str) -> bool:
-    """Whether it can be the id of a blob."""
+    """Return whether a text has the form of a blob ID."""
     return _DIGEST_PATTERN.fullmatch(value) is not None
 
 
 def content_type(value: object | None) -> str:
-    """What the bytes are said to be; nobody relies on it."""
+    """Validate a content type; a missing one is `application/octet-stream`. Raises `InvalidInput`.
+
+    The type is only stored and sent back: nothing compares it with the bytes.
+    """
     if value is None or value == "":
         return BINARY_CONTENT_TYPE
-    known = check_text(value, name="content type")
-    if not is_content_type(known):
-        raise InvalidInput(f"{known[:64]!r} is no content type", hint="Write it as in application/pdf.")
-    return known
+    text = check_text(value, name="content type")
+    if not is_content_type(text):
+        raise InvalidInput(
+            f"{text[:64]!r} is not a valid content type", hint="Send a type and a subtype, such as application/pdf."
+        )
+    return text
 
 
 def guess_content_type(name: str) -> str:
-    """What the bytes of a file with this name mostly are."""
-    if "." not in name and ":" not in name:  # Only what ends with one, or is a URL, tells anything.
+    """Guess the content type of a file from its name."""
+    if "." not in name and ":" not in name:  # A name without a suffix and without a URL scheme has no type to guess.
         return BINARY_CONTENT_TYPE
     return _MIME_TYPES.guess_type(name)[0] or BINARY_CONTENT_TYPE
 
 
 def file_name(value: object, *, name: str = "original name") -> str:
-    """The name of a file, without the folders it was in."""
-    known = check_length(check_text(value, name=name), name=name, chars_max=NAME_CHARS_MAX)
-    bare = known.replace("\\", "/").rpartition("/")[2]
-    if bare in ("", ".", "..") or _has_control_characters(bare):
-        raise InvalidInput(f"{known[:64]!r} cannot be the name of a file", hint="Write it as in report.pdf.")
-    return bare
+    """Validate the name of a file and remove its folders. Raises `InvalidInput`."""
+    path = check_length(check_text(value, name=name), name=name, chars_max=NAME_CHARS_MAX)
+    base_name = path.replace("\\", "/").rpartition("/")[2]
+    if base_name in ("", ".", "..") or _has_control_characters(base_name):
+        raise InvalidInput(f"{path[:64]!r} is not a valid file name", hint="Send a name such as report.pdf.")
+    return base_name
 
 
 def if_match(value: str | None) -> str | None:
-    """What a key has to hold: the id of a blob from its ETag, or `*`. Raises `InvalidInput`."""
+    """Parse an `If-Match` header into the blob ID of its ETag, or `*`. Raises `InvalidInput`."""
     if value is None or value.strip() == ANY_BLOB:
         return None if value is None else ANY_BLOB
-    known = value.strip().removeprefix('"').removesuffix('"')
-    if not is_digest(known):
-        raise InvalidInput("If-Match holds no ETag of a blob", hint='Send one, as in If-Match: "…", or *.')
-    return known
+    blob_id = value.strip().removeprefix('"').removesuffix('"')
+    if not is_digest(blob_id):
+        raise InvalidInput(
+            "If-Match must be the ETag of a blob or *", hint='Send the ETag in quotes, as in If-Match: "…", or *.'
+        )
+    return blob_id
 
 
 def _has_control_characters(value: str) -> bool:

@@ -1,4 +1,4 @@
-"""What is counted of blobs in this process, for the metrics."""
+"""Counters of blob operations in this process, for the metrics."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from ingot.blobs.errors import QuotaExceeded
 from ingot.kernel.errors import IngotError
 
 DONE: Final = "done"
-DISCONNECTED: Final = "left"  # Who asked went away.
+DISCONNECTED: Final = "left"  # The client disconnected before the operation ended.
 FAILED: Final = "failed"
 
 
 class BlobCounters:
-    """Counts since the start of the process."""
+    """Counts of operations, bytes and blobs since the process started."""
 
     def __init__(self) -> None:
-        self.operations: Counter[tuple[str, str]] = Counter()  # By kind, and how it ended: the code of an error.
+        # By kind and outcome. The outcome of an error is its code.
+        self.operations: Counter[tuple[str, str]] = Counter()
         self.bytes_in = 0
         self.bytes_out = 0
         self.uploads_begun = 0
         self.uploads_completed = 0
-        self.signed_urls = 0  # Signed ones, to read at.
+        self.signed_urls = 0  # Only those to read a blob from.
         self.quota_refusals = 0
         self.blobs_collected = 0
         self.bytes_collected = 0
@@ -36,20 +37,20 @@ class BlobCounters:
 
     @contextmanager
     def count_operation(self, kind: str) -> Iterator[None]:
-        """Count one operation, and how it ended."""
-        ended = FAILED
+        """Count the operation that runs in the block, with its outcome."""
+        outcome = FAILED
         try:
             yield
-            ended = DONE
+            outcome = DONE
         except QuotaExceeded as error:
             self.quota_refusals += 1
-            ended = error.code
+            outcome = error.code
             raise
         except IngotError as error:
-            ended = error.code
+            outcome = error.code
             raise
         except asyncio.CancelledError:
-            ended = DISCONNECTED
+            outcome = DISCONNECTED
             raise
         finally:
-            self.operations[kind, ended] += 1
+            self.operations[kind, outcome] += 1

@@ -1,4 +1,4 @@
-"""What can go wrong with blobs."""
+"""Errors of blobs, keys and uploads."""
 
 from __future__ import annotations
 
@@ -8,65 +8,65 @@ from ingot.kernel.errors import Conflict, IngotError, InvalidInput, NotFound, St
 
 
 class BlobNotFound(NotFound):
-    """There is no such blob here."""
+    """The blob does not exist in this tenant."""
 
     code = "blob_not_found"
-    hint = "Check the id; a blob is read through a key, a job or an upload of this tenant."
+    hint = "Check the ID. A blob can be read only if a key, a job or an upload of this tenant refers to it."
 
 
 class KeyNotFound(NotFound):
-    """There is no such key."""
+    """The key does not exist."""
 
     code = "key_not_found"
-    hint = "Check its spelling; GET /api/v1/keys?prefix= lists those that are there."
+    hint = "Check the spelling. GET /api/v1/keys?prefix= lists the keys that exist."
 
 
 class UploadNotFound(NotFound):
-    """There is no such upload."""
+    """The upload does not exist."""
 
     code = "upload_not_found"
-    hint = "Uploads that nobody goes on with are swept; begin a new one."
+    hint = "Check the ID. Uploads without activity expire; begin a new one."
 
 
 class KeyExists(Conflict):
-    """There is a blob under this key already."""
+    """The key already exists."""
 
     code = "key_exists"
-    hint = "Nothing was changed. To replace it, send If-Match with its ETag, or * for whatever is there."
+    hint = "Nothing was changed. To replace the blob, send If-Match with its ETag, or * to replace any version."
 
     @classmethod
     def for_key(cls, key: str) -> KeyExists:
-        """The same, and which key it is."""
-        return cls(f"there is a blob under the key {key!r} already")
+        """Create the error with the key in its message."""
+        return cls(f"the key {key!r} already exists")
 
 
 class KeyChanged(IngotError):
-    """Under this key is another blob than the one that was named."""
+    """The key refers to another blob than If-Match says."""
 
     code = "key_changed"
     status = 412
-    hint = "Nothing was changed. Read the key again, and decide again."
+    hint = "Nothing was changed. Read the key again and decide whether to replace or delete it."
 
 
 class UploadEnded(Conflict):
-    """The upload has ended: it is complete, it failed, or it was given up."""
+    """The upload has ended: it was completed, it failed, or it was canceled."""
 
     code = "upload_ended"
-    hint = "GET the upload to see how; begin a new one for other bytes."
+    hint = "GET the upload to see its state. Begin a new upload to send other bytes."
 
 
 class UploadTaken(Conflict):
-    """Somebody else goes on with this upload."""
+    """Another client has continued this upload."""
 
     code = "upload_taken"
-    hint = "Who came last writes. Ask for the offset again to take it over."
+    hint = "Only the last client that asked for the offset can write. Ask for the offset again to continue the upload."
 
 
 class UploadOffsetWrong(Conflict):
-    """The upload does not go on at this offset."""
+    """The upload does not continue at this offset."""
 
     code = "upload_offset_wrong"
-    hint = "Go on at the offset that Upload-Offset tells."
+    hint = "Continue at the offset in the Upload-Offset header of this response."
 
     def __init__(self, detail: str | None = None, *, offset: int = 0) -> None:
         super().__init__(detail)
@@ -79,51 +79,51 @@ class UploadIncomplete(Conflict):
     """The upload does not have all of its bytes yet."""
 
     code = "upload_incomplete"
-    hint = "Send the rest, and complete it then."
+    hint = "Send the missing bytes, then complete the upload."
 
 
 class WrongDigest(InvalidInput):
-    """The bytes are not those that were announced."""
+    """The bytes do not have the announced digest."""
 
     code = "wrong_digest"
-    hint = "Nothing was kept. Send the file again; it may have changed, or come to harm on its way."
+    hint = "Nothing was kept. The file may have changed or been damaged on its way; send it again."
 
 
 class WrongLength(InvalidInput):
-    """There are more bytes, or fewer, than were announced."""
+    """The number of bytes differs from the announced size."""
 
     code = "wrong_length"
-    hint = "Nothing was kept. Send as many bytes as were announced."
+    hint = "Nothing was kept. Send exactly as many bytes as announced."
 
 
 class BlobTooLarge(IngotError):
-    """The blob is larger than this server takes."""
+    """The blob is larger than this server accepts."""
 
     code = "blob_too_large"
     status = 413
-    hint = "INGOT_MAX_BLOB_BYTES of the server says how large a blob may be."
+    hint = "Send a smaller file, or have INGOT_MAX_BLOB_BYTES of the server raised."
 
 
 class BlobDamaged(IngotError):
-    """The bytes that are stored are not those of this blob any more."""
+    """The stored bytes of this blob are damaged."""
 
     code = "blob_damaged"
     status = 500
-    hint = "Nothing wrong was sent. Upload the same file again, and it is whole; restore it from a backup otherwise."
+    hint = "No damaged bytes were sent. Repair the blob: upload the same file again, or restore it from a backup."
 
 
 class QuotaExceeded(IngotError):
-    """There is no room for so many bytes.
+    """The bytes would exceed the quota.
 
-    `scope` says whose quota it is, `usage` what is taken and reserved, `limit` how much there may be.
+    `scope` names whose quota it is. `usage` is the number of bytes used and reserved, `limit` the quota.
     """
 
     code = "quota_exceeded"
     status = 507
-    hint = "Nothing was kept. Delete what is not needed, or have the quota raised."
+    hint = "Nothing was kept. Delete files that are not needed, or have the quota raised."
 
     def __init__(self, *, scope: Literal["tenant", "token"], usage: int, limit: int, requested: int = 0) -> None:
-        super().__init__(f"{requested} bytes do not fit: the {scope} uses {usage} of {limit} bytes")
+        super().__init__(f"{requested} bytes would exceed the quota: the {scope} uses {usage} of {limit} bytes")
         self.scope: Literal["tenant", "token"] = scope
         self.usage = usage
         self.limit = limit
@@ -133,15 +133,18 @@ class QuotaExceeded(IngotError):
 
 
 class SignatureInvalid(IngotError):
-    """The signature of this address does not hold, or it has expired."""
+    """The signature of this URL is invalid or has expired."""
 
     code = "signature_invalid"
     status = 403
-    hint = "Ask for a new address; one is good for a while, and only as it was given."
+    hint = "Request a new URL. A signed URL is valid for a limited time, and only if it is not changed."
 
 
 class ObjectsElsewhere(StoreMisconfigured):
-    """The blobs of this database are not in this folder or bucket."""
+    """The blobs of this database are in another folder or bucket."""
 
     code = "objects_elsewhere"
-    hint = "Use the data folder that the first server has, one server at a time; several need INGOT_S3_BUCKET."
+    hint = (
+        "Use the data folder or bucket that this database was first used with. Only one server at a time can use a "
+        "data folder; several servers need INGOT_S3_BUCKET."
+    )

@@ -1,4 +1,4 @@
-"""The collector: takes away what nothing refers to any more, and what uploads left behind."""
+"""The garbage collector: ends expired uploads, deletes blobs without references, and empties the trash."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ from ingot.kernel.logs import report
 from ingot.kernel.loops import Loop
 
 BATCH_ROWS: Final = 500
-ROUND_BATCHES_MAX: Final = 200  # Of one round; the next goes on.
+ROUND_BATCHES_MAX: Final = 200  # Per step of a round. The next round continues.
 
 
 class GarbageCollector(Loop):
-    """Looks every `every_seconds`. What went is taken away `grace_seconds` later."""
+    """The loop that deletes uploads, blobs and objects that are no longer needed, about every `every_seconds`.
+
+    A blob is deleted when it has had no reference for `grace_seconds`.
+    """
 
     name = "collector"
 
@@ -50,11 +53,12 @@ class GarbageCollector(Loop):
         self.grace_micros = round(grace_seconds * MICROS)
         self._counters = counters or BlobCounters()
         self._reference_sources = reference_sources
-        self._resume_after_blob: str | None = None  # A round goes on behind what the one before could not take away.
+        # Blobs and objects that cannot be deleted must not block the others: the next round continues after them.
+        self._resume_after_blob: str | None = None
         self._resume_after_object = ""
 
     async def run_once(self) -> BlobCollectionResult:
-        """One round. What a keeper raises ends it before a blob is taken away."""
+        """Run one round. An error of a reference source ends it, and no blob of the current batch is deleted."""
         uploads = await self._sweep_uploads()
         blobs, size = await self._collect_blobs()
         objects = await self._empty_trash()
@@ -63,78 +67,80 @@ class GarbageCollector(Loop):
         return BlobCollectionResult(blobs=blobs, bytes=size, uploads=uploads, objects=objects)
 
     async def preview(self) -> BlobCollectionResult:
-        """What a round would take away now, at most so many as a step looks at."""
-        found = await self._store.run(ListTombstonedBlobs(grace=self.grace_micros, limit=BATCH_ROWS))
-        kept = await self._externally_referenced(found)
-        sizes = [await self._collect_blob(blob_id, dry_run=True) for blob_id in found if blob_id not in kept]
-        going = [size for size in sizes if size is not None]
+        """Report what a round would delete now. Counts at most `BATCH_ROWS` blobs and as many objects."""
+        blob_ids = await self._store.run(ListTombstonedBlobs(grace=self.grace_micros, limit=BATCH_ROWS))
+        kept = await self._externally_referenced(blob_ids)
+        sizes = [await self._collect_blob(blob_id, dry_run=True) for blob_id in blob_ids if blob_id not in kept]
+        collectable_sizes = [size for size in sizes if size is not None]
         trash = await self._store.run(ListTrash(limit=BATCH_ROWS))
-        return BlobCollectionResult(blobs=len(going), bytes=sum(going), objects=len(trash), dry_run=True)
+        return BlobCollectionResult(
+            blobs=len(collectable_sizes), bytes=sum(collectable_sizes), objects=len(trash), dry_run=True
+        )
 
     async def wait(self) -> None:
-        """Wait until the next round is due; several servers do not come at once."""
+        """Wait until the next round is due. The random part keeps several servers from running at once."""
         await asyncio.sleep(self.every_seconds * random.uniform(0.8, 1.0))
 
     async def _sweep_uploads(self) -> int:
         swept = 0
         for _ in range(ROUND_BATCHES_MAX):
-            some = await self._store.run(SweepUploads(limit=BATCH_ROWS))
-            swept += some
-            if some < BATCH_ROWS:
+            count = await self._store.run(SweepUploads(limit=BATCH_ROWS))
+            swept += count
+            if count < BATCH_ROWS:
                 break
         return swept
 
     async def _collect_blobs(self) -> tuple[int, int]:
-        blobs = size = 0
+        blobs = total_size = 0
         for _ in range(ROUND_BATCHES_MAX):
-            found = await self._store.run(
+            blob_ids = await self._store.run(
                 ListTombstonedBlobs(grace=self.grace_micros, limit=BATCH_ROWS, after=self._resume_after_blob)
             )
-            kept = await self._externally_referenced(found)
-            taken = 0
-            for blob_id in found:
+            kept = await self._externally_referenced(blob_ids)
+            processed = 0
+            for blob_id in blob_ids:
                 if blob_id in kept:
                     self._resume_after_blob = blob_id
                     continue
-                went = await self._collect_blob(blob_id)
-                taken += 1
-                if went is not None:
-                    blobs, size = blobs + 1, size + went
-            if len(found) < BATCH_ROWS:
+                size = await self._collect_blob(blob_id)
+                processed += 1
+                if size is not None:
+                    blobs, total_size = blobs + 1, total_size + size
+            if len(blob_ids) < BATCH_ROWS:
                 self._resume_after_blob = None
                 break
-            if not taken:
+            if not processed:
                 break
-        return blobs, size
+        return blobs, total_size
 
     async def _collect_blob(self, blob_id: str, *, dry_run: bool = False) -> int | None:
         return await self._store.run(CollectBlob(blob_id=blob_id, grace=self.grace_micros, dry_run=dry_run))
 
     async def _externally_referenced(self, blob_ids: list[str]) -> set[str]:
         kept: set[str] = set()
-        for keeper in self._reference_sources:
-            kept |= await keeper.referenced(blob_ids)
+        for source in self._reference_sources:
+            kept |= await source.referenced(blob_ids)
         return kept
 
     async def _empty_trash(self) -> int:
-        """Delete the objects that are nobody's. One that cannot be deleted now does not keep the others from it."""
+        """Delete the objects in the trash and return their number. A failed deletion does not stop the others."""
         deleted = 0
         for _ in range(ROUND_BATCHES_MAX):
             trash = await self._store.run(ListTrash(limit=BATCH_ROWS, after=self._resume_after_object))
-            gone: list[str] = []
-            for one in trash:
-                self._resume_after_object = one.storage_key
+            deleted_keys: list[str] = []
+            for trashed in trash:
+                self._resume_after_object = trashed.storage_key
                 try:
-                    await self._objects.delete(one)
-                    gone.append(one.storage_key)
+                    await self._objects.delete(trashed)
+                    deleted_keys.append(trashed.storage_key)
                 except (IngotError, OSError) as error:
-                    report("object_not_deleted", error, storage_key=one.storage_key)
-            if gone:
-                await self._store.run(ForgetTrash(storage_keys=gone))
-            deleted += len(gone)
+                    report("object_not_deleted", error, storage_key=trashed.storage_key)
+            if deleted_keys:
+                await self._store.run(ForgetTrash(storage_keys=deleted_keys))
+            deleted += len(deleted_keys)
             if len(trash) < BATCH_ROWS:
                 self._resume_after_object = ""
                 break
-            if not gone:
+            if not deleted_keys:
                 break
         return deleted

@@ -1,4 +1,4 @@
-"""What a blob is called and how it is known to be whole: digests of bytes as they come, and checks of what is read."""
+"""Digests and part checksums: computing them while bytes arrive, and verifying bytes that are read."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ingot.blobs.errors import BlobDamaged
 from ingot.blobs.model import CHECKSUM_BYTES, PART_BYTES, Content
 from ingot.blobs.ports import ObjectStore
 
-EVENT_LOOP_BYTES_MAX: Final = 32 * 1024  # A hop to a thread takes about as long as to hash this.
+EVENT_LOOP_BYTES_MAX: Final = 32 * 1024  # Hashing this many bytes takes about as long as a switch to a thread.
 
 
 class Hasher:
-    """Takes the bytes of a blob as they come, and answers what they are. Used by one task at a time."""
+    """A hash of arriving bytes: the digests and part checksums of a blob. Used by one task at a time."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -29,7 +29,7 @@ class Hasher:
         self._part_checksums = bytearray()
 
     async def update(self, data: bytes | memoryview) -> None:
-        """Take more bytes; many of them in two threads, since the SHA-256 takes twice as long as all else."""
+        """Hash more bytes. Large pieces use two threads, because SHA-256 takes twice as long as the rest together."""
         if len(data) <= EVENT_LOOP_BYTES_MAX:
             self.update_sync(data)
         else:
@@ -38,7 +38,7 @@ class Hasher:
             )
 
     def update_sync(self, data: bytes | memoryview) -> None:
-        """Take more bytes, here and now."""
+        """Hash more bytes in the calling thread."""
         self._sha256.update(data)
         self._update_part_checksums(data)
 
@@ -46,33 +46,33 @@ class Hasher:
         self._blake3.update(data)
         view = memoryview(data)
         while view:
-            room = PART_BYTES - self.size % PART_BYTES
-            piece = view[:room]
+            missing = PART_BYTES - self.size % PART_BYTES
+            piece = view[:missing]
             self._part_hash.update(piece)
             self.size += len(piece)
             if self.size % PART_BYTES == 0:
                 self._part_checksums += self._part_hash.digest()
                 self._part_hash.reset()
-            view = view[room:]
+            view = view[missing:]
 
     @property
     def blob_id(self) -> str:
-        """The BLAKE3 of all bytes so far, in hex."""
+        """The BLAKE3 of all bytes so far, in hexadecimal."""
         return self._blake3.hexdigest()
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of all bytes so far, in hex."""
+        """The SHA-256 of all bytes so far, in hexadecimal."""
         return self._sha256.hexdigest()
 
     @property
     def part_checksums(self) -> bytes:
-        """The XXH3-128 of each `PART_BYTES` so far, and of the rest, one behind the other."""
-        rest = self._part_hash.digest() if self.size % PART_BYTES else b""
-        return bytes(self._part_checksums) + rest
+        """The XXH3-128 of each full part so far and of the bytes after the last one, concatenated."""
+        last_checksum = self._part_hash.digest() if self.size % PART_BYTES else b""
+        return bytes(self._part_checksums) + last_checksum
 
     def content(self, *, storage_key: str | None = None, inline: bytes | None = None) -> Content:
-        """All bytes so far as an engine keeps them."""
+        """Describe all bytes so far, in the form in which an engine stores them."""
         return Content(
             id=self.blob_id,
             sha256=self.sha256,
@@ -84,8 +84,8 @@ class Hasher:
 
 
 def inline_content(data: bytes) -> Content:
-    """Bytes that are all here, and no more than a part, as an engine keeps them."""
-    assert len(data) <= PART_BYTES, "one check covers them"
+    """Describe a small blob that is stored in the database. `data` is all of it, and at most one part."""
+    assert len(data) <= PART_BYTES, "inline content has a single part checksum"
     return Content(
         id=blake3.blake3(data).hexdigest(),
         sha256=hashlib.sha256(data).hexdigest(),
@@ -95,19 +95,19 @@ def inline_content(data: bytes) -> Content:
     )
 
 
-def verify_part(part_number: int, data: bytes | memoryview, checks: bytes) -> None:
-    """Compare a part of a blob, counted from 0, with its check. Raises `BlobDamaged`."""
+def verify_part(part_number: int, data: bytes | memoryview, part_checksums: bytes) -> None:
+    """Compare a part of a blob, counted from 0, with its checksum. Raises `BlobDamaged`."""
     start = part_number * CHECKSUM_BYTES
-    if xxhash.xxh3_128_digest(data) != checks[start : start + CHECKSUM_BYTES]:
-        raise BlobDamaged(f"Part {part_number} of this blob is not what was stored.")
+    if xxhash.xxh3_128_digest(data) != part_checksums[start : start + CHECKSUM_BYTES]:
+        raise BlobDamaged(f"Part {part_number} of this blob does not match its checksum.")
 
 
 async def read_verified(
     store: ObjectStore, content: Content, start: int, end: int
 ) -> AsyncGenerator[bytes | memoryview, None]:
-    """The bytes of a stored blob from `start` up to `end`, each part compared before any of it is given away.
+    """Yield the bytes of a stored blob from `start` up to `end`. Each part is verified before any of it is yielded.
 
-    Raises `BlobDamaged`. Parts at both ends are read whole: a check covers all of a part.
+    Raises `BlobDamaged`. The first and the last part are read completely, because a checksum covers a complete part.
     """
     assert content.storage_key is not None
     assert 0 <= start <= end <= content.size
@@ -118,7 +118,7 @@ async def read_verified(
     async with aclosing(store.read(content.storage_key, offset, stop)) as parts:
         async for part in parts:
             if len(part) != min(PART_BYTES, stop - offset):
-                raise BlobDamaged("A part of this blob has not the length that it should have.")
+                raise BlobDamaged("A part of this blob has the wrong length.")
             verify_part(offset // PART_BYTES, part, content.part_checksums)
             yield part[max(0, start - offset) : end - offset]
             offset += len(part)
@@ -127,9 +127,9 @@ async def read_verified(
 
 
 async def hash_object(store: ObjectStore, storage_key: str, size: int) -> Content:
-    """Read an object once, a part at a time, and answer what its bytes are. Raises `BlobDamaged` when it is shorter.
+    """Read an object once, part by part, and return its digests. Raises `BlobDamaged` when it is shorter than `size`.
 
-    Of no bytes there need be no object.
+    With a size of 0 nothing is read: an empty upload may have no object.
     """
     hasher = Hasher()
     if size:

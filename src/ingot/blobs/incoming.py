@@ -1,4 +1,4 @@
-"""Bytes that come in: what was announced of them, and how they get to their place."""
+"""Incoming blobs: what the client announced, and writing the bytes within limits and reservations."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from ingot.kernel.commands import Store
 from ingot.kernel.content_types import BINARY_CONTENT_TYPE
 from ingot.kernel.ids import new_id
 
-UPLOAD_LIFETIME_MICROS: Final = 86_400 * MICROS  # So long an upload lives without news,
-CALL_LIFETIME_MICROS: Final = 1_800 * MICROS  # and so long one that comes with one call: nobody can go on with it.
+# How long an upload lives without progress.
+UPLOAD_LIFETIME_MICROS: Final = 86_400 * MICROS
+# The same for an upload that is sent with one request. It is shorter, because no client can resume it.
+CALL_LIFETIME_MICROS: Final = 1_800 * MICROS
 RENEW_SECONDS: Final = 600.0
-RESERVATION_STEP_BYTES: Final = (
-    16 * 1024 * 1024
-)  # Set aside at a time, for bytes of which nobody says how many they are.
+RESERVATION_STEP_BYTES: Final = 16 * 1024 * 1024  # What a blob of unknown size reserves at a time.
 
 
 class JobFileTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of a job that an upload is for. With a fence it is that attempt's."""
+    """The file of a job that an upload is for. With a `fence`, it is a file of the attempt under this fence."""
 
     job_id: str
     kind: FileKind
@@ -37,7 +37,7 @@ class JobFileTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IncomingBlob(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told of a blob that comes, and who brings it."""
+    """A blob that a client is about to send: its owner and what the client announced about it."""
 
     tenant: str
     owner: str
@@ -49,7 +49,7 @@ class IncomingBlob(msgspec.Struct, frozen=True, kw_only=True):
     owner_quota: int | None = None
 
     def checked(self, bytes_max: int) -> IncomingBlob:
-        """The same, as it can be kept. Raises `InvalidInput` or `BlobTooLarge`."""
+        """Return a copy with validated fields. Raises `InvalidInput` or `BlobTooLarge`."""
         if self.size is not None and self.size > bytes_max:
             raise too_large_error(bytes_max)
         return msgspec.structs.replace(
@@ -72,7 +72,7 @@ class IncomingBlob(msgspec.Struct, frozen=True, kw_only=True):
         multipart: str | None = None,
         lifetime: int = UPLOAD_LIFETIME_MICROS,
     ) -> BeginUpload:
-        """The command that begins an upload of it."""
+        """Create the command that begins an upload of this blob. `lifetime` is in microseconds."""
         return BeginUpload(
             id=id or new_id(),
             tenant=self.tenant,
@@ -98,21 +98,24 @@ class IncomingBlob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_announced(content: Content, *, size: int | None, blob_id: str | None, sha256: str | None) -> None:
-    """Raises `WrongLength` or `WrongDigest` when these are not the bytes that were announced."""
+    """Compare received content with the announced size and digests. Raises `WrongLength` or `WrongDigest`."""
     if size is not None and content.size != size:
-        raise WrongLength(f"there are {content.size} bytes; {size} were announced")
-    for what, announced, found in (("BLAKE3", blob_id, content.id), ("SHA-256", sha256, content.sha256)):
-        if announced not in (None, found):
-            raise WrongDigest(f"the {what} of the bytes is {found}; {announced} was announced")
+        raise WrongLength(f"{size} bytes were announced, got {content.size}")
+    for algorithm, announced, actual in (("BLAKE3", blob_id, content.id), ("SHA-256", sha256, content.sha256)):
+        if announced not in (None, actual):
+            raise WrongDigest(f"the announced {algorithm} is {announced}, but that of the bytes is {actual}")
 
 
 def too_large_error(bytes_max: int) -> BlobTooLarge:
-    """That a blob is larger than we take."""
-    return BlobTooLarge(f"the blob has more than {bytes_max} bytes")
+    """Create the error for a blob that is larger than this server accepts."""
+    return BlobTooLarge(f"the blob exceeds the maximum of {bytes_max} bytes")
 
 
 class BoundedWriter:
-    """Writes what comes to its place, within what was announced and reserved. With a hasher it is hashed on its way."""
+    """A writer that keeps an object within its announced size, the size limit and its reservation.
+
+    With a hasher, the bytes are hashed as well.
+    """
 
     def __init__(
         self,
@@ -137,19 +140,19 @@ class BoundedWriter:
         self._renew_at = _now() + RENEW_SECONDS
 
     async def write_all(self, parts: AsyncIterator[bytes]) -> None:
-        """Take in all of these. Raises `WrongLength`, `BlobTooLarge`, `QuotaExceeded`, `UploadTaken`."""
-        begun = self._writer.offset
+        """Write all parts. Raises `WrongLength`, `BlobTooLarge`, `QuotaExceeded` or `UploadTaken`."""
+        start = self._writer.offset
         async with WritePipeline(self._writer, self._hasher) as pipeline:
             try:
                 async for part in parts:
-                    await self._ensure_reserved(begun + pipeline.received_bytes + len(part))
+                    await self._ensure_reserved(start + pipeline.received_bytes + len(part))
                     await pipeline.write(part)
             finally:
-                await pipeline.flush()  # What came before the end of the line is kept too.
+                await pipeline.flush()  # Keep what arrived, also when the connection broke.
 
     async def _ensure_reserved(self, size: int) -> None:
         if self._size is not None and size > self._size:
-            raise WrongLength(f"there are more than the {self._size} bytes that were announced")
+            raise WrongLength(f"{self._size} bytes were announced, got more")
         if size > self._bytes_max:
             raise too_large_error(self._bytes_max)
         if self._size is None and size > self._reserved:
@@ -163,12 +166,13 @@ class BoundedWriter:
     async def _reserve_exactly(self, size: int) -> None:
         try:
             await self._record_progress(size)
-        except QuotaExceeded as error:  # What was set aside for this blob is not what others take.
+        except QuotaExceeded as error:
+            # The reservation of this blob is part of the reported usage, but not what stands in its way.
             usage = error.usage - self._reserved
             raise QuotaExceeded(scope=error.scope, usage=usage, limit=error.limit, requested=size) from None
 
     async def _record_progress(self, reserved: int | None) -> None:
-        noted = await self._store.run(
+        stored = await self._store.run(
             RecordUploadProgress(
                 tenant=self._upload.tenant,
                 id=self._upload.upload.id,
@@ -178,7 +182,7 @@ class BoundedWriter:
                 owner_quota=self._owner_quota,
             )
         )
-        self._reserved = noted.reserved
+        self._reserved = stored.reserved
         self._renew_at = _now() + RENEW_SECONDS
 
 

@@ -1,4 +1,4 @@
-"""Reading a blob: what is given away was compared before, part by part."""
+"""Reading a blob. Each part is verified before its bytes are returned."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ BlobChunk = bytes | memoryview
 
 
 class OpenBlob:
-    """A blob that can be read. `on_damage` is told when its bytes are not what they were.
+    """A blob to read. `on_damage` is called when its bytes do not match their checksums.
 
-    One that is known to be damaged is read only by who wants to know whether it still is.
+    Raises `BlobDamaged` for a blob that is known to be damaged, unless `allow_damaged` is set: the scrub reads such a
+    blob again to find out whether it still is.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class OpenBlob:
         self._on_damage = on_damage
 
     async def chunks(self, start: int = 0, end: int | None = None) -> AsyncGenerator[BlobChunk, None]:
-        """The bytes from `start` up to `end`. Raises `BlobDamaged` before a wrong one is given."""
+        """Yield the bytes from `start` up to `end`. Raises `BlobDamaged` before a damaged part is yielded."""
         end = self.content.size if end is None else end
         try:
             if self.content.storage_key is None:
@@ -48,14 +49,14 @@ class OpenBlob:
             raise
 
     async def read_all(self) -> bytes:
-        """All bytes at once: for those that are small."""
+        """Return all bytes at once. For small blobs."""
         async with aclosing(self.chunks()) as parts:
             return b"".join([part async for part in parts])
 
     def _inline_data(self) -> bytes:
         inline = self.content.inline or b""
         if len(inline) != self.content.size:
-            raise BlobDamaged("The bytes of this blob are not all there.")
+            raise BlobDamaged("Some bytes of this blob are missing.")
         if inline:
             verify_part(0, inline, self.content.part_checksums)
         return inline

@@ -1,15 +1,18 @@
-"""The stocktaking: finds objects that no row names, and takes them away.
+"""The orphan sweep: finds objects that no row names, and deletes them.
 
-They come to be when a client uses its address to write after its upload was given up and its object deleted, when a
-server dies between `SigningStore.seal` and the row of the copy, or begins an object in parts and dies before its
-upload, and when a file that was deleted comes back with the power.
+Orphans appear in these ways:
 
-A place that no row names, and that is old, is never named again: the row of an upload comes before its object but for
-a moment, and a copy is named, or not at all, within the life of its upload. Places are not used twice, so that what is
-deleted here late, or by two servers, is nothing else.
+- A client uses its signed URL after its upload was canceled and the object deleted.
+- A server dies between `SigningStore.seal` and the row that names the copy.
+- A server begins a multipart upload and dies before it stores the row of the upload.
+- A deleted file reappears after a power failure.
 
-All this holds where the objects are those of this database alone. The object store remembers whose they are: no
-server is started with those of another, and each round asks again.
+A row never begins to name an old object that no row names now: an upload gets its row at about the time of its object,
+and a sealed copy is named within the life of its upload or never. Storage keys are not reused, so a late deletion, or
+one by two servers, cannot hit another object.
+
+This is only true if all objects of the store belong to this database. The object store records its database: a server
+does not start with the objects of another one, and each round checks again.
 """
 
 from __future__ import annotations
@@ -31,20 +34,21 @@ from ingot.kernel.logs import report
 from ingot.kernel.loops import Loop
 
 BATCH_OBJECTS: Final = 500
-PAUSE_SECONDS: Final = 0.02  # After each step: others read and write too.
+PAUSE_SECONDS: Final = 0.02  # After each batch, to leave time for other reads and writes.
 INITIAL_DELAY_SECONDS: Final = 3600.0
 EVERY_SECONDS: Final = 86_400.0
-# More than the longest life of an upload without news and that of an address to write together, on clocks that differ.
+# More than the longest life of an upload without progress plus that of a signed URL, with some difference of clocks.
 ORPHAN_AGE_MICROS: Final = 2 * UPLOAD_LIFETIME_MICROS
-OTHER_DATABASE_HINT: Final = "Nothing is deleted. Give each database a folder or an INGOT_S3_PREFIX of its own."
+OTHER_DATABASE_HINT: Final = "Nothing was deleted. Give each database its own folder or INGOT_S3_PREFIX."
 
 log = structlog.get_logger("ingot.blobs")
 
 
 class OrphanSweep(Loop):
-    """Looks once a day at all objects. Those that no row of `database` names go when they are `stray_age` old.
+    """The loop that lists all objects about once a day and deletes the orphans.
 
-    Ages are in microseconds.
+    An orphan is deleted when it is at least `orphan_age` microseconds old. Nothing is deleted unless the objects belong
+    to the database `database_id`.
     """
 
     name = "stocktaking"
@@ -66,49 +70,51 @@ class OrphanSweep(Loop):
         self._counters = counters or BlobCounters()
 
     async def run_once(self) -> int:
-        """One round; how many objects were deleted. What cannot be listed or asked for ends it."""
+        """Run one round and return the number of deleted objects.
+
+        The round ends with the error when the objects cannot be listed or the database cannot be queried.
+        """
         owner = await self._objects.register_owner(self._database_id)
         if owner != self._database_id:
             log.warning(
                 "objects_of_another_database", owner=owner, database=self._database_id, hint=OTHER_DATABASE_HINT
             )
             return 0
-        looked_at = deleted = 0
-        old: set[str] = set()
+        listed = deleted = 0
+        old_keys: set[str] = set()
         async with aclosing(self._objects.list_objects()) as storage_keys:
             async for storage_key, age in storage_keys:
-                looked_at += 1
+                listed += 1
                 if age >= self._orphan_age:
-                    old.add(storage_key)
-                if len(old) == BATCH_OBJECTS:
-                    deleted += await self._delete_orphans(old)
-                    old.clear()
+                    old_keys.add(storage_key)
+                if len(old_keys) == BATCH_OBJECTS:
+                    deleted += await self._delete_orphans(old_keys)
+                    old_keys.clear()
                     await asyncio.sleep(PAUSE_SECONDS)
-        deleted += await self._delete_orphans(old)
+        deleted += await self._delete_orphans(old_keys)
         if deleted:
-            log.info("strays_deleted", objects=deleted, looked_at=looked_at)
+            log.info("strays_deleted", objects=deleted, looked_at=listed)
         return deleted
 
     async def wait(self) -> None:
-        """Wait until the next round is due; several servers do not come at once."""
+        """Wait until the next round is due. The random part keeps several servers from running at once."""
         await asyncio.sleep(EVERY_SECONDS * random.uniform(0.8, 1.2))
 
     def initial_delay_seconds(self) -> float:
-        """A server that was just started has other things to do."""
+        """Return the pause before the first round. It is long, so that a restart does not cause a listing."""
         return INITIAL_DELAY_SECONDS * random.uniform(0.5, 1.5)
 
     async def _delete_orphans(self, storage_keys: set[str]) -> int:
-        """Delete those of these objects that nobody knows; how many."""
+        """Delete those of these objects that no row names, and return their number."""
         if not storage_keys:
             return 0
         deleted = 0
-        for storage_key in sorted(
-            storage_keys - await self._store.run(FindKnownStorageKeys(storage_keys=sorted(storage_keys)))
-        ):
+        known_keys = await self._store.run(FindKnownStorageKeys(storage_keys=sorted(storage_keys)))
+        for storage_key in sorted(storage_keys - known_keys):
             try:
                 await self._objects.delete(TrashedObject(storage_key=storage_key))
                 deleted += 1
-            except (IngotError, OSError) as error:  # The next round comes back to it.
+            except (IngotError, OSError) as error:  # The next round tries again.
                 report("object_not_deleted", error, storage_key=storage_key)
         self._counters.orphans_deleted += deleted
         return deleted

@@ -1,4 +1,4 @@
-"""Bytes on their way in: hashed and stored while the next ones arrive."""
+"""A pipeline that hashes and writes bytes while the next ones arrive."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from ingot.blobs.ports import ObjectWriter
 
 
 class WritePipeline:
-    """Takes the bytes of an object as they come. Used by one task at a time, in an `async with`.
+    """A writer that hashes and writes the bytes of an object as they arrive.
 
-    Small pieces are gathered, since each step costs a hop to a thread. One part is hashed and written at a time while
-    the next is gathered: whoever sends faster than that waits in `take`. Memory holds two parts. After the block
-    nothing is under way. Without a hasher they are only stored.
+    Small pieces are collected into parts, because each write costs a switch to a thread. One part is hashed and written
+    while the next one is collected; a faster sender waits in `write`. At most two parts are in memory. When the block
+    ends, no write is running. Without a hasher, the bytes are only written. Used by one task at a time, in an
+    `async with`.
     """
 
     def __init__(self, writer: ObjectWriter, hasher: Hasher | None = None) -> None:
@@ -27,7 +28,7 @@ class WritePipeline:
         self._pending_write: asyncio.Task[None] | None = None
 
     async def write(self, data: bytes) -> None:
-        """Take more bytes. Raises what became of those before: `StorageFull` or `StoreError`."""
+        """Add bytes. Raises `StorageFull` or `StoreError` if an earlier write failed."""
         self.received_bytes += len(data)
         self._buffered_bytes += len(data)
         self._buffer.append(data)
@@ -35,7 +36,7 @@ class WritePipeline:
             await self._start_write()
 
     async def flush(self) -> None:
-        """All that was taken is hashed and written when this returns. Raises `StorageFull` or `StoreError`."""
+        """Wait until all bytes are hashed and written. Raises `StorageFull` or `StoreError`."""
         if self._buffered_bytes:
             await self._start_write()
         await self._wait_for_write()
@@ -50,7 +51,7 @@ class WritePipeline:
         if task is not None:
             await asyncio.wait([task])
             if not task.cancelled():
-                task.exception()  # Whoever leaves without `drain` does not want to know.
+                task.exception()  # Mark the error as retrieved: a caller that has not flushed does not need it.
 
     async def _start_write(self) -> None:
         await self._wait_for_write()

@@ -1,16 +1,16 @@
-"""What the blobs room asks of an engine, and of an object store.
+"""The commands that this package sends to an engine, and the protocols of an object store.
 
-Bytes are always safe in the object store before a command names them.
+Bytes are always durable in the object store before a command names them.
 
-**Who refers to a blob keeps it:** a key, an upload that is not swept, a file of a job. When a reference goes, it leaves
-a tombstone with the time. A blob is collected when nothing refers to it and its youngest tombstone is older than the
-grace. Its object then goes to the trash in the same transaction, is deleted afterwards, and its place is never used
-again, so that nothing that comes later can be hit by it.
+**References keep a blob:** a key, an upload, or a file of a job. A removed reference leaves a tombstone with the time.
+A blob is collected when nothing refers to it and its youngest tombstone is older than the grace. The same transaction
+puts its object into the trash. The object is deleted afterwards. Its storage key is never used again, so a late
+deletion cannot hit newer bytes.
 
-**Usage** of a tenant, and of each owner in it, is the sum of the sizes of all that its keys, job files and done uploads
-without either refer to, plus what open uploads have reserved; each reference counts, also to the same blob. The quota
-of a tenant is in its limits; that of a token is told with the command (`owner_quota`). A command that would exceed
-either raises `QuotaExceeded`, and one that goes from below to or above 80 % of one emits `quota.warning`.
+**Usage** of a tenant, and of each owner in it, is the total size of its keys, its job files and its done uploads that
+belong to neither, plus the reservations of open uploads. Each reference counts, also several to the same blob. The
+quota of a tenant is in its limits; that of a token comes with the command (`owner_quota`). A command that would exceed
+one of them raises `QuotaExceeded`. A command with which usage reaches 80 % of a quota emits `quota.warning`.
 """
 
 from __future__ import annotations
@@ -41,16 +41,14 @@ from ingot.kernel.content_types import BINARY_CONTENT_TYPE
 
 
 class BeginUpload(Command[StoredUpload], frozen=True, kw_only=True):
-    """Take in a blob. `id` is made by the caller; the same id again answers with the upload that is there.
+    """Begin an upload and reserve `reserve` bytes for it.
 
-    `reserve` bytes are set aside for it. It expires after `lifetime` microseconds without progress. `storage_key` names
-    the object in the store with the ID `store_id`.
+    The caller creates the `id`; repeating it returns the existing upload. The upload expires after `lifetime`
+    microseconds without progress. `storage_key` names the object in the store with the ID `store_id`.
 
-    Begin an upload, and reserve its bytes.
-
-    Raises `QuotaExceeded`, `TenantNotFound`; `KeyExists` or `KeyChanged` when its key could not be set now. One for
-    a job raises `LeaseLost` unless the job runs in this tenant under this fence. `ObjectsElsewhere` when the
-    objects are in another store by now: a server that was opened later has it.
+    Raises `QuotaExceeded` or `TenantNotFound`, and `KeyExists` or `KeyChanged` if its key could not be set now. An
+    upload of an attempt raises `LeaseLost` unless the job runs in this tenant under this `fence`. Raises
+    `ObjectsElsewhere` if the database has been moved to another object store by a server that was started later.
     """
 
     id: str
@@ -76,9 +74,9 @@ class BeginUpload(Command[StoredUpload], frozen=True, kw_only=True):
 
 
 class TakeOverUpload(Command[StoredUpload], frozen=True, kw_only=True):
-    """Give an open upload the next epoch, which begins with 1: whoever wrote before is fenced out.
+    """Give an open upload the next epoch, so that calls of earlier writers are rejected. The first epoch is 1.
 
-    Raises `UploadNotFound`, or `UploadEnded` unless it is open.
+    Raises `UploadNotFound`, or `UploadEnded` unless the upload is open.
     """
 
     tenant: str
@@ -86,12 +84,13 @@ class TakeOverUpload(Command[StoredUpload], frozen=True, kw_only=True):
 
 
 class RecordUploadProgress(Command[StoredUpload], frozen=True, kw_only=True):
-    """So much of it is safely here; it lives on for `lifetime`. With `reserved`, so much is set aside from now on.
+    """Record the progress of an upload and extend its life by `lifetime` microseconds from now.
 
-    With a digest, that is announced from now on. With `verifying` no more bytes come.
+    Fields that are `None` stay as they are. `received` is the number of durable bytes. `reserved` replaces the
+    reservation; a smaller one gives the difference back. `blob_id` and `sha256` replace the announced digests. With
+    `verifying`, the upload accepts no more bytes.
 
-    Keep what is known of it. Raises `UploadNotFound`, `UploadEnded`, `UploadTaken` for an older epoch, or
-    `QuotaExceeded`; of a reservation that becomes smaller the rest is given back.
+    Raises `UploadNotFound`, `UploadEnded`, `UploadTaken` for an older `epoch`, or `QuotaExceeded`.
     """
 
     tenant: str
@@ -107,18 +106,18 @@ class RecordUploadProgress(Command[StoredUpload], frozen=True, kw_only=True):
 
 
 class FinishUpload(Command[FinishedUpload], frozen=True, kw_only=True):
-    """Store the blob whose bytes are here and were read. With an `epoch` only its writer may say so.
+    """Store the verified blob of an upload, set the key or job file that the upload is for, and emit `blob.stored`.
 
-    The blob is then under the key or with the job that the upload was for, and there is an event `blob.stored`.
+    The reservation becomes usage of exactly the size. With an `epoch`, only the writer of that epoch can finish.
 
-    What was reserved becomes what is used: exactly the size. Bytes that are here already, whoever's they are, stay
-    where they are, and the new object goes to the trash; unless those are damaged: then the new one takes their
-    place, and they go. Content without a place and without bytes stands for a blob that is here: `BlobNotFound`
-    when it is not. An object that the upload had and the content does not name goes to the trash.
+    If any tenant already has the same bytes, their object stays and the new one goes to the trash; if the stored object
+    is damaged, the new one replaces it. Content without a storage key and without inline bytes names a blob that is
+    already stored; `BlobNotFound` is raised if there is none. An object of the upload that the content does not name
+    goes to the trash.
 
-    Done again with the same bytes it answers the same; with others `UploadEnded`. Raises `UploadNotFound`,
-    `UploadTaken`, `KeyExists`, `KeyChanged`, `QuotaExceeded`, or `LeaseLost`: then the upload is still what it
-    was. An output of a job stays the upload's until the attempt under its fence has succeeded.
+    Repeating the command with the same bytes returns the same result, with other bytes it raises `UploadEnded`. Raises
+    `UploadNotFound`, `UploadTaken`, `KeyExists`, `KeyChanged`, `QuotaExceeded` or `LeaseLost`, and leaves the upload
+    unchanged then. An output of a job belongs to the upload until the attempt under its fence has succeeded.
     """
 
     tenant: str
@@ -130,11 +129,10 @@ class FinishUpload(Command[FinishedUpload], frozen=True, kw_only=True):
 
 
 class EndUpload(Command[None], frozen=True, kw_only=True):
-    """End an upload that is not done: its reservation is given back once, and its object goes to the trash.
+    """End an upload that is not done: give back its reservation and put its object into the trash.
 
-    With an `error` it failed, and is kept for `lifetime`; without it is given up, and gone.
-
-    One that is done, or is not there, stays as it is.
+    With an `error` code, the upload is failed and is kept for `lifetime` microseconds; without, it is removed. An
+    upload that is done or does not exist is not changed.
     """
 
     tenant: str
@@ -144,11 +142,10 @@ class EndUpload(Command[None], frozen=True, kw_only=True):
 
 
 class PutBlob(Command[Key], frozen=True, kw_only=True):
-    """Store a small blob under a key: `BeginUpload` and `FinishUpload` as one, of which no upload is left.
+    """Store a small blob under a key, like `BeginUpload` and `FinishUpload` in one, without leaving an upload.
 
-    Raises what they do. `id` is that of an upload nobody needs to know of.
-
-    The same `id` under the same key with the same bytes again, as after an unknown outcome, answers the same.
+    Raises what these commands raise. Repeating the command with the same `id`, key and bytes, as after an unknown
+    outcome, returns the same key.
     """
 
     id: str
@@ -163,11 +160,10 @@ class PutBlob(Command[Key], frozen=True, kw_only=True):
 
 
 class DeleteKey(Command[Key], frozen=True, kw_only=True):
-    """Delete a key, give back its bytes, leave a tombstone, emit `blob.deleted`.
+    """Delete a key, reduce usage, leave a tombstone, emit `blob.deleted`, and return the deleted key.
 
-    With `if_match` only while it is that of this blob.
-
-    Raises `KeyNotFound` or `KeyChanged`. The key can be set again at once.
+    With `if_match`, the key is only deleted if it refers to this blob. Raises `KeyNotFound` or `KeyChanged`. The key
+    can be set again at once.
     """
 
     tenant: str
@@ -176,11 +172,10 @@ class DeleteKey(Command[Key], frozen=True, kw_only=True):
 
 
 class PurgeKeys(Command[PurgeResult], frozen=True, kw_only=True):
-    """Delete up to `limit` keys that this owner set, as `DeleteKey` does; of all owners with `None`.
+    """Delete up to `limit` keys of an owner, or of all owners with `None`, like `DeleteKey`.
 
-    It is on record as `keys.purged`. `more` when there may be more.
-
-    Raises `TenantNotFound`.
+    The audit log records it as `keys.purged`. `more` of the result is true if keys may be left. Raises
+    `TenantNotFound`.
     """
 
     tenant: str
@@ -190,24 +185,20 @@ class PurgeKeys(Command[PurgeResult], frozen=True, kw_only=True):
 
 
 class SweepUploads(Command[int], frozen=True, kw_only=True):
-    """End up to `limit` uploads whose time is over, or whose attempt runs no more, and answer how many.
+    """End up to `limit` uploads that have expired or whose attempt no longer runs, and return their number.
 
-    They end as with `EndUpload`; those that ended before are dropped.
-
-    A done one is dropped with its reference, when its time is over, and leaves a tombstone. What is done for an
-    attempt stays for as long as that runs.
+    Open uploads end as with `EndUpload`. Expired uploads that have ended are removed; a done one leaves a tombstone for
+    its reference. Done uploads of an attempt are kept as long as the attempt runs.
     """
 
     limit: int
 
 
 class CollectBlob(Command[int | None], frozen=True, kw_only=True):
-    """Take this blob away unless something refers to it; `grace` microseconds after the last reference went.
+    """Delete a blob if nothing has referred to it for `grace` microseconds; return its size, or `None` if it is kept.
 
-    With `dry_run` nothing is changed, and only told what would be.
-
-    Take a blob away; answers its size, or `None` when it stays. Its tombstones are looked at in the same
-    transaction: those of a blob that is gone, or that something refers to again, go.
+    The same transaction removes tombstones that are not needed: those of a deleted blob, and those of a blob that has a
+    reference again. With `dry_run` nothing changes; the result is what it would be.
     """
 
     blob_id: str
@@ -216,52 +207,49 @@ class CollectBlob(Command[int | None], frozen=True, kw_only=True):
 
 
 class ForgetTrash(Command[None], frozen=True, kw_only=True):
-    """Forget the objects at these places: they are deleted."""
+    """Remove rows from the trash whose objects have been deleted."""
 
     storage_keys: Sequence[str]
 
 
 class RecordScrub(Command[None], frozen=True, kw_only=True):
-    """These blobs were read whole: their bytes were right, or not.
+    """Record that these blobs were read completely, and which of them are damaged.
 
-    Each comes with the place where it was read, which is `None` for bytes that are in the database.
-
-    Keep when blobs were last read whole, and which are damaged.
-
-    A blob that is elsewhere by now, or gone, stays as it is: what is there was not read.
+    Each blob ID comes with the storage key that was read, or `None` for inline bytes. A blob that has another storage
+    key by now, or is deleted, is not changed, because its present bytes were not read.
     """
 
-    whole: Sequence[tuple[str, str | None]] = ()
+    intact: Sequence[tuple[str, str | None]] = ()
     damaged: Sequence[tuple[str, str | None]] = ()
 
 
 class RegisterObjectStore(Command[StoreIdentity], frozen=True, kw_only=True):
-    """Remember the id of the object store, unless there are objects in another one, and answer which it is.
+    """Record the ID of the object store, unless there are objects in another one, and return the recorded identity.
 
-    The name of the database is made here, the first time, and is no other database's.
+    The first call creates the ID of the database, which is unique.
     """
 
     store_id: str
 
 
 class GetKey(Command[Key | None], frozen=True, kw_only=True):
-    """The key with this name, or `None`."""
+    """Return the key with this name, or `None`."""
 
     tenant: str
     key: str
 
 
 class OpenKey(Command[tuple[Key, Content] | None], frozen=True, kw_only=True):
-    """The key with this name, and its bytes or where they are, as of one moment; or `None`."""
+    """Return the key with this name and the content of its blob, read in one transaction, or `None`."""
 
     tenant: str
     key: str
 
 
 class ListKeys(Command[list[Key]], frozen=True, kw_only=True):
-    """Keys that begin with a prefix, in the order of their UTF-8 bytes, behind `after`.
+    """List the keys with a prefix that follow `after`, in the order of their UTF-8 bytes.
 
-    Costs the same whatever else there is.
+    The cost does not depend on the number of other keys.
     """
 
     tenant: str
@@ -271,9 +259,9 @@ class ListKeys(Command[list[Key]], frozen=True, kw_only=True):
 
 
 class FindBlob(Command[tuple[Content, list[Reference]] | None], frozen=True, kw_only=True):
-    """A blob that something in sight in this tenant refers to, and up to 100 of those references; else `None`.
+    """Return a blob with up to 100 of its references in this tenant and `scope`, or `None` if it has none there.
 
-    Files of an attempt that is not complete, and uploads that are not done, do not count.
+    Files of an attempt that has not succeeded, and uploads that are not done, are not references.
     """
 
     tenant: str
@@ -282,22 +270,22 @@ class FindBlob(Command[tuple[Content, list[Reference]] | None], frozen=True, kw_
 
 
 class GetUpload(Command[StoredUpload | None], frozen=True, kw_only=True):
-    """The upload with this id, or `None`."""
+    """Return the upload with this ID, or `None`."""
 
     tenant: str
     id: str
 
 
 class ListVerifyingUploads(Command[list[StoredUpload]], frozen=True, kw_only=True):
-    """Uploads whose bytes are to be read back, those that wait for longest first."""
+    """List the uploads whose bytes must be read back, the longest waiting first."""
 
     limit: int
 
 
 class GetUsage(Command[Usage], frozen=True, kw_only=True):
-    """What a tenant uses, or one owner in it; for an owner without its quota.
+    """Return the usage of a tenant, or of one owner in it. The usage of an owner has no `quota_bytes`.
 
-    One that is not there, or was removed, uses nothing.
+    The usage of a tenant or owner that does not exist is zero.
     """
 
     tenant: str
@@ -305,16 +293,16 @@ class GetUsage(Command[Usage], frozen=True, kw_only=True):
 
 
 class PreviewPurge(Command[PurgeResult], frozen=True, kw_only=True):
-    """How many keys a purge would delete in all, and their bytes."""
+    """Return how many keys a purge would delete in total, and their bytes."""
 
     tenant: str
     owner: str | None
 
 
 class ListTombstonedBlobs(Command[list[str]], frozen=True, kw_only=True):
-    """Blobs with a tombstone older than the grace, oldest first, whether something refers to them or not.
+    """List blobs with a tombstone older than `grace` microseconds, oldest first, with or without references.
 
-    Those behind the blob `after`; all, when that has no tombstone any more.
+    The list continues after the blob `after`. It starts at the beginning if that blob no longer has a tombstone.
     """
 
     grace: int
@@ -323,35 +311,35 @@ class ListTombstonedBlobs(Command[list[str]], frozen=True, kw_only=True):
 
 
 class ListTrash(Command[list[TrashedObject]], frozen=True, kw_only=True):
-    """Objects to delete, in the order of their places, behind `after`."""
+    """List objects to delete that follow `after`, in the order of their storage keys."""
 
     limit: int
     after: str = ""
 
 
 class FindKnownStorageKeys(Command[set[str]], frozen=True, kw_only=True):
-    """Those of these places that a blob, an upload or the trash names, as of one moment."""
+    """Return those of these storage keys that a blob, an upload or the trash names, in one snapshot."""
 
     storage_keys: Sequence[str]
 
 
 class ListBlobsToScrub(Command[list[Content]], frozen=True, kw_only=True):
-    """Blobs that were last read whole, or stored, before this time, those that wait for longest first."""
+    """List blobs that were last read completely, or stored, before this time, the oldest first."""
 
     before: int
     limit: int
 
 
 class GetBlobMetrics(Command[BlobMetrics], frozen=True, kw_only=True):
-    """How things stand with all blobs."""
+    """Return the metrics of all blobs."""
 
 
 class GetReusableBytes(Command[int | None], frozen=True, kw_only=True):
-    """How much the database can take in without more of its disk; `None` when it is on no disk of ours."""
+    """Return how many bytes the database can store without growing on disk, or `None` if its disk is not ours."""
 
 
 class ObjectWriter(Protocol):
-    """An object on its way in. Used by one task at a time."""
+    """A writer of one object. Used by one task at a time. `offset` is the number of bytes written so far."""
 
     offset: int
 
@@ -359,109 +347,110 @@ class ObjectWriter(Protocol):
         """Append bytes. Raises `StorageFull` or `StoreError`."""
 
     async def sync(self) -> None:
-        """What was written so far survives power loss when this returns, where the store can `resume`."""
+        """Make the bytes written so far durable, if the store can `resume` them."""
 
     async def finish(self) -> None:
-        """The object is there, whole and durable, when this returns."""
+        """Complete the object and make it durable."""
 
     async def abort(self) -> None:
-        """Stop. What was written may stay, for the trash."""
+        """Stop writing. Written bytes may stay until the object is deleted through the trash."""
 
 
 class ObjectStore(Protocol):
-    """Where bytes are kept, under places that are written once. Safe to call from many tasks at once."""
+    """A store of objects under storage keys, each written once. Safe to use from many tasks at once."""
 
-    store_id: str  # No other store has it.
+    store_id: str  # Unique among all stores.
 
     def new_storage_key(self) -> str:
-        """A place that was never used."""
+        """Create a storage key that has never been used."""
 
     def check_free_space(self, size: int) -> None:
-        """Raises `StorageFull` when so many bytes would not be taken now. It never waits.
+        """Raise `StorageFull` if `size` more bytes do not fit now. Does not block.
 
-        Asked for what goes to the database too, which may be on the same disk. What frees bytes never asks.
+        Also called for bytes that go to the database, which may be on the same disk. Deletions do not call it.
         """
 
     async def write(self, storage_key: str, *, size: int | None) -> ObjectWriter:
-        """Begin an object, of so many bytes when that is known. Raises `StorageFull` before anything is sent."""
+        """Begin an object of `size` bytes, or of unknown size. Raises `StorageFull` before any byte is written."""
 
     async def resume(self, storage_key: str, *, offset: int) -> ObjectWriter:
-        """Go on with one that was begun and not finished, behind its first `offset` bytes, which were synced.
+        """Continue an unfinished object after its first `offset` bytes, which were synced.
 
-        What an earlier writer still sends does not get into it. Raises `StoreError` where these bytes are not there. A
-        store whose clients write by themselves keeps nothing of an object that was not finished, and always raises it:
-        there, what is to go on goes in signed parts.
+        Writes of an earlier writer no longer reach the object. Raises `StoreError` if these bytes are not there. A
+        store to which clients send bytes directly keeps nothing of an unfinished object and always raises it: clients
+        resume such an upload with signed parts.
         """
 
     def read(self, storage_key: str, start: int, end: int) -> AsyncGenerator[bytes | memoryview, None]:
-        """The bytes from `start` up to `end`, in parts of `PART_BYTES`, that begin at a multiple of it.
+        """Yield the bytes from `start` up to `end` in parts of `PART_BYTES`; the last one may be shorter.
 
-        `start` is such a multiple. Raises `BlobDamaged` when the object is not there, or is shorter. Who does not read
-        to the end closes it.
+        `start` is a multiple of `PART_BYTES`. Raises `BlobDamaged` if the object is missing or shorter. A caller that
+        does not read to the end must close the generator.
         """
 
     async def delete(self, trash: TrashedObject) -> None:
-        """Delete an object, and what an unfinished one has left. One that is not there is deleted already."""
+        """Delete an object, finished or not. Succeeds if there is none."""
 
     async def register_owner(self, database: str) -> str:
-        """Remember that the objects are this database's, unless they are another's already; answers whose they are."""
+        """Record `database` as the owner of the objects unless another one is recorded, and return the owner."""
 
     def list_objects(self) -> AsyncGenerator[tuple[str, int], None]:
-        """Every place that has an object, or what there is of one, and how old that is, in microseconds.
+        """Yield the storage key and the age in microseconds of every object, finished or not.
 
-        One that is finished meanwhile may come twice. Who does not read to the end closes it.
+        An object that is finished meanwhile may be yielded twice. A caller that does not read to the end must close the
+        generator.
         """
 
 
 class SigningStore(ObjectStore, Protocol):
-    """A store that lets clients write and read by themselves, with addresses that we sign.
+    """An object store that clients write and read directly, with signed URLs.
 
-    An address to write is good for `write_seconds`: as long as that after it was given, a client can still put an
-    object at its place, also when one that was there has been deleted.
+    A URL to write is valid for `write_url_seconds`. Until then a client can put an object at its storage key, even if
+    an earlier object there has been deleted. `conditional_writes` is true if the store refuses a second object at a
+    storage key; otherwise objects of clients must be sealed.
     """
 
-    conditional_writes: (
-        bool  # Whether the store refuses a second object at a place. Where not, `seal` what a client put.
-    )
+    conditional_writes: bool
     write_url_seconds: int
 
     async def plan(self, storage_key: str, *, size: int, sha256: str | None) -> TransferPlan:
-        """How a client sends an object of this size."""
+        """Plan how a client sends an object of this size. Begins a multipart upload for a large one."""
 
     async def renew_plan(
         self, storage_key: str, multipart: str | None, *, size: int, sha256: str | None
     ) -> TransferPlan:
-        """The same once more, for an object that was planned before, under this id when it goes in parts."""
+        """Sign a new plan for an object that was planned before, with the ID of its multipart upload if it has one."""
 
     async def sign_parts(self, storage_key: str, multipart: str, parts: Sequence[ObjectPart]) -> list[SignedPart]:
-        """Addresses for these parts."""
+        """Sign URLs for these parts."""
 
     async def list_parts(self, storage_key: str, multipart: str) -> list[ObjectPart]:
-        """The parts that are there, in order; none of an object that was joined or deleted."""
+        """List the stored parts in order. The list is empty after the object was joined or deleted."""
 
     async def join_parts(self, storage_key: str, multipart: str, parts: Sequence[ObjectPart]) -> None:
-        """Make the object of these parts, numbered from 1 without a gap.
+        """Create the object from these parts, which are numbered from 1 without gaps.
 
-        Raises `UploadIncomplete` when one is not there, or has another size or digest; done before, it is fine.
+        Succeeds if the object was created before. Raises `UploadIncomplete` if a part is missing or has another size or
+        digest.
         """
 
     async def seal(self, storage_key: str) -> str:
-        """Copy an object to a place that no client has an address to write to, and answer that place.
+        """Copy an object to a new storage key, for which no client has a URL, and return that storage key.
 
-        The copy is what is read back and kept, not the object: that one may change until it is deleted. One that was
-        joined of parts needs no copy, because the addresses of its parts end with it. Raises `UploadIncomplete` when
-        there is no object.
+        The copy is verified and kept, because clients can change the original until it is deleted. An object that was
+        joined from parts needs no copy: the URLs of its parts stopped working. Raises `UploadIncomplete` if there is no
+        object.
         """
 
     async def object_size(self, storage_key: str) -> int | None:
-        """The size of an object, or `None`."""
+        """Return the size of an object, or `None` if there is none."""
 
     async def sign_read_url(self, storage_key: str, *, seconds: int, content_type: str, disposition: str) -> str:
-        """An address where the object can be read for so long."""
+        """Sign a URL from which the object can be read for `seconds`."""
 
 
 class ObjectPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of an object that goes to a store in several, counted from 1. A store may not tell the digest."""
+    """A part of a multipart upload, counted from 1. Not every store returns the digest."""
 
     number: int
     size: int
@@ -470,7 +459,7 @@ class ObjectPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SignedPart(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to PUT a part, with these headers."""
+    """The URL to PUT a part to, and the headers to send with it."""
 
     number: int
     """Number of the part, starting at 1."""
@@ -481,7 +470,7 @@ class SignedPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How an object is sent: with one PUT to `url`, or in parts of `part_bytes` under `multipart`."""
+    """How a client sends an object: with one PUT to `url`, or in parts of `part_bytes` of the upload `multipart`."""
 
     url: str | None = None
     headers: dict[str, str] = {}
@@ -490,7 +479,7 @@ class TransferPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReferenceSource(Protocol):
-    """What keeps blobs outside of the engine's own tables."""
+    """A source of references to blobs outside the tables of the engine."""
 
     async def referenced(self, blob_ids: Sequence[str]) -> set[str]:
-        """Those of these blobs that it keeps. What it raises ends the round: nothing is collected then."""
+        """Return those of these blobs that it refers to. An error ends the round of the garbage collector."""

@@ -1,4 +1,4 @@
-"""The scrub: reads every blob again, now and then, so that damage is found while there is still a copy elsewhere."""
+"""The scrub: reads every blob regularly, so that damage is found while the client may still have a copy."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ingot.kernel.logs import report
 from ingot.kernel.loops import Loop
 
 BATCH_BLOBS: Final = 16
-SCRUB_INTERVAL_MICROS: Final = 30 * 86_400 * MICROS  # A blob is read again after so long.
+SCRUB_INTERVAL_MICROS: Final = 30 * 86_400 * MICROS  # How long after a read a blob is due again.
 PAUSE_SECONDS: Final = 60.0
-RETRY_DELAY_MICROS: Final = 3600 * MICROS  # One that could not be read is left alone for so long, while others are due,
-UNREADABLE_BLOBS_MAX: Final = 100  # and up to so many are.
+RETRY_DELAY_MICROS: Final = 3600 * MICROS  # How long a blob that could not be read is skipped.
+UNREADABLE_BLOBS_MAX: Final = 100  # How many such blobs are skipped at most; others are tried in each round.
 
 
 class Scrub(Loop):
-    """Reads at most `bytes_per_second`, those blobs first that were not read for longest."""
+    """The loop that reads all blobs again, the longest unread first, with at most `bytes_per_second`."""
 
     name = "scrub"
 
@@ -46,40 +46,46 @@ class Scrub(Loop):
         self._bytes_per_second = bytes_per_second
         self._counters = counters or BlobCounters()
         self._more = False
-        self._retry_at: dict[str, int] = {}  # Until when each is left alone.
+        self._retry_at: dict[str, int] = {}  # Skipped blobs, and until when.
 
     async def run_once(self) -> int:
-        """Read some blobs that are due; how many. One that cannot be read now is due later: nobody knows its bytes."""
+        """Read a batch of blobs that are due, and return their number.
+
+        A blob that cannot be read now, as when the object store is unreachable, is skipped: it is not damaged.
+        """
         now = self._clock.micros()
         self._retry_at = {id: until for id, until in self._retry_at.items() if until > now}
-        found = await self._store.run(
+        candidates = await self._store.run(
             ListBlobsToScrub(before=now - SCRUB_INTERVAL_MICROS, limit=BATCH_BLOBS + len(self._retry_at))
         )
-        due = [content for content in found if content.id not in self._retry_at][:BATCH_BLOBS]
+        due = [content for content in candidates if content.id not in self._retry_at][:BATCH_BLOBS]
         read = 0
         for content in due:
             try:
-                whole = await self._is_undamaged(content)
+                intact = await self._is_undamaged(content)
             except (IngotError, OSError) as error:
                 report("blob_not_read", error, blob_id=content.id)
                 if len(self._retry_at) < UNREADABLE_BLOBS_MAX:
                     self._retry_at[content.id] = now + RETRY_DELAY_MICROS
                 continue
-            await self._record(content, whole=whole)
+            await self._record(content, intact=intact)
             read += 1
         self._more = len(due) == BATCH_BLOBS and read > 0
         return read
 
     async def wait(self) -> None:
-        """Go on at once while there are more."""
+        """Wait until the next round. While more blobs are due, it starts at once."""
         if not self._more:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def scrub_blob(self, content: Content) -> bool:
-        """Read one blob, and keep in mind whether it is whole. Raises what the store does, and nothing is kept then."""
-        whole = await self._is_undamaged(content)
-        await self._record(content, whole=whole)
-        return whole
+        """Read one blob now, and record and return whether it is undamaged.
+
+        Raises the error of a store that cannot read it; nothing is recorded then.
+        """
+        intact = await self._is_undamaged(content)
+        await self._record(content, intact=intact)
+        return intact
 
     async def _is_undamaged(self, content: Content) -> bool:
         try:
@@ -88,23 +94,23 @@ class Scrub(Loop):
             report("blob_damaged", error, blob_id=content.id)
             return False
 
-    async def _record(self, content: Content, *, whole: bool) -> None:
+    async def _record(self, content: Content, *, intact: bool) -> None:
         self._counters.blobs_scrubbed += 1
-        read = [(content.id, content.storage_key)]
-        if whole:
-            await self._store.run(RecordScrub(whole=read))
+        blobs = [(content.id, content.storage_key)]
+        if intact:
+            await self._store.run(RecordScrub(intact=blobs))
         else:
             self._counters.damage_found += 1
-            await self._store.run(RecordScrub(damaged=read))
+            await self._store.run(RecordScrub(damaged=blobs))
 
     async def _matches_digests(self, content: Content) -> bool:
         hasher = Hasher()
-        opened = OpenBlob(content, self._objects, lambda _: None, allow_damaged=True)
-        async with aclosing(opened.chunks()) as parts:
+        blob = OpenBlob(content, self._objects, lambda _: None, allow_damaged=True)
+        async with aclosing(blob.chunks()) as parts:
             async for part in parts:
                 await hasher.update(part)
                 self._counters.bytes_scrubbed += len(part)
                 if self._bytes_per_second:
                     await asyncio.sleep(len(part) / self._bytes_per_second)
-        found = hasher.content()
-        return (found.id, found.sha256, found.size) == (content.id, content.sha256, content.size)
+        actual = hasher.content()
+        return (actual.id, actual.sha256, actual.size) == (content.id, content.sha256, content.size)

@@ -1,4 +1,4 @@
-"""Keys and blobs: what comes in with one call, and how it is read, listed and deleted."""
+"""Keys and blobs: storing with one request, reading, listing and deleting."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ from ingot.kernel.pages import Page, check_limit, decode_cursor_position, encode
 
 BLOB_BYTES_MAX: Final = 1024**4
 PURGE_BATCH_KEYS: Final = 500
-REUSABLE_BYTES_MIN: Final = 1024 * 1024  # So much is left in the database for what is no blob.
+REUSABLE_BYTES_MIN: Final = 1024 * 1024  # Reserve in the database for everything that is not a blob.
 
 
 class Blobs:
-    """The blobs of all tenants, over an engine and an object store."""
+    """The blobs and keys of all tenants, in an engine and an object store."""
 
     def __init__(
         self,
@@ -74,96 +74,96 @@ class Blobs:
         self.bytes_max = bytes_max
         self._damage_report_tasks: set[asyncio.Task[None]] = set()
 
-    # -- bytes come in --------------------------------------------------------------------------------------
+    # -- storing --------------------------------------------------------------------------------------------
 
     async def put(
-        self, key: str, parts: AsyncIterator[bytes], arrival: IncomingBlob, *, if_match: str | None = None
+        self, key: str, parts: AsyncIterator[bytes], incoming: IncomingBlob, *, if_match: str | None = None
     ) -> Key:
-        """Take in a blob, and set a key to it when all of it is here and safe.
+        """Store a blob, and set a key to it when all bytes are durable.
 
-        Raises `KeyExists` when there is one, or with `if_match` (the id of a blob, or `*`) `KeyChanged` when it is that
-        of another; `QuotaExceeded`, `StorageFull`, `BlobTooLarge`, `WrongDigest`, `WrongLength`. Nothing is left
-        behind then.
+        Raises `KeyExists` if the key exists, or `KeyChanged` if it does not refer to `if_match`, which is a blob ID or
+        `*` for any. Raises `QuotaExceeded`, `StorageFull`, `BlobTooLarge`, `WrongDigest` or `WrongLength`. After an
+        error nothing is left.
         """
         with self.counters.count_operation("put"):
-            name, told = checks.key(key), arrival.checked(self.bytes_max)
+            key, incoming = checks.key(key), incoming.checked(self.bytes_max)
             head = await _read_head(parts)
             if len(head) <= INLINE_BYTES_MAX:
-                made = await self._put_small(name, head, told, if_match)
+                stored_key = await self._put_small(key, head, incoming, if_match)
             else:
-                made = await self._put_large(name, head, parts, told, if_match)
-            self.counters.bytes_in += made.size
-            return made
+                stored_key = await self._put_large(key, head, parts, incoming, if_match)
+            self.counters.bytes_in += stored_key.size
+            return stored_key
 
-    async def _put_small(self, key: str, data: bytes, told: IncomingBlob, if_match: str | None) -> Key:
+    async def _put_small(self, key: str, data: bytes, incoming: IncomingBlob, if_match: str | None) -> Key:
         await check_database_space(self._store, self._objects, len(data))
         content = inline_content(data)
-        check_announced(content, size=told.size, blob_id=told.blob_id, sha256=told.sha256)
+        check_announced(content, size=incoming.size, blob_id=incoming.blob_id, sha256=incoming.sha256)
         return await self._store.run(
             PutBlob(
                 id=new_id(),
-                tenant=told.tenant,
-                owner=told.owner,
+                tenant=incoming.tenant,
+                owner=incoming.owner,
                 key=key,
                 content=content,
-                content_type=told.content_type,
-                original_name=told.original_name,
+                content_type=incoming.content_type,
+                original_name=incoming.original_name,
                 if_match=if_match,
-                owner_quota=told.owner_quota,
+                owner_quota=incoming.owner_quota,
             )
         )
 
     async def _put_large(
-        self, key: str, head: bytes, parts: AsyncIterator[bytes], told: IncomingBlob, if_match: str | None
+        self, key: str, head: bytes, parts: AsyncIterator[bytes], incoming: IncomingBlob, if_match: str | None
     ) -> Key:
         storage_key = self._objects.new_storage_key()
         store_id = self._objects.store_id
-        command = told.begin_command(
+        command = incoming.begin_command(
             key=key, if_match=if_match, storage_key=storage_key, store_id=store_id, lifetime=CALL_LIFETIME_MICROS
         )
-        begun = await self._begin_upload(command, least=len(head))
+        begun = await self._begin_upload(command, minimum_reservation=len(head))
         writer, hasher = None, Hasher()
         try:
-            writer = await self._objects.write(storage_key, size=told.size)
-            intake = BoundedWriter(
+            writer = await self._objects.write(storage_key, size=incoming.size)
+            bounded_writer = BoundedWriter(
                 self._store,
                 begun,
                 writer,
                 bytes_max=self.bytes_max,
                 lifetime=CALL_LIFETIME_MICROS,
-                owner_quota=told.owner_quota,
+                owner_quota=incoming.owner_quota,
                 hasher=hasher,
             )
-            await intake.write_all(_prepend(head, parts))
+            await bounded_writer.write_all(_prepend(head, parts))
             content = hasher.content(storage_key=storage_key)
-            check_announced(content, size=told.size, blob_id=told.blob_id, sha256=told.sha256)
+            check_announced(content, size=incoming.size, blob_id=incoming.blob_id, sha256=incoming.sha256)
             await writer.finish()
             finish = FinishUpload(
-                tenant=told.tenant,
+                tenant=incoming.tenant,
                 id=begun.upload.id,
                 content=content,
                 lifetime=0,
                 epoch=begun.epoch,
-                owner_quota=told.owner_quota,
+                owner_quota=incoming.owner_quota,
             )
             finished = await self._store.run(finish)
         except BaseException:
-            await asyncio.shield(self._end_upload(told.tenant, begun.upload.id, writer))
+            await asyncio.shield(self._end_upload(incoming.tenant, begun.upload.id, writer))
             raise
-        assert finished.key is not None, "it was for a key"
+        assert finished.key is not None, "an upload for a key has a key when it is finished"
         return finished.key
 
-    async def _begin_upload(self, command: BeginUpload, *, least: int) -> StoredUpload:
-        """Begin an upload. For bytes of which nobody says how many they are, as much is set aside as there is room."""
+    async def _begin_upload(self, command: BeginUpload, *, minimum_reservation: int) -> StoredUpload:
+        """Begin an upload. If its size is unknown and the quota too small for the usual reservation, reserve less."""
         try:
             return await self._store.run(command)
         except QuotaExceeded:
             if command.size is not None:
                 raise
-            return await self._store.run(msgspec.structs.replace(command, reserve=least))
+            return await self._store.run(msgspec.structs.replace(command, reserve=minimum_reservation))
 
     async def _end_upload(self, tenant: str, upload: str, writer: ObjectWriter | None) -> None:
-        """Leave nothing behind. What cannot be ended now is swept later."""
+        """End an upload after an error. One that cannot be ended now expires and is swept later."""
         try:
             if writer is not None:
                 await writer.abort()
@@ -174,36 +174,35 @@ class Blobs:
     # -- keys -----------------------------------------------------------------------------------------------
 
     async def get(self, tenant: str, key: str) -> Key:
-        """What is known of a key. Raises `KeyNotFound`."""
-        found = await self._store.run(GetKey(tenant=tenant, key=key))
-        if found is None:
+        """Return a key. Raises `KeyNotFound`."""
+        stored_key = await self._store.run(GetKey(tenant=tenant, key=key))
+        if stored_key is None:
             raise _key_not_found(key)
-        return found
+        return stored_key
 
     async def open_key(self, tenant: str, key: str) -> tuple[Key, OpenBlob]:
-        """A key and its blob, to be read. Raises `KeyNotFound` or `BlobDamaged`."""
+        """Return a key and its blob to read. Raises `KeyNotFound` or `BlobDamaged`."""
         with self.counters.count_operation("get"):
-            found = await self._store.run(OpenKey(tenant=tenant, key=key))
-            if found is None:
+            key_and_content = await self._store.run(OpenKey(tenant=tenant, key=key))
+            if key_and_content is None:
                 raise _key_not_found(key)
-            return found[0], self._open_content(found[1])
+            stored_key, content = key_and_content
+            return stored_key, self._open_content(content)
 
     async def keys(self, tenant: str, *, prefix: str = "", cursor: str | None = None, limit: int = 50) -> Page[Key]:
-        """Keys that begin with a prefix, in the order of their bytes. Raises `InvalidInput`."""
+        """List the keys with a prefix, in the order of their UTF-8 bytes. Raises `InvalidInput`."""
         with self.counters.count_operation("list"):
-            known, most = checks.prefix(prefix), check_limit(limit)
+            prefix, limit = checks.prefix(prefix), check_limit(limit)
             after = (
-                decode_cursor_position(
-                    cursor, bound_to=(tenant, known), is_valid=lambda storage_key: storage_key.startswith(known)
-                )
+                decode_cursor_position(cursor, bound_to=(tenant, prefix), is_valid=lambda key: key.startswith(prefix))
                 or ""
             )
-            found = await self._store.run(ListKeys(tenant=tenant, prefix=known, after=after, limit=most))
-            more = encode_cursor(found[-1].key, bound_to=(tenant, known)) if len(found) == most else None
-            return Page(items=found, next_cursor=more)
+            keys = await self._store.run(ListKeys(tenant=tenant, prefix=prefix, after=after, limit=limit))
+            next_cursor = encode_cursor(keys[-1].key, bound_to=(tenant, prefix)) if len(keys) == limit else None
+            return Page(items=keys, next_cursor=next_cursor)
 
     async def delete(self, tenant: str, key: str, *, if_match: str | None = None) -> Key:
-        """Delete a key, and answer what it was. Raises `KeyNotFound` or `KeyChanged`."""
+        """Delete a key and return it. Raises `KeyNotFound` or `KeyChanged`."""
         with self.counters.count_operation("delete"):
             command = DeleteKey(tenant=tenant, key=checks.key(key), if_match=if_match)
             try:
@@ -212,64 +211,67 @@ class Blobs:
                 raise _key_not_found(key) from None
 
     async def purge(self, tenant: str, owner: str | None, *, act: Act, dry_run: bool) -> PurgeResult:
-        """Delete all keys that an owner set, of all owners with `None`; or tell how many that would be."""
+        """Delete all keys of an owner, or of all owners with `None`. With `dry_run`, only count them."""
         with self.counters.count_operation("purge"):
             if dry_run:
                 return await self._store.run(PreviewPurge(tenant=tenant, owner=owner))
             keys = size = 0
             more = True
             while more:
-                step = await self._store.run(
+                batch = await self._store.run(
                     PurgeKeys(tenant=tenant, owner=owner, limit=PURGE_BATCH_KEYS, act=new_act(act))
                 )
-                keys, size, more = keys + step.keys, size + step.bytes, step.more
+                keys, size, more = keys + batch.keys, size + batch.bytes, batch.more
             return PurgeResult(keys=keys, bytes=size)
 
     # -- blobs ----------------------------------------------------------------------------------------------
 
     async def open_blob(
-        self, tenant: str, blob_id: str, sight: BlobScope = FULL_SCOPE
+        self, tenant: str, blob_id: str, scope: BlobScope = FULL_SCOPE
     ) -> tuple[OpenBlob, list[Reference]]:
-        """A blob that something in sight in the tenant refers to. Raises `BlobNotFound` or `BlobDamaged`."""
+        """Return a blob to read, and its references in the tenant and `scope`. Raises `BlobNotFound` or `BlobDamaged`.
+
+        Without a reference in the tenant and `scope`, the blob is not found.
+        """
         with self.counters.count_operation("get"):
-            content, references = await self._find_blob(tenant, blob_id, sight)
+            content, references = await self._find_blob(tenant, blob_id, scope)
             return self._open_content(content), references
 
     async def references(
-        self, tenant: str, blob_id: str, sight: BlobScope = FULL_SCOPE
+        self, tenant: str, blob_id: str, scope: BlobScope = FULL_SCOPE
     ) -> tuple[Content, list[Reference]]:
-        """Why a blob is kept, as far as this tenant is concerned and it is in sight. Raises `BlobNotFound`."""
+        """Return the references of a blob in this tenant and `scope`. Raises `BlobNotFound` if there is none."""
         with self.counters.count_operation("why"):
-            return await self._find_blob(tenant, blob_id, sight)
+            return await self._find_blob(tenant, blob_id, scope)
 
     async def usage(self, tenant: str, owner: str | None = None) -> Usage:
-        """What a tenant uses, or one owner in it."""
+        """Return the usage of a tenant, or of one owner in it."""
         return await self._store.run(GetUsage(tenant=tenant, owner=owner))
 
     async def metrics(self) -> BlobMetrics:
-        """How things stand with the blobs of all tenants."""
+        """Return the metrics of the blobs of all tenants."""
         return await self._store.run(GetBlobMetrics())
 
-    async def _find_blob(self, tenant: str, blob_id: str, sight: BlobScope) -> tuple[Content, list[Reference]]:
-        found = (
-            await self._store.run(FindBlob(tenant=tenant, blob_id=blob_id, scope=sight))
+    async def _find_blob(self, tenant: str, blob_id: str, scope: BlobScope) -> tuple[Content, list[Reference]]:
+        content_and_references = (
+            await self._store.run(FindBlob(tenant=tenant, blob_id=blob_id, scope=scope))
             if checks.is_digest(blob_id)
             else None
         )
-        if found is None:
-            raise BlobNotFound(f"there is no blob {blob_id[:64]!r} here")
-        return found
+        if content_and_references is None:
+            raise BlobNotFound(f"there is no blob {blob_id[:64]!r} in this tenant")
+        return content_and_references
 
     def _open_content(self, content: Content) -> OpenBlob:
         return OpenBlob(content, self._objects, self._report_damage)
 
     def _report_damage(self, content: Content) -> None:
-        """Keep in mind that a blob is damaged; whoever reads it has been told by then."""
+        """Record in the background that a blob is damaged. Its reader gets the error at the same time."""
         self.counters.damage_found += 1
         report("blob_damaged", BlobDamaged(), blob_id=content.id)
-        telling = asyncio.ensure_future(self._record_damage(content))
-        self._damage_report_tasks.add(telling)
-        telling.add_done_callback(self._damage_report_tasks.discard)
+        task = asyncio.ensure_future(self._record_damage(content))
+        self._damage_report_tasks.add(task)
+        task.add_done_callback(self._damage_report_tasks.discard)
 
     async def _record_damage(self, content: Content) -> None:
         try:
@@ -283,20 +285,20 @@ def _key_not_found(key: str) -> KeyNotFound:
 
 
 async def check_database_space(store: Store, objects: ObjectStore, size: int) -> None:
-    """Raise `StorageFull` unless the database has room, on the disk or in what it has of it already.
+    """Raise `StorageFull` unless the database can store `size` bytes, on free disk or in free pages of its file.
 
-    Its file does not become smaller when something is deleted.
+    The file of a database does not shrink when rows are deleted, so a full disk may still leave free pages.
     """
     try:
         objects.check_free_space(size)
     except StorageFull:
-        left = await store.run(GetReusableBytes())
-        if left is not None and left < REUSABLE_BYTES_MIN:
+        reusable = await store.run(GetReusableBytes())
+        if reusable is not None and reusable < REUSABLE_BYTES_MIN:
             raise
 
 
 async def _read_head(parts: AsyncIterator[bytes]) -> bytes:
-    """The first bytes, more than are kept inline when there are more."""
+    """Read until the stream ends or there are more bytes than fit inline."""
     head = b""
     while len(head) <= INLINE_BYTES_MAX:
         part = await anext(parts, None)

@@ -1,4 +1,4 @@
-"""Uploads: blobs that come in several steps, go on where they broke off, and are read before they are believed."""
+"""Uploads: blobs that arrive in several steps, can be resumed, and are verified before they are stored."""
 
 from __future__ import annotations
 
@@ -50,12 +50,15 @@ from ingot.kernel.errors import IngotError, InvalidInput, StoreError
 from ingot.kernel.ids import is_id
 from ingot.kernel.logs import report
 
-SYNC_VERIFY_BYTES_MAX: Final = 64 * 1024 * 1024  # More than this is read back behind the back of who completes it.
-FIRST_WRITER_EPOCH: Final = 2  # The epoch of who takes an upload first.
+SYNC_VERIFY_BYTES_MAX: Final = 64 * 1024 * 1024  # Larger uploads are verified in the background.
+FIRST_WRITER_EPOCH: Final = 2  # An upload begins with epoch 1; its first writer gets the next one.
 
 
 class PreparedUpload(msgspec.Struct, frozen=True, kw_only=True):
-    """An upload that can be begun, where its bytes will go, and the blob when that is here already, or came with it."""
+    """An upload that has not begun yet: the command that begins it, and the plan for sending its bytes.
+
+    `content` is set if no bytes need to be sent: the blob is already stored, or its bytes came with the request.
+    """
 
     command: BeginUpload
     plan: TransferPlan | None = None
@@ -63,14 +66,14 @@ class PreparedUpload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UploadWithPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """An upload, and where a client sends its bytes by itself; `None`: to us."""
+    """An upload, and the plan for sending its bytes to the object store. Without a plan they go to the server."""
 
     upload: Upload
     plan: TransferPlan | None = None
 
 
 class Uploads:
-    """The uploads of all tenants. Whoever comes last with one writes it."""
+    """The uploads of all tenants. The last client that continues an upload is its writer."""
 
     def __init__(
         self,
@@ -94,20 +97,20 @@ class Uploads:
 
     async def begin(
         self,
-        arrival: IncomingBlob,
+        incoming: IncomingBlob,
         *,
         key: str | None = None,
         if_match: str | None = None,
         file: JobFileTarget | None = None,
         data: bytes | None = None,
     ) -> UploadWithPlan:
-        """Begin an upload, of a size that is known.
+        """Begin an upload of known size.
 
-        One whose BLAKE3 the tenant holds already is done at once, and so is one that comes with all of its `data`,
-        which is small. Raises what `BeginUpload` does.
+        The upload is done at once if the tenant already has a blob with the announced BLAKE3, or if all bytes of a
+        small blob are given as `data`. Raises what `BeginUpload` does.
         """
         with self.counters.count_operation("upload"):
-            prepared = await self.prepare(arrival, key=key, if_match=if_match, file=file, data=data)
+            prepared = await self.prepare(incoming, key=key, if_match=if_match, file=file, data=data)
             try:
                 begun = await self._store.run(prepared.command)
             except BaseException:
@@ -117,7 +120,7 @@ class Uploads:
 
     async def prepare(
         self,
-        arrival: IncomingBlob,
+        incoming: IncomingBlob,
         *,
         id: str | None = None,
         key: str | None = None,
@@ -125,70 +128,72 @@ class Uploads:
         file: JobFileTarget | None = None,
         data: bytes | None = None,
     ) -> PreparedUpload:
-        """An upload of a size that is known, to be begun by somebody else, as with the job that it is for.
+        """Prepare an upload of known size that the caller begins, for example together with the job that it is for.
 
-        What was prepared and is not begun is to be forgotten.
+        The caller must discard a prepared upload that it does not begin.
         """
-        told = arrival.checked(self.bytes_max)
-        came = None if data is None else await self._content_from_data(told, data)
-        if came is not None:
-            told = msgspec.structs.replace(told, size=came.size, blob_id=came.id, sha256=came.sha256)
-        if (size := told.size) is None:
-            raise InvalidInput("the size is missing", hint="Say how many bytes will come.")
-        name = None if key is None else checks.key(key)
-        held = await self._find_existing(told)
-        # Until what came with a job is stored, others who ask for the same may send it too.
-        joined = came is not None and file is not None and file.fence is None
-        known = came or held
-        storage_key = self._objects.new_storage_key() if held is None and (came is None or joined) else None
+        incoming = incoming.checked(self.bytes_max)
+        sent = None if data is None else await self._content_from_data(incoming, data)
+        if sent is not None:
+            incoming = msgspec.structs.replace(incoming, size=sent.size, blob_id=sent.id, sha256=sent.sha256)
+        if (size := incoming.size) is None:
+            raise InvalidInput("the size is missing", hint="Announce the number of bytes.")
+        key = None if key is None else checks.key(key)
+        existing = await self._find_existing(incoming)
+        # The input of a job may be sent by any client that requests the same job, until it is stored.
+        can_be_resent = sent is not None and file is not None and file.fence is None
+        needs_object = existing is None and (sent is None or can_be_resent)
+        storage_key = self._objects.new_storage_key() if needs_object else None
         plan = None
-        if storage_key is not None and came is None and self._signing is not None:
-            plan = await self._signing.plan(storage_key, size=size, sha256=told.sha256)
+        if storage_key is not None and sent is None and self._signing is not None:
+            plan = await self._signing.plan(storage_key, size=size, sha256=incoming.sha256)
         multipart = None if plan is None else plan.multipart
-        command = told.begin_command(
+        command = incoming.begin_command(
             id=id,
-            key=name,
+            key=key,
             if_match=if_match,
             file=file,
             storage_key=storage_key,
             store_id=self._objects.store_id,
             multipart=multipart,
         )
-        return PreparedUpload(command=command, plan=plan, content=known)
+        return PreparedUpload(command=command, plan=plan, content=sent or existing)
 
     async def continue_prepared(self, prepared: PreparedUpload) -> UploadWithPlan:
-        """An upload that somebody else has begun as it was prepared. Raises `UploadNotFound`."""
+        """Continue an upload whose prepared command the caller has run. Raises `UploadNotFound`."""
         return await self._with_plan(await self._get_stored(prepared.command.tenant, prepared.command.id), prepared)
 
     async def get_with_plan(self, tenant: str, id: str) -> UploadWithPlan:
-        """An upload that was begun before, and where its bytes go. Raises `UploadNotFound`."""
-        found = await self._get_stored(tenant, id)
-        upload, signing = found.upload, self._signing
-        if signing is None or found.storage_key is None or upload.state is not UploadState.OPEN:
+        """Return an existing upload with a new plan for sending its bytes. Raises `UploadNotFound`."""
+        stored = await self._get_stored(tenant, id)
+        upload, signing = stored.upload, self._signing
+        if signing is None or stored.storage_key is None or upload.state is not UploadState.OPEN:
             return UploadWithPlan(upload=upload)
-        plan = await signing.renew_plan(found.storage_key, found.multipart, size=upload.size or 0, sha256=upload.sha256)
+        plan = await signing.renew_plan(
+            stored.storage_key, stored.multipart, size=upload.size or 0, sha256=upload.sha256
+        )
         return UploadWithPlan(upload=upload, plan=plan)
 
     async def resume_or_finish(
-        self, tenant: str, id: str, here: Mapping[str, Content] = MappingProxyType({})
+        self, tenant: str, id: str, sent: Mapping[str, Content] = MappingProxyType({})
     ) -> UploadWithPlan:
-        """An upload that somebody asks for once more, and where its bytes go.
+        """Return an upload that a client requests again, with a new plan for sending its bytes.
 
-        It is done when the tenant has its blob by now, or that is one of those that are `here`, by id. Raises
-        `UploadNotFound`.
+        The upload is finished if the tenant has its blob by now, or if the blob is in `sent`: small blobs, by ID, whose
+        bytes came with the request. Raises `UploadNotFound`.
         """
-        found = await self._get_stored(tenant, id)
-        if found.upload.state is UploadState.OPEN:
-            if (known := await self._find_matching(found, here)) is not None:
+        stored = await self._get_stored(tenant, id)
+        if stored.upload.state is UploadState.OPEN:
+            if (content := await self._find_matching(stored, sent)) is not None:
                 await self._stop_writer(id)
-                with suppress(BlobNotFound, UploadEnded):  # Somebody has just taken it away, or ended the upload.
-                    return UploadWithPlan(upload=(await self.verifier.finish(found, known)).upload)
-            if found.storage_key is None:  # The blob was here when it began, and nobody can send it.
+                with suppress(BlobNotFound, UploadEnded):  # The blob was just deleted, or the upload has just ended.
+                    return UploadWithPlan(upload=(await self.verifier.finish(stored, content)).upload)
+            if stored.storage_key is None:  # The blob existed when the upload began, so nobody can send its bytes.
                 await self._store.run(EndUpload(tenant=tenant, id=id))
         return await self.get_with_plan(tenant, id)
 
     async def discard_prepared(self, prepared: PreparedUpload) -> None:
-        """Nothing comes of what was prepared: a bucket keeps no parts for it."""
+        """Discard a prepared upload that was not begun: delete its multipart upload from the bucket."""
         if prepared.command.multipart is not None and prepared.command.storage_key is not None:
             trash = TrashedObject(storage_key=prepared.command.storage_key, multipart=prepared.command.multipart)
             try:
@@ -202,112 +207,118 @@ class Uploads:
             return await self._finish_with_existing(begun, prepared.content)
         return UploadWithPlan(upload=begun.upload, plan=prepared.plan)
 
-    async def _finish_with_existing(self, begun: StoredUpload, known: Content) -> UploadWithPlan:
-        """The blob is here: nothing need come. Raises `BlobNotFound` when it was taken away at this moment.
+    async def _finish_with_existing(self, begun: StoredUpload, content: Content) -> UploadWithPlan:
+        """Finish an upload that needs no bytes. Raises `BlobNotFound` if the existing blob was just deleted.
 
-        The input of a job stays open when the store cannot take it now: who asks for the job again brings it again.
+        The input of a job stays open if the store fails: a client that requests the job again sends the bytes again.
         """
         try:
-            return UploadWithPlan(upload=(await self.verifier.finish(begun, known)).upload)
+            return UploadWithPlan(upload=(await self.verifier.finish(begun, content)).upload)
         except BaseException as error:
             if isinstance(error, StoreError | asyncio.CancelledError) and begun.storage_key is not None:
                 raise
             await asyncio.shield(self._store.run(EndUpload(tenant=begun.tenant, id=begun.upload.id)))
             raise
 
-    async def _find_existing(self, told: IncomingBlob) -> Content | None:
-        """The blob, when this tenant has it and need not send it again."""
-        if told.blob_id is None:
+    async def _find_existing(self, incoming: IncomingBlob) -> Content | None:
+        """Return the announced blob if this tenant already has it, undamaged. The content names the blob only by ID."""
+        if incoming.blob_id is None:
             return None
-        found = await self._store.run(FindBlob(tenant=told.tenant, blob_id=told.blob_id))
-        if found is None or found[0].damaged:
+        content_and_references = await self._store.run(FindBlob(tenant=incoming.tenant, blob_id=incoming.blob_id))
+        if content_and_references is None:
             return None
-        check_announced(found[0], size=told.size, blob_id=told.blob_id, sha256=told.sha256)
-        return msgspec.structs.replace(found[0], storage_key=None, inline=None)
+        content, _ = content_and_references
+        if content.damaged:
+            return None
+        check_announced(content, size=incoming.size, blob_id=incoming.blob_id, sha256=incoming.sha256)
+        return msgspec.structs.replace(content, storage_key=None, inline=None)
 
-    async def _find_matching(self, begun: StoredUpload, here: Mapping[str, Content]) -> Content | None:
-        """The blob that an upload announces, when this tenant or who asks has it and it is what was said of it."""
+    async def _find_matching(self, begun: StoredUpload, sent: Mapping[str, Content]) -> Content | None:
+        """Return the announced blob of an upload if the tenant has it or it is in `sent`, and if it matches."""
         upload = begun.upload
-        told = IncomingBlob(
+        incoming = IncomingBlob(
             tenant=begun.tenant, owner=upload.owner, size=upload.size, blob_id=upload.blob_id, sha256=upload.sha256
         )
         with suppress(WrongLength, WrongDigest):
-            if (known := await self._find_existing(told) or here.get(upload.blob_id or "")) is not None:
-                check_announced(known, size=upload.size, blob_id=upload.blob_id, sha256=upload.sha256)
-            return known
+            if (content := await self._find_existing(incoming) or sent.get(upload.blob_id or "")) is not None:
+                check_announced(content, size=upload.size, blob_id=upload.blob_id, sha256=upload.sha256)
+            return content
         return None
 
-    async def _content_from_data(self, told: IncomingBlob, data: bytes) -> Content:
-        """A small blob whose bytes came with its announcement. Raises `WrongLength`, `WrongDigest`, `StorageFull`."""
+    async def _content_from_data(self, incoming: IncomingBlob, data: bytes) -> Content:
+        """Describe a small blob whose bytes came with the request that announces it.
+
+        Raises `WrongLength`, `WrongDigest` or `StorageFull`.
+        """
         await check_database_space(self._store, self._objects, len(data))
         content = inline_content(data)
-        check_announced(content, size=told.size, blob_id=told.blob_id, sha256=told.sha256)
+        check_announced(content, size=incoming.size, blob_id=incoming.blob_id, sha256=incoming.sha256)
         self.counters.bytes_in += len(data)
         return content
 
-    # -- bytes that come to us ------------------------------------------------------------------------------
+    # -- bytes that clients send to the server ---------------------------------------------------------------
 
     async def receive(self, tenant: str, id: str, offset: int, parts: AsyncIterator[bytes]) -> Upload:
-        """Take in the bytes from `offset` on, and answer how far the upload is. Whoever wrote before is fenced out.
+        """Write the bytes from `offset` on and return the upload with its progress. Earlier writers are stopped.
 
-        Raises `UploadNotFound`, `UploadEnded`, `UploadOffsetWrong`, `WrongLength`, `StorageFull`, and `UploadTaken`
-        when somebody else goes on with it. What was received by then stays.
+        Raises `UploadNotFound`, `UploadEnded`, `UploadOffsetWrong`, `WrongLength`, `StorageFull`, or `UploadTaken` when
+        another client continues the upload. Bytes that were received before an error are kept.
         """
         with self.counters.count_operation("receive"):
             async with self._lock_for(id):
                 begun = await self._begin_epoch(tenant, id)
-                receiving = self._writers[id] = UploadWriter(self._write_parts(begun, offset, parts))
+                writer = self._writers[id] = UploadWriter(self._write_parts(begun, offset, parts))
             try:
-                return await receiving.run()
+                return await writer.run()
             finally:
                 del self._writers[id]
-                receiving.ended.set()
+                writer.ended.set()
 
     async def take_over(self, tenant: str, id: str) -> Upload:
-        """How far the upload is, for one who goes on with it: whoever wrote before is fenced out."""
+        """Return the upload with its progress to a client that continues it. Earlier writers are stopped."""
         with self.counters.count_operation("resume"):
             async with self._lock_for(id):
                 return (await self._begin_epoch(tenant, id)).upload
 
     def _lock_for(self, id: str) -> asyncio.Lock:
-        """Held by the one who takes an upload over."""
+        """Return the lock that is held while a client takes over an upload."""
         return self._locks.setdefault(id, asyncio.Lock())
 
     async def _begin_epoch(self, tenant: str, id: str) -> StoredUpload:
-        """Take the upload over. What the writer before has is safe, and told, by then."""
+        """Take over an upload. The bytes of the earlier writer are durable and recorded when this returns."""
         await self._get_stored(tenant, id)
         await self._stop_writer(id)
         return await self._store.run(TakeOverUpload(tenant=tenant, id=id))
 
     async def _stop_writer(self, id: str) -> None:
-        if (before := self._writers.get(id)) is not None:
-            before.stop()
-            await before.ended.wait()
+        if (writer := self._writers.get(id)) is not None:
+            writer.stop()
+            await writer.ended.wait()
 
     async def _write_parts(self, begun: StoredUpload, offset: int, parts: AsyncIterator[bytes]) -> Upload:
-        assert begun.storage_key is not None, "what is open has a place"
+        assert begun.storage_key is not None, "an open upload has a storage key"
         size, received = begun.upload.size, begun.upload.received
         if offset != received:
-            raise UploadOffsetWrong(f"the upload goes on at {received}, not at {offset}", offset=received)
+            raise UploadOffsetWrong(f"the upload continues at offset {received}, got {offset}", offset=received)
         if size == received > 0:
             return begun.upload
         if begun.epoch == FIRST_WRITER_EPOCH:
             writer = await self._objects.write(begun.storage_key, size=size)
         else:
             writer = await self._objects.resume(begun.storage_key, offset=received)
-        intake = BoundedWriter(self._store, begun, writer, bytes_max=self.bytes_max)
+        bounded_writer = BoundedWriter(self._store, begun, writer, bytes_max=self.bytes_max)
         try:
-            await intake.write_all(parts)
+            await bounded_writer.write_all(parts)
         except BaseException:
-            with suppress(StoreError):  # What went wrong first is told, and the offset tells what was kept.
+            with suppress(StoreError):  # Report the first error. The offset tells the client what was kept.
                 await asyncio.shield(self._save_progress(begun, writer))
             raise
-        noted = await asyncio.shield(self._save_progress(begun, writer))
-        self.counters.bytes_in += noted.upload.received - received
-        return noted.upload
+        stored = await asyncio.shield(self._save_progress(begun, writer))
+        self.counters.bytes_in += stored.upload.received - received
+        return stored.upload
 
     async def _save_progress(self, begun: StoredUpload, writer: ObjectWriter) -> StoredUpload:
-        """Make safe what has come, and tell it. The last byte makes the object."""
+        """Make the written bytes durable and record the progress. Complete the object after the last byte."""
         if writer.offset == begun.upload.size:
             await writer.finish()
         else:
@@ -323,97 +334,98 @@ class Uploads:
             )
         )
 
-    # -- bytes that go to the object store straight ---------------------------------------------------------
+    # -- bytes that clients send to the object store ---------------------------------------------------------
 
     async def sign_parts(self, tenant: str, id: str, parts: Sequence[ObjectPart]) -> list[SignedPart]:
-        """Addresses for parts of an upload. Raises `UploadNotFound`, `UploadEnded` or `InvalidInput`."""
+        """Sign URLs for parts of an upload. Raises `UploadNotFound`, `UploadEnded` or `InvalidInput`."""
         with self.counters.count_operation("sign"):
-            found = await self._get_open(tenant, id)
-            if self._signing is None or found.multipart is None or found.storage_key is None:
-                raise InvalidInput("this upload has no parts", hint="Send its bytes to the address that it was given.")
-            size = found.upload.size or 0
-            plan = await self._signing.renew_plan(found.storage_key, found.multipart, size=size, sha256=None)
+            stored = await self._get_open(tenant, id)
+            if self._signing is None or stored.multipart is None or stored.storage_key is None:
+                raise InvalidInput("this upload has no parts", hint="Send its bytes to the URL of the upload.")
+            size = stored.upload.size or 0
+            plan = await self._signing.renew_plan(stored.storage_key, stored.multipart, size=size, sha256=None)
             _check_part_sizes(parts, size, plan.part_bytes or size)
-            return await self._signing.sign_parts(found.storage_key, found.multipart, parts)
+            return await self._signing.sign_parts(stored.storage_key, stored.multipart, parts)
 
     async def list_parts(self, tenant: str, id: str) -> list[ObjectPart]:
-        """The parts of an upload that are there, where it is open and has any."""
-        found = await self._get_stored(tenant, id)
-        is_open = found.upload.state is UploadState.OPEN
-        if self._signing is None or not is_open or found.multipart is None or found.storage_key is None:
+        """List the stored parts of an open upload. Empty if the upload has no parts. Raises `UploadNotFound`."""
+        stored = await self._get_stored(tenant, id)
+        is_open = stored.upload.state is UploadState.OPEN
+        if self._signing is None or not is_open or stored.multipart is None or stored.storage_key is None:
             return []
-        return await self._signing.list_parts(found.storage_key, found.multipart)
+        return await self._signing.list_parts(stored.storage_key, stored.multipart)
 
-    # -- the end --------------------------------------------------------------------------------------------
+    # -- completing and canceling ---------------------------------------------------------------------------
 
     async def get(self, tenant: str, id: str) -> Upload:
-        """How an upload stands. Raises `UploadNotFound`."""
+        """Return an upload. Raises `UploadNotFound`."""
         return (await self._get_stored(tenant, id)).upload
 
     async def complete(
         self, tenant: str, id: str, *, blob_id: str | None = None, sha256: str | None = None
     ) -> FinishedUpload:
-        """All bytes are sent: read them back, and have the blob be there when they are what was announced.
+        """Complete an upload of which all bytes were sent: verify them and store the blob.
 
-        A large one is read afterwards: then the answer is an upload that is `verifying`. Done again, it answers how it
-        ended. Raises `UploadIncomplete`, `WrongDigest`, `WrongLength`, and what `FinishUpload` does.
+        A large upload is verified in the background, and is returned in the state `verifying`. Repeating the call
+        returns the result, or raises the error with which the upload failed. Raises `UploadIncomplete`, `WrongDigest`,
+        `WrongLength`, and what `FinishUpload` does.
         """
         with self.counters.count_operation("complete"):
-            found = await self._get_stored(tenant, id)
-            if found.upload.state is not UploadState.OPEN:
-                return await self._result_of(found)
+            stored = await self._get_stored(tenant, id)
+            if stored.upload.state is not UploadState.OPEN:
+                return await self._result_of(stored)
             try:
-                found = await self._require_complete(found, blob_id, sha256)
+                stored = await self._require_complete(stored, blob_id, sha256)
                 return await (
-                    self.verifier.verify(found) if found.upload.state is UploadState.OPEN else self._result_of(found)
+                    self.verifier.verify(stored) if stored.upload.state is UploadState.OPEN else self._result_of(stored)
                 )
-            except (UploadEnded, UploadIncomplete, BlobDamaged):  # Who completes it at the same time may be done.
-                found = await self._get_stored(tenant, id)
-                if found.upload.state is UploadState.OPEN:
+            except (UploadEnded, UploadIncomplete, BlobDamaged):  # A concurrent call may have completed it.
+                stored = await self._get_stored(tenant, id)
+                if stored.upload.state is UploadState.OPEN:
                     raise
-                return await self._result_of(found)
+                return await self._result_of(stored)
 
-    async def _result_of(self, found: StoredUpload) -> FinishedUpload:
-        """How an upload ended, or that it is being verified."""
-        match found.upload.state:
+    async def _result_of(self, stored: StoredUpload) -> FinishedUpload:
+        """Return a done or verifying upload, or raise the error of a failed one."""
+        match stored.upload.state:
             case UploadState.DONE:
-                return await self._done_result(found)
+                return await self._done_result(stored)
             case UploadState.FAILED:
-                if found.upload.key is not None and found.upload.error == KeyExists.code:
-                    raise KeyExists.for_key(found.upload.key)
-                raise REJECTIONS.get(found.upload.error or "", UploadEnded)()
-        self.verifier.verify_in_background(found)
-        return FinishedUpload(upload=found.upload)
+                if stored.upload.key is not None and stored.upload.error == KeyExists.code:
+                    raise KeyExists.for_key(stored.upload.key)
+                raise REJECTIONS.get(stored.upload.error or "", UploadEnded)()
+        self.verifier.verify_in_background(stored)
+        return FinishedUpload(upload=stored.upload)
 
     async def get_for_attempt(self, tenant: str, id: str, *, job_id: str, fence: int) -> Upload:
-        """The upload, of a file that this very attempt sends. Raises `UploadNotFound`."""
-        found = await self._get_stored(tenant, id)
-        if (found.upload.job_id, found.fence) != (job_id, fence):
+        """Return an upload of this attempt. Raises `UploadNotFound`."""
+        stored = await self._get_stored(tenant, id)
+        if (stored.upload.job_id, stored.fence) != (job_id, fence):
             raise UploadNotFound(f"there is no upload {id[:64]!r} of this attempt")
-        return found.upload
+        return stored.upload
 
     async def cancel(self, tenant: str, id: str) -> None:
-        """End an upload that nobody goes on with. One that is done stays."""
+        """Cancel an upload. An upload that is done is not changed."""
         with self.counters.count_operation("give_up"):
             await self._get_stored(tenant, id)
             await self._stop_writer(id)
             await self._store.run(EndUpload(tenant=tenant, id=id))
 
-    async def _require_complete(self, found: StoredUpload, blob_id: str | None, sha256: str | None) -> StoredUpload:
-        """The upload with its object whole, and with what was announced last. Raises `UploadIncomplete`."""
-        size, here = found.upload.size, found.upload.received
+    async def _require_complete(self, stored: StoredUpload, blob_id: str | None, sha256: str | None) -> StoredUpload:
+        """Check that all bytes are stored, and record the digests announced now. Raises `UploadIncomplete`."""
+        size, received = stored.upload.size, stored.upload.received
         if self._signing is not None:
-            here = await self._bytes_in_bucket(self._signing, found)
-        if size is None or here < size:
-            raise UploadIncomplete(f"{here} of {size} bytes are here")
-        for announced, known in ((blob_id, found.upload.blob_id), (sha256, found.upload.sha256)):
-            if announced is not None and known not in (None, announced):
-                raise WrongDigest(f"{announced[:64]} is announced now, and {known} was before")
+            received = await self._bytes_in_bucket(self._signing, stored)
+        if size is None or received < size:
+            raise UploadIncomplete(f"{received} of {size} bytes have been received")
+        for announced, earlier in ((blob_id, stored.upload.blob_id), (sha256, stored.upload.sha256)):
+            if announced is not None and earlier not in (None, announced):
+                raise WrongDigest(f"the announced digest changed from {earlier} to {announced[:64]}")
         return await self._store.run(
             RecordUploadProgress(
-                tenant=found.tenant,
-                id=found.upload.id,
-                epoch=found.epoch,
+                tenant=stored.tenant,
+                id=stored.upload.id,
+                epoch=stored.epoch,
                 lifetime=UPLOAD_LIFETIME_MICROS,
                 blob_id=None if blob_id is None else checks.digest(blob_id, name="BLAKE3"),
                 sha256=None if sha256 is None else checks.digest(sha256, name="SHA-256"),
@@ -421,49 +433,46 @@ class Uploads:
             )
         )
 
-    async def _bytes_in_bucket(self, signing: SigningStore, found: StoredUpload) -> int:
-        """How many bytes a client has put there; of parts that are all there it is made now."""
-        assert found.storage_key is not None, "what is open has a place"
-        if found.multipart is not None:
-            parts = await signing.list_parts(found.storage_key, found.multipart)
-            if parts and (here := sum(part.size for part in parts)) < (found.upload.size or 0):
-                return here
-            await signing.join_parts(found.storage_key, found.multipart, parts)
-        size = await signing.object_size(found.storage_key)
+    async def _bytes_in_bucket(self, signing: SigningStore, stored: StoredUpload) -> int:
+        """Return how many bytes the client has put into the bucket. If all parts are there, join them first."""
+        assert stored.storage_key is not None, "an open upload has a storage key"
+        if stored.multipart is not None:
+            parts = await signing.list_parts(stored.storage_key, stored.multipart)
+            if parts and (received := sum(part.size for part in parts)) < (stored.upload.size or 0):
+                return received
+            await signing.join_parts(stored.storage_key, stored.multipart, parts)
+        size = await signing.object_size(stored.storage_key)
         if size is None:
             raise UploadIncomplete
         return size
 
-    async def _done_result(self, found: StoredUpload) -> FinishedUpload:
-        key = (
-            None
-            if found.upload.key is None
-            else await self._store.run(GetKey(tenant=found.tenant, key=found.upload.key))
-        )
-        ours = key is not None and key.blob_id == found.upload.blob_id
-        return FinishedUpload(upload=found.upload, key=key if ours else None)
+    async def _done_result(self, stored: StoredUpload) -> FinishedUpload:
+        upload = stored.upload
+        key = None if upload.key is None else await self._store.run(GetKey(tenant=stored.tenant, key=upload.key))
+        is_unchanged = key is not None and key.blob_id == upload.blob_id
+        return FinishedUpload(upload=upload, key=key if is_unchanged else None)
 
     async def _get_stored(self, tenant: str, id: str) -> StoredUpload:
-        found = await self._store.run(GetUpload(tenant=tenant, id=_check_upload_id(id)))
-        if found is None:
+        stored = await self._store.run(GetUpload(tenant=tenant, id=_check_upload_id(id)))
+        if stored is None:
             raise UploadNotFound(f"there is no upload {id[:64]!r}")
-        return found
+        return stored
 
     async def _get_open(self, tenant: str, id: str) -> StoredUpload:
-        found = await self._get_stored(tenant, id)
-        if found.upload.state is not UploadState.OPEN:
-            raise UploadEnded(f"the upload is {found.upload.state}")
-        return found
+        stored = await self._get_stored(tenant, id)
+        if stored.upload.state is not UploadState.OPEN:
+            raise UploadEnded(f"the upload is {stored.upload.state}")
+        return stored
 
 
 def _check_part_sizes(parts: Sequence[ObjectPart], size: int, part_bytes: int) -> None:
-    """Raise `InvalidInput` unless parts are as large as planned: an upload gets what was set aside for it."""
+    """Raise `InvalidInput` unless parts have the planned sizes: an upload must not exceed its reservation."""
     for part in parts:
         planned = min(part_bytes, size - (part.number - 1) * part_bytes)
         if part.size != planned:
             raise InvalidInput(
-                f"part {part.number} has {part.size} bytes; {max(0, planned)} are planned",
-                hint=f"Send parts of {part_bytes} bytes, and the rest in the last.",
+                f"part {part.number} must have {max(0, planned)} bytes, got {part.size}",
+                hint=f"Send parts of {part_bytes} bytes; the last part has the remaining bytes.",
             )
 
 

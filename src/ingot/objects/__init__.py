@@ -1,1 +1,1 @@
-"""Where the bytes of blobs are: a folder, or a bucket."""
+"""Object stores: a folder on a local file system, or an S3 bucket."""

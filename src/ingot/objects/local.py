@@ -1,10 +1,10 @@
-"""Bytes in a folder: `ObjectStore` on a local file system.
+"""The object store in a folder on a local file system.
 
-An object is written below `uploads/`, synced, renamed to its final name, and both folders are synced: at a final name
-there is never a part of one, and one whose `finish` returned survives the loss of power. Nothing has to be repaired at
-opening: an upload is a row, and the trash knows what is to go. What no row knows, the stocktaking finds.
+An object is written below `uploads/`, synced and renamed to its final name, and both folders are synced. A file with a
+final name is therefore always complete, and survives a power failure once `finish` has returned. Nothing needs repair
+when the folder is opened: uploads and the trash are rows of the database, and the orphan sweep finds all other files.
 
-Disks are waited for in threads; only bytes that are in memory already are read on the event loop.
+Calls that may wait for the disk run in threads. Only bytes in the page cache are read on the event loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ THREADS: Final = 12
 
 
 class LocalStore:
-    """The blob folder in a data folder. One process has it open at a time."""
+    """The object store in the blob folder of a data folder. Only one process can have it open."""
 
     def __init__(
         self, opened: OpenFolder, *, clock: Clock, syscalls: Syscalls, spare_bytes: int | None, pool: ThreadPoolExecutor
@@ -50,9 +50,11 @@ class LocalStore:
     async def open(
         cls, folder: Path, *, clock: Clock, syscalls: Syscalls | None = None, spare_bytes: int | None = 0
     ) -> LocalStore:
-        """Open the blob folder in a data folder, or make it. Raises `StoreLocked` or `StoreMisconfigured`.
+        """Open the blob folder in a data folder, and create it if it is missing.
 
-        `spare_bytes` of its file system stay free; with `None` as much as suits that.
+        `spare_bytes` of the file system stay free. With `None` the amount depends on its size.
+
+        Raises `StoreLocked` or `StoreMisconfigured`.
         """
         syscalls = syscalls or Syscalls()
         pool = ThreadPoolExecutor(THREADS, thread_name_prefix="objects")
@@ -64,7 +66,7 @@ class LocalStore:
         return cls(opened, clock=clock, syscalls=syscalls, spare_bytes=spare_bytes, pool=pool)
 
     async def close(self) -> None:
-        """Let the folder go; uploads under way are broken off. Doing it twice is fine."""
+        """Stop all writers and release the folder. A second call does nothing."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
             await run_in_thread(self._pool, self._writers.close_all)
@@ -74,13 +76,13 @@ class LocalStore:
     # -- ObjectStore ----------------------------------------------------------------------------------------
 
     def new_storage_key(self) -> str:
-        """A place that was never used."""
+        """Create a storage key that has never been used."""
         return new_id()
 
     def check_free_space(self, size: int) -> None:
-        """Raises `StorageFull` when so many bytes would not be taken now.
+        """Raise `StorageFull` if `size` more bytes do not fit now.
 
-        It looks on the event loop: what a file system tells of itself is in memory.
+        Runs on the event loop, because file systems keep these numbers in memory.
         """
         try:
             self._free_space.check(size)
@@ -88,17 +90,17 @@ class LocalStore:
             raise to_store_error(error) from error
 
     async def write(self, storage_key: str, *, size: int | None) -> LocalWriter:
-        """Begin an object, of so many bytes when that is known. Raises `StorageFull` before anything is sent."""
+        """Begin an object of `size` bytes, or of unknown size. Raises `StorageFull` before any byte is written."""
         writer = self._new_writer(storage_key)
         with self._close_if_canceled(writer):
             await writer.begin(size)
         return writer
 
     async def resume(self, storage_key: str, *, offset: int) -> LocalWriter:
-        """Go on with one that was begun, behind its first `offset` bytes, which were synced.
+        """Continue an object after its first `offset` bytes, which were synced.
 
-        Raises `StoreError` where these are not there. Who wrote it before gets `UploadTaken` from now on. One that was
-        finished, and that nothing names, is among the uploads again.
+        Raises `StoreError` if these bytes are not there. Earlier writers raise `UploadTaken` from now on. An object
+        that was finished but is not named by a row becomes unfinished again.
         """
         writer = self._new_writer(storage_key)
         with self._close_if_canceled(writer):
@@ -106,70 +108,70 @@ class LocalStore:
         return writer
 
     async def read(self, storage_key: str, start: int, end: int) -> AsyncGenerator[memoryview, None]:
-        """The bytes from `start` up to `end`, in parts of `PART_BYTES`, that begin at a multiple of it.
+        """Yield the bytes from `start`, a multiple of `PART_BYTES`, up to `end` in parts of that size.
 
-        Raises `BlobDamaged` when the object is not there, is shorter, or cannot be read.
+        Raises `BlobDamaged` if the object is missing, is shorter, or cannot be read.
         """
-        source = LocalReader(self._syscalls, self._layout.object_path(storage_key))
+        reader = LocalReader(self._syscalls, self._layout.object_path(storage_key))
         try:
-            await run_in_thread(self._pool, source.open)
+            await run_in_thread(self._pool, reader.open)
             for offset in range(start, end, PART_BYTES):
                 data = memoryview(bytearray(min(PART_BYTES, end - offset)))
-                count = source.read_cached(data, offset)
+                count = reader.read_cached(data, offset)
                 if count < len(data):
-                    await run_in_thread(self._pool, partial(source.fill, data, count, offset))
+                    await run_in_thread(self._pool, partial(reader.fill, data, count, offset))
                 else:
-                    await asyncio.sleep(0)  # Who reads from memory waits for nothing; others get their turn.
+                    await asyncio.sleep(0)  # Let other tasks run: reads from the page cache never wait.
                 yield data
         finally:
-            # Who closes a deleted file last waits until its room is given back.
-            self._run_in_background(source.close)
+            # The last close of a deleted file waits until its disk space is freed.
+            self._run_in_background(reader.close)
 
     async def delete(self, trash: TrashedObject) -> None:
-        """Delete an object, and what an unfinished one has left. One that is not there is deleted already.
+        """Delete an object, finished or not. Succeeds if there is none.
 
-        The folders are not synced. A file that comes back with the power has a place that nothing names and nobody
-        writes again: it takes room, until the stocktaking finds it, and does no harm.
+        The folders are not synced. A file that reappears after a power failure does no harm: no row names its storage
+        key, nothing writes to it again, and the orphan sweep deletes it.
         """
         await run_in_thread(self._pool, partial(self._delete, trash.storage_key))
 
     async def register_owner(self, database: str) -> str:
-        """Remember that the files are this database's, unless they are another's already; answers whose they are."""
+        """Record `database` as the owner of the files unless they belong to another one, and return the owner."""
         return await run_in_thread(self._pool, partial(register_owner, self._syscalls, self._layout, database))
 
     async def list_objects(self) -> AsyncGenerator[tuple[str, int], None]:
-        """Every place that has a file, finished or not, and how long ago that was last written, in microseconds.
+        """Yield the storage key of each object, finished or not, and the microseconds since its last write.
 
-        One that is finished meanwhile may come twice.
+        An object that is finished meanwhile may be yielded twice.
         """
-        for folder in (self._layout.uploads_folder, *(f"{self._layout.root}/{shelf}" for shelf in SHARD_FOLDERS)):
-            for found in await run_in_thread(self._pool, partial(self._list_folder, folder)):
-                yield found
+        for folder in (self._layout.uploads_folder, *(f"{self._layout.root}/{shard}" for shard in SHARD_FOLDERS)):
+            for key_and_age in await run_in_thread(self._pool, partial(self._list_folder, folder)):
+                yield key_and_age
 
-    # -- the folder's own -----------------------------------------------------------------------------------
+    # -- internals ------------------------------------------------------------------------------------------
 
     def _list_folder(self, folder: str) -> list[tuple[str, int]]:
-        found, now = [], self._clock.micros()
+        keys_and_ages, now = [], self._clock.micros()
         for name in filter(is_id, self._syscalls.list_names(folder)):
             if folder not in (self._layout.uploads_folder, self._layout.shard_folder(name)):
-                continue  # It is not one of ours: we would look for it elsewhere.
+                continue  # Not a file of this store: its storage key belongs in another folder.
             with suppress(FileNotFoundError):
-                found.append((name, max(0, now - self._syscalls.modified_at(f"{folder}/{name}"))))
-        return found
+                keys_and_ages.append((name, max(0, now - self._syscalls.modified_at(f"{folder}/{name}"))))
+        return keys_and_ages
 
     def _new_writer(self, storage_key: str) -> LocalWriter:
         return LocalWriter(storage_key, self._layout, self._syscalls, self._free_space, self._writers, self._pool)
 
     def _delete(self, storage_key: str) -> None:
-        names = (self._layout.upload_path(storage_key), self._layout.object_path(storage_key))
+        paths = (self._layout.upload_path(storage_key), self._layout.object_path(storage_key))
         self._writers.close_writer(storage_key)
-        for name in names:
+        for path in paths:
             with suppress(FileNotFoundError):
-                self._syscalls.unlink(name)
+                self._syscalls.unlink(path)
 
     @contextmanager
     def _close_if_canceled(self, writer: LocalWriter) -> Iterator[None]:
-        """A writer that its caller does not wait for is nobody's."""
+        """Close a new writer if its caller is canceled, because nobody else has it."""
         try:
             yield
         except asyncio.CancelledError:
@@ -177,38 +179,38 @@ class LocalStore:
             raise
 
     def _run_in_background(self, call: Callable[[], None]) -> None:
-        """Do something in a thread that nobody waits for."""
+        """Call a function in a thread without waiting for it."""
         try:
             self._pool.submit(call)
-        except RuntimeError:  # The store is closed.
+        except RuntimeError:  # The store and its pool are closed.
             call()
 
 
 class LocalReader:
-    """An object that is read. The lock keeps the file open until a read that nobody waits for any more has ended."""
+    """A reader of one object. The lock keeps the file open until a read of a canceled caller has ended."""
 
-    def __init__(self, files: Syscalls, path: str) -> None:
-        self._syscalls = files
+    def __init__(self, syscalls: Syscalls, path: str) -> None:
+        self._syscalls = syscalls
         self._path = path
         self._file = -1
         self._closed = False
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Open the file, in a thread. Raises `BlobDamaged` when it is not there."""
+        """Open the file. Call it in a thread. Raises `BlobDamaged` if the file is missing."""
         with self._lock:
             if not self._closed:
                 try:
                     self._file = self._syscalls.open(self._path)
                 except FileNotFoundError:
-                    raise BlobDamaged("The file of this blob is not there.") from None
+                    raise BlobDamaged("The file of this blob is missing.") from None
 
     def read_cached(self, into: memoryview, offset: int) -> int:
-        """Read what is in memory, on the event loop; answers how many bytes that were."""
+        """Read bytes from the page cache and return how many. Call it on the event loop."""
         return self._syscalls.read_cached(self._file, into, offset)
 
     def fill(self, into: memoryview, count: int, offset: int) -> None:
-        """Read the rest, behind the first `count` bytes, in a thread. Raises `BlobDamaged`."""
+        """Read the bytes after the first `count`. Call it in a thread. Raises `BlobDamaged`."""
         with self._lock:
             while count < len(into):
                 try:
@@ -222,7 +224,7 @@ class LocalReader:
                 count += read
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         with self._lock:
             self._closed = True
             file, self._file = self._file, -1

@@ -1,7 +1,7 @@
-"""Objects in a bucket of a store that speaks S3.
+"""The object store in an S3 bucket.
 
-Bytes that we move go by obstore. What it does not do, we sign with botocore and send ourselves: conditions, parts with
-a digest each, and the addresses at which clients write and read.
+Objects that pass through the server are moved by obstore. Requests that obstore does not support are signed with
+botocore and sent with httpx: conditional requests and parts with digests. botocore also signs the URLs for clients.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ if TYPE_CHECKING:
     from obstore.store import S3Credential
 
 WRITE_URL_SECONDS: Final = 3600
-SINGLE_PUT_BYTES_MAX: Final = 64 * 1024 * 1024  # Up to this size an object is sent with one PUT.
+SINGLE_PUT_BYTES_MAX: Final = 64 * 1024 * 1024  # Up to this size a client sends an object with one PUT.
 PART_BYTES_MIN: Final = 16 * 1024 * 1024
-PROXIED_PART_BYTES: Final = 8 * 1024 * 1024  # Of an object that comes through us, two such parts are in memory.
+PROXIED_PART_BYTES: Final = 8 * 1024 * 1024  # Part size of objects through the server, which keeps two in memory.
 PROXIED_PART_BYTES_MAX: Final = 64 * 1024 * 1024
-READ_REQUEST_BYTES: Final = 4 * PART_BYTES  # Read with one request, while the next is under way.
+READ_REQUEST_BYTES: Final = 4 * PART_BYTES  # Bytes per request of a read, which sends one request ahead.
 LIST_PAGE_OBJECTS: Final = 1000
 STORAGE_KEY_BYTES: Final = 16
 STORAGE_KEY_PATTERN: Final = re.compile(rf"[0-9a-f]{{{2 * STORAGE_KEY_BYTES}}}")
-OWNER_OBJECT: Final = "database.id"  # Whose objects these are: the first database that came.
+OWNER_OBJECT: Final = "database.id"  # The object with the ID of the database that owns the others.
 TRANSFER_SECONDS: Final = 60
 RETRIES_MAX: Final = 3
-UNSUPPORTED_STATUSES: Final = frozenset({400, 501})  # What stores answer that do not know a condition.
+UNSUPPORTED_STATUSES: Final = frozenset({400, 501})  # Responses of stores that do not support a condition.
 
 
 class BucketStore:
-    """Objects under `<prefix>blobs/` in a bucket. A `SigningStore`."""
+    """The objects under `<prefix>blobs/` in a bucket. A `SigningStore`."""
 
     store_id = ""
     conditional_writes: bool
     write_url_seconds: int = WRITE_URL_SECONDS
 
-    def __init__(self, requests: BucketClient, transfers: S3Store, prefix: str, clock: Clock) -> None:
-        self._client = requests
-        self._transfer_client = transfers
-        self._multipart_uploads = MultipartUploads(requests)
+    def __init__(self, client: BucketClient, transfer_client: S3Store, prefix: str, clock: Clock) -> None:
+        self._client = client
+        self._transfer_client = transfer_client
+        self._multipart_uploads = MultipartUploads(client)
         self._prefix = prefix
         self._clock = clock
         self.conditional_writes = True
@@ -82,13 +82,13 @@ class BucketStore:
         prefix: str = "",
         retry_pause_seconds: float = RETRY_PAUSE_SECONDS,
     ) -> BucketStore:
-        """Open a bucket that is there, and find out what it obeys and tells.
+        """Open an existing bucket and find out which features its store supports.
 
-        Clients reach it at `public_endpoint`, or where we do. Raises `StoreMisconfigured`, or `StoreError` when the
-        store does not answer, or cannot now.
+        Clients use `public_endpoint`, if it differs from the `endpoint` of the server. Raises `StoreMisconfigured`, or
+        `StoreError` if the store is unreachable or fails.
         """
         url = bucket_url(bucket, endpoint, region)
-        requests = BucketClient(
+        client = BucketClient(
             url,
             public_url=None if public_endpoint is None else bucket_url(bucket, public_endpoint, region),
             access_key=access_key,
@@ -96,15 +96,15 @@ class BucketStore:
             region=region,
             retry_pause_seconds=retry_pause_seconds,
         )
-        transfers = _open_transfer_client(bucket, url, access_key, secret_key, region, retry_pause_seconds)
-        store = cls(requests, transfers, prefix, clock)
-        store.store_id = f"s3://{bucket}/{prefix}"  # Not the endpoint: the same bucket may be reached at several.
+        transfer_client = _open_transfer_client(bucket, url, access_key, secret_key, region, retry_pause_seconds)
+        store = cls(client, transfer_client, prefix, clock)
+        store.store_id = f"s3://{bucket}/{prefix}"  # Without the endpoint, because a bucket can have several.
         try:
             await store._check_bucket()
             store.conditional_writes = await store._probe_conditional_writes()
             await store._multipart_uploads.probe_digest_listing(store._probe_key())
         except BaseException:
-            await requests.close()
+            await client.close()
             raise
         return store
 
@@ -113,26 +113,28 @@ class BucketStore:
         await self._client.close()
 
     async def _check_bucket(self) -> None:
-        """See that this is a bucket that is there, and that we may come."""
+        """Check that the bucket exists and that the credentials can list it."""
         query = {"list-type": "2", "max-keys": "1", "prefix": f"{self._prefix}blobs/"}
-        hint = "Check INGOT_S3_ENDPOINT, and that the store runs."
+        hint = "Check INGOT_S3_ENDPOINT, and that the object store is running."
         try:
-            answer = await self._client.send("GET", query=query)
+            response = await self._client.send("GET", query=query)
         except StoreMisconfigured:
             raise
         except StoreError as error:
             raise StoreError(error.detail, hint=hint) from error
-        if answer.xml is None or answer.xml.tag.rpartition("}")[2] != "ListBucketResult":
-            raise StoreMisconfigured("What answers at INGOT_S3_ENDPOINT is no object store.", hint=hint)
+        if response.xml is None or response.xml.tag.rpartition("}")[2] != "ListBucketResult":
+            raise StoreMisconfigured("The server at INGOT_S3_ENDPOINT is not an object store.", hint=hint)
 
     async def _probe_conditional_writes(self) -> bool:
-        """Whether a second object is refused at a place."""
+        """Return whether the store refuses a second object at a storage key."""
         key = self._probe_key()
-        once = {"if-none-match": "*"}
-        first = await self._client.send("PUT", key, headers=once, body=b"1", accepted_statuses=UNSUPPORTED_STATUSES)
+        condition = {"if-none-match": "*"}
+        first = await self._client.send(
+            "PUT", key, headers=condition, body=b"1", accepted_statuses=UNSUPPORTED_STATUSES
+        )
         if first.status in UNSUPPORTED_STATUSES:
             return False
-        second = await self._client.send("PUT", key, headers=once, body=b"2", accepted_statuses={409, 412})
+        second = await self._client.send("PUT", key, headers=condition, body=b"2", accepted_statuses={409, 412})
         await self._client.send("DELETE", key, accepted_statuses={404})
         return second.status in (409, 412)
 
@@ -145,37 +147,37 @@ class BucketStore:
     # -- objects --------------------------------------------------------------------------------------------
 
     def new_storage_key(self) -> str:
-        """A place that was never used."""
+        """Create a storage key that has never been used."""
         return secrets.token_hex(STORAGE_KEY_BYTES)
 
     def check_free_space(self, size: int) -> None:
-        """A bucket tells by its answers whether it has room."""
+        """Do nothing: a bucket without space responds to writes with an error."""
 
     async def write(self, storage_key: str, *, size: int | None) -> ObjectWriter:
-        """Begin an object that comes through us; of unknown size, up to 80 GB of it."""
-        each = part_size(size or 0, PROXIED_PART_BYTES)
-        if each > PROXIED_PART_BYTES_MAX:
+        """Begin an object that passes through the server. If its size is unknown, it can have up to 80 GB."""
+        part_bytes = part_size(size or 0, PROXIED_PART_BYTES)
+        if part_bytes > PROXIED_PART_BYTES_MAX:
             raise StoreError(
-                f"{size} bytes are more than can go to the object store through the server.",
-                hint="Begin an upload: its parts go to the store by themselves.",
+                f"An object of {size} bytes is too large to pass through the server.",
+                hint="Begin an upload, and send its parts directly to the object store.",
             )
         return BucketWriter(
             self._multipart_uploads,
             self._object_key(storage_key),
-            part_bytes=each,
+            part_bytes=part_bytes,
             put=partial(self.put, storage_key),
             join=partial(self.join_parts, storage_key),
         )
 
     async def resume(self, storage_key: str, *, offset: int) -> ObjectWriter:
-        """Raises `StoreError`: of what came through us and was not finished, the store keeps nothing."""
+        """Raise `StoreError`: the bucket keeps nothing of an unfinished object that passes through the server."""
         raise StoreError(
-            f"The first {offset} bytes of {storage_key} are not there any more.",
-            hint="Begin anew; uploads with addresses of the object store go on where they stopped.",
+            f"The first {offset} bytes of {storage_key} were not kept.",
+            hint="Begin a new upload. Uploads whose bytes go directly to the object store can be resumed.",
         )
 
     async def put(self, storage_key: str, body: bytes) -> None:
-        """Store an object that is in memory whole. Raises `StoreError` when another is there."""
+        """Store an object that is completely in memory. Raises `StoreError` if there is another object."""
         try:
             await obstore.put_async(
                 self._transfer_client,
@@ -185,7 +187,7 @@ class BucketStore:
                 use_multipart=False,
             )
         except AlreadyExistsError as error:
-            # A try before may have done it without our hearing of it.
+            # An earlier try may have succeeded although its response was lost.
             if await self.object_size(storage_key) != len(body) or (
                 body and await self._fetch(storage_key, 0, len(body)) != body
             ):
@@ -194,95 +196,95 @@ class BucketStore:
             raise error_for_exception(error) from error
 
     async def read(self, storage_key: str, start: int, end: int) -> AsyncGenerator[memoryview, None]:
-        """The bytes from `start` up to `end`; the next ones are fetched while these are used."""
-        ahead: asyncio.Task[memoryview] | None = None
+        """Yield the bytes from `start` up to `end`, and fetch the next ones while the caller uses them."""
+        prefetch: asyncio.Task[memoryview] | None = None
         try:
-            for at in range(start, end, READ_REQUEST_BYTES):
-                behind = min(at + READ_REQUEST_BYTES, end)
-                data = await (ahead or self._fetch(storage_key, at, behind))
-                ahead = None
-                if behind < end:
-                    ahead = asyncio.create_task(self._fetch(storage_key, behind, min(behind + READ_REQUEST_BYTES, end)))
-                for first in range(0, len(data), PART_BYTES):
-                    yield data[first : first + PART_BYTES]
+            for offset in range(start, end, READ_REQUEST_BYTES):
+                stop = min(offset + READ_REQUEST_BYTES, end)
+                data = await (prefetch or self._fetch(storage_key, offset, stop))
+                prefetch = None
+                if stop < end:
+                    prefetch = asyncio.create_task(self._fetch(storage_key, stop, min(stop + READ_REQUEST_BYTES, end)))
+                for part_start in range(0, len(data), PART_BYTES):
+                    yield data[part_start : part_start + PART_BYTES]
         finally:
-            if ahead is not None:
-                ahead.cancel()
+            if prefetch is not None:
+                prefetch.cancel()
                 with suppress(asyncio.CancelledError, StoreError, BlobDamaged):
-                    await ahead
+                    await prefetch
 
     async def _fetch(self, storage_key: str, start: int, end: int) -> memoryview:
         try:
-            found = await obstore.get_range_async(
+            data = await obstore.get_range_async(
                 self._transfer_client, self._object_key(storage_key), start=start, end=end
             )
         except (BaseError, OSError) as error:
             status, code = status_and_code(error)
             if code == "NoSuchKey":
-                raise BlobDamaged("The object of this blob is not there any more.") from error
+                raise BlobDamaged("The object of this blob is missing.") from error
             if status == 416:
-                raise BlobDamaged("The object of this blob is shorter than it was.") from error
+                raise BlobDamaged("The object of this blob is too short.") from error
             raise error_for_exception(error) from error
-        if len(found) != end - start:
-            raise BlobDamaged("The object of this blob is shorter than it was.")
-        return memoryview(found)
+        if len(data) != end - start:
+            raise BlobDamaged("The object of this blob is too short.")
+        return memoryview(data)
 
     async def delete(self, trash: TrashedObject) -> None:
-        """Delete an object, and the parts of one that was not finished."""
+        """Delete an object and the parts of its multipart upload. Succeeds if there is none."""
         key = self._object_key(trash.storage_key)
         await self._multipart_uploads.abort(key, trash.multipart)
         await self._client.send("DELETE", key, accepted_statuses={404})
 
     async def register_owner(self, database: str) -> str:
-        """Remember that the objects are this database's, unless they are another's already; answers whose they are.
+        """Record `database` as the owner of the objects unless they have another one, and return the owner.
 
-        Where the store does not obey conditions, the last of two that come at once has it.
+        If the store ignores conditions, the last of two simultaneous calls wins.
         """
         owner = await self._read_owner()
         if not owner:
-            once = {"if-none-match": "*"} if self.conditional_writes else {}
+            condition = {"if-none-match": "*"} if self.conditional_writes else {}
             key = f"{self._prefix}{OWNER_OBJECT}"
             await self._client.send(
-                "PUT", key, headers=once, body=f"{database}\n".encode(), accepted_statuses={409, 412}
+                "PUT", key, headers=condition, body=f"{database}\n".encode(), accepted_statuses={409, 412}
             )
             owner = await self._read_owner()
         return owner
 
     async def _read_owner(self) -> str:
         try:
-            found = await obstore.get_async(self._transfer_client, f"{self._prefix}{OWNER_OBJECT}")
-            return bytes(await found.bytes_async()).decode("ascii", "replace").strip()
+            response = await obstore.get_async(self._transfer_client, f"{self._prefix}{OWNER_OBJECT}")
+            return bytes(await response.bytes_async()).decode("ascii", "replace").strip()
         except FileNotFoundError:
             return ""
         except (BaseError, OSError) as error:
             raise error_for_exception(error) from error
 
     async def list_objects(self) -> AsyncGenerator[tuple[str, int], None]:
-        """Every place that has an object, or parts of one, and how long ago it came, in microseconds."""
+        """Yield the storage key and the age in microseconds of each object and each multipart upload."""
         folder = f"{self._prefix}blobs/"
         now = self._clock.micros()
-        async for key, since in self._multipart_uploads.list_keys(folder):
+        async for key, begun_at in self._multipart_uploads.list_keys(folder):
             if (storage_key := self._storage_key_of(key)) is not None:
-                yield storage_key, max(0, now - to_micros(since))
+                yield storage_key, max(0, now - to_micros(begun_at))
         try:
             async for page in obstore.list(self._transfer_client, folder, chunk_size=LIST_PAGE_OBJECTS):
-                for found in page:
-                    if (storage_key := self._storage_key_of(found["path"])) is not None:
-                        yield storage_key, max(0, now - to_micros(found["last_modified"]))
+                for entry in page:
+                    if (storage_key := self._storage_key_of(entry["path"])) is not None:
+                        yield storage_key, max(0, now - to_micros(entry["last_modified"]))
         except (BaseError, OSError) as error:
             raise error_for_exception(error) from error
 
     def _storage_key_of(self, key: str) -> str | None:
-        """The place that has this key, or `None` when it is not one of ours."""
+        """Return the storage key of a key in the bucket, or `None` if it is not an object of this store."""
         storage_key = key.rpartition("/")[2]
         return (
             storage_key if STORAGE_KEY_PATTERN.fullmatch(storage_key) and key == self._object_key(storage_key) else None
         )
 
-    # -- what clients do by themselves ----------------------------------------------------------------------
+    # -- transfers between clients and the bucket -----------------------------------------------------------
 
     async def plan(self, storage_key: str, *, size: int, sha256: str | None) -> TransferPlan:
-        """One PUT with its length, its digest if known, and the condition signed; above 64 MiB, parts."""
+        """Plan one PUT with signed length, digest (if known) and condition, or parts above 64 MiB."""
         multipart = (
             await self._multipart_uploads.begin(self._object_key(storage_key)) if size > SINGLE_PUT_BYTES_MAX else None
         )
@@ -291,7 +293,7 @@ class BucketStore:
     async def renew_plan(
         self, storage_key: str, multipart: str | None, *, size: int, sha256: str | None
     ) -> TransferPlan:
-        """The same: what was signed is good for a while only."""
+        """Sign a new plan, because signed URLs expire."""
         if multipart is not None:
             return TransferPlan(multipart=multipart, part_bytes=part_size(size, PART_BYTES_MIN))
         headers = {"Content-Length": str(size)}
@@ -299,46 +301,46 @@ class BucketStore:
             headers[SHA256_HEADER] = base64_digest(sha256)
         if self.conditional_writes:
             headers["If-None-Match"] = "*"
-        address = self._client.presigned_url(
+        url = self._client.presigned_url(
             "PUT", self._object_key(storage_key), seconds=self.write_url_seconds, headers=headers
         )
-        return TransferPlan(url=address, headers=headers)
+        return TransferPlan(url=url, headers=headers)
 
     async def sign_parts(self, storage_key: str, multipart: str, parts: Sequence[ObjectPart]) -> list[SignedPart]:
-        """Addresses that sign the length and the digest of each part."""
+        """Sign URLs for parts, with the length and the digest of each part."""
         return [
             self._multipart_uploads.sign(self._object_key(storage_key), multipart, part, seconds=self.write_url_seconds)
             for part in parts
         ]
 
     async def list_parts(self, storage_key: str, multipart: str) -> list[ObjectPart]:
-        """The parts that are there; SeaweedFS does not tell their digests."""
+        """List the stored parts. SeaweedFS does not return their digests."""
         return await self._multipart_uploads.list(self._object_key(storage_key), multipart) or []
 
     async def join_parts(self, storage_key: str, multipart: str, parts: Sequence[ObjectPart]) -> None:
-        """Make the object of its parts, after a look that all are there."""
+        """Create the object from its parts, after checking that all of them are stored."""
         joined = await self._multipart_uploads.join(
             self._object_key(storage_key), multipart, parts, conditional=self.conditional_writes
         )
         if joined:
             return
-        size = await self.object_size(storage_key)  # Joined before, or given up.
+        size = await self.object_size(storage_key)  # The multipart upload was joined before, or canceled.
         if size is None or (parts and size != sum(part.size for part in parts)):
-            raise UploadIncomplete("The parts are not there any more.", hint="Begin a new upload.")
+            raise UploadIncomplete("The parts of this upload no longer exist.", hint="Begin a new upload.")
 
     async def seal(self, storage_key: str) -> str:
-        """Copy an object inside the store to a place that no client can write to."""
-        sealed = self.new_storage_key()
+        """Copy an object inside the bucket to a storage key that no client can write to."""
+        sealed_key = self.new_storage_key()
         try:
-            await obstore.copy_async(self._transfer_client, self._object_key(storage_key), self._object_key(sealed))
+            await obstore.copy_async(self._transfer_client, self._object_key(storage_key), self._object_key(sealed_key))
         except (BaseError, OSError) as error:
             if status_and_code(error)[1] == "NoSuchKey":
                 raise UploadIncomplete from error
             raise error_for_exception(error) from error
-        return sealed
+        return sealed_key
 
     async def object_size(self, storage_key: str) -> int | None:
-        """The size of an object, or `None`."""
+        """Return the size of an object, or `None` if there is none."""
         try:
             return (await obstore.head_async(self._transfer_client, self._object_key(storage_key)))["size"]
         except FileNotFoundError:
@@ -347,7 +349,7 @@ class BucketStore:
             raise error_for_exception(error) from error
 
     async def sign_read_url(self, storage_key: str, *, seconds: int, content_type: str, disposition: str) -> str:
-        """An address to read at, also in ranges, which answers with this type and this disposition."""
+        """Sign a URL to read an object, whole or in ranges, with this content type and disposition in the response."""
         query = {"response-content-type": content_type, "response-content-disposition": disposition}
         return self._client.presigned_url("GET", self._object_key(storage_key), seconds=seconds, query=query)
 
@@ -355,16 +357,16 @@ class BucketStore:
 def _open_transfer_client(
     bucket: str, url: str, access_key: str, secret_key: str, region: str, pause_seconds: float
 ) -> S3Store:
-    """obstore's own client. What it would take from the environment is told here."""
-    hosted = not url.endswith(f"/{bucket}")
-    endpoint = url if hosted else url.removesuffix(f"/{bucket}")
+    """Create the client of obstore. All options are set, because it would take others from the environment."""
+    virtual_hosted = not url.endswith(f"/{bucket}")
+    endpoint = url if virtual_hosted else url.removesuffix(f"/{bucket}")
     config: dict[str, Any] = {
         "endpoint": endpoint,
         "aws_endpoint_url_s3": endpoint,
         "access_key_id": access_key,
         "secret_access_key": secret_key,
         "region": region,
-        "virtual_hosted_style_request": hosted,
+        "virtual_hosted_style_request": virtual_hosted,
         "skip_signature": False,
         "s3_express": False,
         "checksum_algorithm": "SHA256",
@@ -372,7 +374,7 @@ def _open_transfer_client(
         "conditional_put": "etag",
         "request_payer": False,
     }
-    # Without this, a session token of the environment would go with our key.
+    # Without this, obstore would send a session token from the environment together with this key.
     credential: S3Credential = {
         "access_key_id": access_key,
         "secret_access_key": secret_key,

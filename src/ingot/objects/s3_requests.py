@@ -1,4 +1,4 @@
-"""Requests to a bucket, signed with botocore: sent by us, or by whoever has the address."""
+"""Requests to a bucket, signed with botocore: sent by the server, or by clients that have a signed URL."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from botocore.credentials import ReadOnlyCredentials
 
 from ingot.kernel.errors import StorageFull, StoreError, StoreMisconfigured
 
-SIGNATURE_SECONDS: Final = 300  # How long the address of a request of ours is good.
+SIGNATURE_SECONDS: Final = 300  # How long the signature of a request by the server is valid.
 TRIES_MAX: Final = 4
-RETRY_PAUSE_SECONDS: Final = 0.1  # After the first failure, and twice as long after each further one.
+RETRY_PAUSE_SECONDS: Final = 0.1  # Pause after the first failure. It doubles after each further one.
 BODY_CHUNK_BYTES: Final = 256 * 1024
 RESPONSE_TIMEOUT_SECONDS: Final = 60.0
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
 CONNECTIONS_MAX: Final = 64
-TRANSIENT_STATUSES: Final = frozenset({429, 500, 502, 503, 504})  # What may be better the next time.
+TRANSIENT_STATUSES: Final = frozenset({429, 500, 502, 503, 504})  # Responses after which a retry may succeed.
 STORAGE_FULL_CODES: Final = frozenset(
     {"InsufficientStorage", "QuotaExceeded", "XMinioStorageFull", "XAmzBucketQuotaExceeded"}
 )
@@ -37,7 +37,7 @@ _CODE_PATTERN: Final = re.compile(r"<Code>(\w+)</Code>")
 
 
 class BucketResponse(msgspec.Struct, frozen=True):
-    """What the store said: its status, the code of its error, and the tree of its body where it has one."""
+    """A response of the object store: its status, its error code or `""`, and its parsed body if it is XML."""
 
     status: int
     code: str
@@ -45,23 +45,24 @@ class BucketResponse(msgspec.Struct, frozen=True):
 
     @property
     def is_success(self) -> bool:
-        """Whether it was done."""
+        """Return whether the request succeeded."""
         return 200 <= self.status < 300
 
     @property
     def is_misdirected(self) -> bool:
-        """Whether it says nothing of what was asked for: the bucket is away, or this is no object store."""
+        """Return whether this is a 404 that is not about the object: no such bucket, or not an object store."""
         return self.status == 404 and self.code in ("", "NoSuchBucket")
 
     def xml_text(self, name: str) -> str:
-        """The text of the first element of this name at the top, or nothing."""
+        """Return the text of the first child of the root element with this name, or an empty text."""
         return "" if self.xml is None else self.xml.findtext(f"{{*}}{name}", "")
 
 
 class BucketClient:
-    """Signed requests to one bucket. Safe to use from many tasks at once.
+    """A client that sends and signs requests to one bucket. Safe to use from many tasks at once.
 
-    We send ours to `url`. Others come to `public_url`, where that is another: a signature is for one host.
+    The server sends its requests to `url`. URLs for clients use `public_url` if it is set, because a signature is valid
+    for one host only.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class BucketClient:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> str:
-        """Where whoever has it can do this, and nothing else, for so long, with exactly these headers."""
+        """Sign a URL that permits exactly this request, with exactly these headers, for `seconds`."""
         return self._sign(self._public_url, method, key, seconds=seconds, query=query, headers=headers)
 
     def _sign(
@@ -130,49 +131,52 @@ class BucketClient:
         body: bytes = b"",
         accepted_statuses: Collection[int] = (),
     ) -> BucketResponse:
-        """The answer, if it is a success or one of the statuses that are fine too. Tried again a few times.
+        """Send a request, with retries, and return its response if it succeeded or has one of `accepted_statuses`.
 
-        That something is not there counts as fine only when the store says what. Raises `StorageFull`,
-        `StoreMisconfigured` or `StoreError`.
+        An accepted 404 must be about the object and not about the bucket. Raises `StorageFull`, `StoreMisconfigured` or
+        `StoreError`.
         """
         failure: StoreError | None = None
-        told = {"content-length": str(len(body))} | dict(headers or {})
-        for again in range(TRIES_MAX):
-            if again:
-                await asyncio.sleep(self._retry_pause_seconds * 2 ** (again - 1))
+        sent_headers = {"content-length": str(len(body))} | dict(headers or {})
+        for retry in range(TRIES_MAX):
+            if retry:
+                await asyncio.sleep(self._retry_pause_seconds * 2 ** (retry - 1))
             url = self._sign(self._url, method, key, seconds=SIGNATURE_SECONDS, query=query, headers=headers)
             try:
-                response = await self._http.request(method, url, headers=told, content=_body_chunks(body))
+                http_response = await self._http.request(method, url, headers=sent_headers, content=_body_chunks(body))
             except httpx.HTTPError as error:
                 failure = unreachable_error()
                 failure.__cause__ = error
                 continue
-            answer = _parse_response(response)
-            if answer.is_success or (answer.status in accepted_statuses and not answer.is_misdirected):
-                return answer
-            failure = error_for_status(answer.status, answer.code)
-            if answer.status not in TRANSIENT_STATUSES:
+            response = _parse_response(http_response)
+            if response.is_success or (response.status in accepted_statuses and not response.is_misdirected):
+                return response
+            failure = error_for_status(response.status, response.code)
+            if response.status not in TRANSIENT_STATUSES:
                 break
         raise failure or unreachable_error()
 
 
 async def _body_chunks(body: bytes) -> AsyncIterator[bytes]:
-    """The body bit by bit: what httpx has of a request stays in memory for a while after it."""
+    """Yield the body in chunks. httpx would keep a complete body in memory for a while after the request."""
     for start in range(0, len(body), BODY_CHUNK_BYTES):
         yield body[start : start + BODY_CHUNK_BYTES]
 
 
 def bucket_url(bucket: str, endpoint: str | None, region: str) -> str:
-    """The address of a bucket, without a slash at its end."""
+    """Return the URL of a bucket, without a slash at the end."""
     if endpoint is not None:
         return f"{endpoint.removesuffix('/')}/{bucket}"
-    if "." in bucket:  # No certificate is for names below a name.
+    if "." in bucket:  # The wildcard certificate of S3 does not cover a name with further dots.
         return f"https://s3.{region}.amazonaws.com/{bucket}"
     return f"https://{bucket}.s3.{region}.amazonaws.com"
 
 
 def _parse_response(response: httpx.Response) -> BucketResponse:
-    """A success can hold an error: joining parts begins to answer before it is done. It counts as one of the store."""
+    """Parse a response. A 200 that contains an error becomes a 500.
+
+    S3 begins its response to the joining of parts before it knows whether that succeeds.
+    """
     try:
         tree = ElementTree.fromstring(response.content) if response.content else None
     except ElementTree.ParseError:
@@ -185,48 +189,51 @@ def _parse_response(response: httpx.Response) -> BucketResponse:
 
 
 def error_for_status(status: int, code: str) -> StoreError:
-    """What it means that the store answered so."""
+    """Create the error for a response that is not a success."""
     if status == 507 or code in STORAGE_FULL_CODES:
         return StorageFull("The object store is full.")
     if code == "NoSuchBucket":
         return StoreMisconfigured(
-            "There is no such bucket in the object store.",
-            hint="Check INGOT_S3_BUCKET, INGOT_S3_ENDPOINT and INGOT_S3_REGION; Ingot does not make the bucket.",
+            "The bucket does not exist in the object store.",
+            hint="Check INGOT_S3_BUCKET, INGOT_S3_ENDPOINT and INGOT_S3_REGION. Ingot does not create the bucket.",
         )
     if code == "InvalidAccessKeyId":
-        return StoreMisconfigured("The object store does not know the key.", hint="Check INGOT_S3_ACCESS_KEY.")
+        return StoreMisconfigured("The object store does not know the access key.", hint="Check INGOT_S3_ACCESS_KEY.")
     if code == "SignatureDoesNotMatch":
         return StoreMisconfigured(
-            "The object store does not accept our signature.",
-            hint="Check INGOT_S3_SECRET_KEY, and that nothing on the way to the store changes requests.",
+            "The object store rejected the signature of a request.",
+            hint="Check INGOT_S3_SECRET_KEY, and that no proxy on the way to the store changes requests.",
         )
     if code == "RequestTimeTooSkewed":
-        return StoreMisconfigured("The object store has another time than we do.", hint="Correct the clock.")
+        return StoreMisconfigured(
+            "The clocks of this server and of the object store differ too much.", hint="Correct the clock."
+        )
     if code in WRONG_REGION_CODES or status in (301, 307, 308):
         return StoreMisconfigured(
-            "The bucket is in another region, or at another address.", hint="Check INGOT_S3_REGION, INGOT_S3_ENDPOINT."
+            "The bucket is in another region, or at another endpoint.",
+            hint="Check INGOT_S3_REGION and INGOT_S3_ENDPOINT.",
         )
     if status in (401, 403):
         return StoreMisconfigured(
-            "The object store does not let us do this.",
-            hint="The key of INGOT_S3_ACCESS_KEY needs to list the bucket and its multipart uploads, and to read, "
-            "write and delete in it.",
+            "The object store denied access.",
+            hint="The key in INGOT_S3_ACCESS_KEY needs permission to list the bucket and its multipart uploads, and to "
+            "read, write and delete objects in it.",
         )
-    return StoreError(f"The object store answered {status} {code}".rstrip() + ".")
+    return StoreError(f"The object store responded {status} {code}".rstrip() + ".")
 
 
 def unreachable_error() -> StoreError:
-    """What is told when nothing answered."""
+    """Create the error for an object store that does not respond."""
     return StoreError("The object store cannot be reached.")
 
 
 def status_and_code(error: Exception) -> tuple[int, str]:
-    """The status and the code that the store answered, from what obstore raised; 0 when nothing answered."""
+    """Parse the status and the code of the response from an error of obstore; 0 and `""` if there was no response."""
     status, code = _STATUS_PATTERN.search(str(error)), _CODE_PATTERN.search(str(error))
     return int(status[1]) if status else 0, code[1] if code else ""
 
 
 def error_for_exception(error: Exception) -> StoreError:
-    """What it means that obstore raised this."""
+    """Convert an error of obstore."""
     status, code = status_and_code(error)
     return error_for_status(status, code) if status else unreachable_error()

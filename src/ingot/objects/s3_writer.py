@@ -1,4 +1,4 @@
-"""An object on its way into a bucket through us: one PUT when it is small, parts otherwise."""
+"""The writer of an object that passes through the server into a bucket: one PUT if it is small, otherwise parts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ingot.objects.s3_parts import PARTS_MAX, MultipartUploads
 
 
 class BucketWriter:
-    """Gathers a part while the one before is sent, so that memory holds two. An `ObjectWriter`."""
+    """An `ObjectWriter` that collects one part while it sends the previous one. At most two parts are in memory."""
 
     def __init__(
         self,
-        multiparts: MultipartUploads,
+        multipart_uploads: MultipartUploads,
         key: str,
         *,
         part_bytes: int,
@@ -24,7 +24,7 @@ class BucketWriter:
         join: Callable[[str, list[ObjectPart]], Awaitable[None]],
     ) -> None:
         self.offset = 0
-        self._multipart_uploads = multiparts
+        self._multipart_uploads = multipart_uploads
         self._key = key
         self._part_bytes = part_bytes
         self._put = put
@@ -35,35 +35,35 @@ class BucketWriter:
         self._part_tasks: list[asyncio.Task[ObjectPart]] = []
 
     async def write(self, data: bytes) -> None:
-        """Append bytes; what is more than a part is sent."""
-        done = 0
-        while done < len(data):
+        """Append bytes. Sends a part when the next one begins."""
+        taken = 0
+        while taken < len(data):
             if self._buffered_bytes == self._part_bytes:
                 await self._send_part()
-            part = data[done : done + self._part_bytes - self._buffered_bytes]
-            self._buffer.append(part)
-            self._buffered_bytes += len(part)
-            done += len(part)
+            piece = data[taken : taken + self._part_bytes - self._buffered_bytes]
+            self._buffer.append(piece)
+            self._buffered_bytes += len(piece)
+            taken += len(piece)
         self.offset += len(data)
 
     async def sync(self) -> None:
-        """Does nothing: what is not finished is not gone on with."""
+        """Do nothing: an unfinished object cannot be resumed."""
 
     async def finish(self) -> None:
-        """Send the rest, and make the object."""
+        """Send the last part and create the object."""
         if self._multipart is None:
             await self._put(self._take_buffer())
             return
         await self._send_part()
         try:
-            await self._join(self._multipart, [await sent for sent in self._part_tasks])
+            await self._join(self._multipart, [await task for task in self._part_tasks])
         except UploadIncomplete as error:
-            raise StoreError("What was sent of this object is not there any more.") from error
+            raise StoreError("The parts of this object no longer exist in the object store.") from error
 
     async def abort(self) -> None:
-        """Stop sending. Deleting the place takes away what was sent."""
-        for sending in self._part_tasks:
-            sending.cancel()
+        """Stop sending. Parts that were sent stay until the object is deleted."""
+        for task in self._part_tasks:
+            task.cancel()
         await asyncio.gather(*self._part_tasks, return_exceptions=True)
         self._buffer.clear()
 
@@ -74,15 +74,17 @@ class BucketWriter:
         return body
 
     async def _send_part(self) -> None:
-        """Begin to send what is gathered, when the part before is there."""
+        """Start to send the collected part, after the previous part has been sent."""
         if len(self._part_tasks) == PARTS_MAX:
             raise StoreError(
-                f"{self.offset} bytes without an announced size are as many as go to the object store.",
+                f"An object of unknown size can have at most {self.offset} bytes.",
                 hint="Announce the size, or begin an upload.",
             )
         if self._multipart is None:
             self._multipart = await self._multipart_uploads.begin(self._key)
         if self._part_tasks:
             await self._part_tasks[-1]
-        put = self._multipart_uploads.put(self._key, self._multipart, len(self._part_tasks) + 1, self._take_buffer())
-        self._part_tasks.append(asyncio.create_task(put))
+        sending = self._multipart_uploads.put(
+            self._key, self._multipart, len(self._part_tasks) + 1, self._take_buffer()
+        )
+        self._part_tasks.append(asyncio.create_task(sending))

@@ -1,6 +1,6 @@
-"""The system calls of the folder store, one behind each method: the only place where it touches a disk.
+"""The system calls of the folder store. All its access to a disk goes through this class.
 
-Proofs hand in a disk of their own, which loses what was not synced, or has no room.
+Tests replace the class by a simulated disk that loses unsynced data or is full.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 DISK_FULL_ERRNOS: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
-# Python has no name for it. It is a hint, and not everywhere.
+# The os module does not have this call. It only speeds up a later sync, and some systems do not have it.
 _sync_file_range: Final = getattr(ctypes.CDLL(None), "sync_file_range", None)
 _SYNC_FILE_RANGE_WRITE: Final = 2
 
 
 class Syscalls:
-    """Files as the system has them. Everything raises `OSError`, as the system does."""
+    """The calls of the operating system. All methods raise `OSError`."""
 
     def __init__(self) -> None:
         self._supports_nowait = True
@@ -31,15 +31,15 @@ class Syscalls:
     # -- folders --------------------------------------------------------------------------------------------
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is something with this name."""
+        """Return whether a file, a folder or a link has this name."""
         return os.path.lexists(path)
 
     def make_folder(self, path: str) -> None:
-        """Make a folder that only we can look into."""
+        """Create a folder that only this user can access."""
         os.mkdir(path, FOLDER_MODE)
 
     def sync_folder(self, path: str) -> None:
-        """The names in a folder are durable when this returns."""
+        """Make the names in a folder durable."""
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(handle)
@@ -47,54 +47,54 @@ class Syscalls:
             os.close(handle)
 
     def list_names(self, path: str) -> list[str]:
-        """What is in a folder."""
+        """Return the names in a folder."""
         return os.listdir(path)
 
     def modified_at(self, path: str) -> int:
-        """When a file was last written to, in microseconds since 1970 UTC."""
+        """Return when a file was last modified, in microseconds since 1970 UTC."""
         return os.stat(path, follow_symlinks=False).st_mtime_ns // 1000
 
     def rename(self, path: str, to: str) -> None:
-        """Give a file another name."""
+        """Rename a file."""
         os.rename(path, to)
 
     def unlink(self, path: str) -> None:
-        """Take a name away."""
+        """Remove a file by its name."""
         os.unlink(path)
 
     def disk_space(self, path: str) -> tuple[int, int]:
-        """How many bytes are free for us in the file system that this is on, and how many it has."""
-        found = os.statvfs(path)
-        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+        """Return the bytes free for this user and the total bytes of the file system of a path."""
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
 
     # -- files ----------------------------------------------------------------------------------------------
 
     def lock(self, path: str) -> int:
-        """Open a file that nobody else has locked, and lock it. Raises `BlockingIOError`."""
+        """Open and lock a file. Raises `BlockingIOError` if another process has locked it."""
         return open_locked_file(path)
 
     def unlock(self, handle: int) -> None:
-        """Let a lock go, also where a forked child still has the file open."""
+        """Release a lock, even if a forked child still has the file open."""
         close_locked_file(handle)
 
     def create(self, path: str) -> int:
-        """Make a file that is not there yet."""
+        """Create a file that does not exist, for reading and writing."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE)
 
     def open(self, path: str, *, writing: bool = False) -> int:
-        """Open a file that is there."""
+        """Open an existing file."""
         return os.open(path, (os.O_RDWR if writing else os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def close(self, handle: int) -> None:
-        """Let a file go."""
+        """Close a file."""
         os.close(handle)
 
     def size(self, handle: int) -> int:
-        """How many bytes a file has."""
+        """Return the size of a file in bytes."""
         return os.fstat(handle).st_size
 
     def allocate(self, handle: int, size: int) -> None:
-        """Take the room for so many bytes. Where a file system cannot say, it is found out later."""
+        """Reserve disk space for a file. On a file system that cannot, a later write may find the disk full."""
         try:
             os.posix_fallocate(handle, 0, size)
         except OSError as error:
@@ -102,42 +102,42 @@ class Syscalls:
                 raise
 
     def truncate(self, handle: int, size: int) -> None:
-        """Make a file this long."""
+        """Change the size of a file."""
         os.ftruncate(handle, size)
 
     def write(self, handle: int, data: memoryview, offset: int) -> int:
-        """Write some of these bytes at an offset; answers how many."""
+        """Write some of the bytes at an offset and return how many."""
         return os.pwrite(handle, data, offset)
 
     def start_sync(self, handle: int, offset: int, count: int) -> None:
-        """Have these bytes written to the disk from now on, so that a sync later has less to wait for."""
+        """Start to write these bytes to the disk in the background, so that a later sync takes less time."""
         if _sync_file_range is not None:
             _sync_file_range(
                 handle, ctypes.c_int64(offset), ctypes.c_int64(count), ctypes.c_uint(_SYNC_FILE_RANGE_WRITE)
             )
 
     def sync(self, handle: int) -> None:
-        """The bytes of a file, and how many they are, are durable when this returns."""
+        """Make the bytes and the size of a file durable."""
         os.fdatasync(handle)
 
     def read(self, handle: int, into: memoryview, offset: int) -> int:
-        """Read some bytes from an offset on; answers how many."""
+        """Read some bytes from an offset on and return how many."""
         return os.preadv(handle, [into], offset)
 
     def read_cached(self, handle: int, into: memoryview, offset: int) -> int:
-        """The same, of what is in memory: it never waits for a disk."""
+        """Read bytes that are in the page cache and return how many. Never waits for the disk."""
         if not self._supports_nowait:
             return 0
         try:
             return os.preadv(handle, [into], offset, os.RWF_NOWAIT)
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:
-                self._supports_nowait = False  # Some file systems never tell.
-            return 0  # An error shows again in `read`.
+                self._supports_nowait = False  # Some file systems do not support this flag.
+            return 0  # The caller continues with `read`, which reports the error.
 
 
 def to_store_error(error: OSError) -> StoreError:
-    """What the system said, as an error of ours."""
+    """Convert an error of the operating system."""
     if error.errno in DISK_FULL_ERRNOS:
-        return StorageFull("There is no room left for blobs.")
+        return StorageFull("There is no space left for blobs.")
     return StoreError(f"The blob folder failed: {error.strerror or error}.")

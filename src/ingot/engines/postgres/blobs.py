@@ -230,8 +230,8 @@ async def forget_trash(context: Context, command: ports.ForgetTrash) -> None:
 
 async def record_scrub(context: Context, command: ports.RecordScrub) -> None:
     """Keep which blobs were whole, and which were not."""
-    read = [*command.whole, *command.damaged]
-    damages = [False] * len(command.whole) + [True] * len(command.damaged)
+    read = [*command.intact, *command.damaged]
+    damages = [False] * len(command.intact) + [True] * len(command.damaged)
     await context.database.call(
         CALL.note_scrub, [bytes.fromhex(id) for id, _ in read], [storage_key for _, storage_key in read], damages
     )

@@ -124,7 +124,7 @@ def register_object_store(tx: Transaction, command: ports.RegisterObjectStore) -
 
 def record_scrub(tx: Transaction, command: ports.RecordScrub) -> None:
     """Keep when blobs were read, and how they were found."""
-    for read, damaged in ((command.whole, False), (command.damaged, True)):
+    for read, damaged in ((command.intact, False), (command.damaged, True)):
         if read:
             tx.execute(SQL.note_scrub, as_json(read), damaged, tx.now)
 

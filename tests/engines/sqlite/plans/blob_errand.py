@@ -57,7 +57,7 @@ async def _keys(errand: Errand) -> None:
     for n in range(PAGE):
         await errand.put(f"{FOLDER}{n:03}", f"errand {n}".encode(), id=new_id())
     await errand.put(f"{FOLDER}large", content_of(b"large", "place-1"))
-    await store.run(RecordScrub(whole=[(id_of(b"errand 1"), None)], damaged=[(id_of(b"large"), "place-1")]))
+    await store.run(RecordScrub(intact=[(id_of(b"errand 1"), None)], damaged=[(id_of(b"large"), "place-1")]))
     await errand.put(f"{FOLDER}large", content_of(b"large", "place-2"), if_match="*")
     for prefix in ("", FOLDER, "no such folder"):
         await store.run(ListKeys(tenant=tenant, prefix=prefix, after="", limit=PAGE))

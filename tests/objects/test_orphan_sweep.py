@@ -1,4 +1,4 @@
-"""The stocktaking: objects that no row names go when they are old, and nothing else ever does."""
+"""The orphan sweep: it deletes old objects that no row names, and nothing else."""
 
 from __future__ import annotations
 
@@ -38,41 +38,41 @@ OLD_SECONDS = ORPHAN_AGE_MICROS / MICROS
 A = TypeVar("A")
 
 
-class Yard:
-    """An engine and an object store, which has a clock of its own, with the room in front of them."""
+class BlobServices:
+    """The services over an engine and an object store, which has its own clock."""
 
     def __init__(self, bench: Bench, objects: ObjectStore, clock: ManualClock) -> None:
         assert isinstance(objects, LocalStore | BucketStore)
         self.bench = bench
         self.objects = objects
         self.clock = clock
-        self.tally = BlobCounters()
+        self.counters = BlobCounters()
         self.blobs = Blobs(bench.store, objects)
         self.uploads = Uploads(bench.store, objects, objects if isinstance(objects, BucketStore) else None)
         self.collector = GarbageCollector(bench.store, objects, every_seconds=1, grace_seconds=0)
-        self.stocktaking = OrphanSweep(bench.store, objects, database_id="ours", counters=self.tally)
+        self.sweep = OrphanSweep(bench.store, objects, database_id="ours", counters=self.counters)
 
     def pass_time(self, seconds: float) -> None:
-        """Objects become older."""
+        """Let all objects become older."""
         self.clock.advance(seconds=seconds)
 
-    def arrival(self, size: int = len(DATA)) -> IncomingBlob:
+    def incoming(self, size: int = len(DATA)) -> IncomingBlob:
         return IncomingBlob(tenant=self.bench.tenant, owner="token:ann", size=size)
 
     async def put(self, key: str, data: bytes = DATA) -> None:
-        """A blob that is kept."""
+        """Store a blob under a key."""
 
         async def parts() -> AsyncIterator[bytes]:
             yield data
 
-        await self.blobs.put(key, parts(), self.arrival(len(data)))
+        await self.blobs.put(key, parts(), self.incoming(len(data)))
 
     async def read(self, key: str) -> bytes:
         return await (await self.blobs.open_key(self.bench.tenant, key))[1].read_all()
 
     async def begin(self) -> UploadWithPlan:
-        """An upload with bytes that have come."""
-        begun = await self.uploads.begin(self.arrival())
+        """Begin an upload and send its bytes."""
+        begun = await self.uploads.begin(self.incoming())
         await self.send(begun)
         return begun
 
@@ -86,11 +86,11 @@ class Yard:
             return
         headers = {name: value for name, value in begun.plan.headers.items() if name != "Content-Length"}
         async with httpx.AsyncClient(timeout=30, verify=False) as client:
-            answer = await client.put(begun.plan.url or "", headers=headers, content=DATA)
-        assert answer.is_success, answer.text
+            response = await client.put(begun.plan.url or "", headers=headers, content=DATA)
+        assert response.is_success, response.text
 
     async def leave_parts(self) -> str:
-        """What a process leaves that dies while it writes."""
+        """Leave an unfinished object, like a process that dies while it writes."""
         storage_key = self.objects.new_storage_key()
         if isinstance(self.objects, BucketStore):
             await s3.begin_parts(self.objects, storage_key, b"1")
@@ -105,121 +105,121 @@ class Yard:
 
 
 @asynccontextmanager
-async def open_yard(kind: str, data: Path, folder: Path) -> AsyncIterator[Yard]:
-    clock = ManualClock(datetime.now(UTC))  # Objects have the time of the machine.
+async def open_services(kind: str, data: Path, folder: Path) -> AsyncIterator[BlobServices]:
+    clock = ManualClock(datetime.now(UTC))  # The age of objects is measured with the clock of the machine.
     async with open_bench("sqlite", data) as bench, STORES[kind](folder, clock) as objects:
-        yield Yard(bench, objects, clock)
+        yield BlobServices(bench, objects, clock)
 
 
 @pytest.fixture(params=STORES)
-async def yard(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Yard]:
-    async with open_yard(request.param, tmp_path / "data", tmp_path / "objects") as opened:
+async def services(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[BlobServices]:
+    async with open_services(request.param, tmp_path / "data", tmp_path / "objects") as opened:
         yield opened
 
 
 @pytest.fixture
-async def bucket(tmp_path: Path) -> AsyncIterator[Yard]:
-    async with open_yard("s3", tmp_path / "data", tmp_path) as opened:
+async def bucket(tmp_path: Path) -> AsyncIterator[BlobServices]:
+    async with open_services("s3", tmp_path / "data", tmp_path) as opened:
         yield opened
 
 
 @pytest.fixture
-async def folder(tmp_path: Path) -> AsyncIterator[Yard]:
-    async with open_yard("local", tmp_path / "data", tmp_path) as opened:
+async def folder(tmp_path: Path) -> AsyncIterator[BlobServices]:
+    async with open_services("local", tmp_path / "data", tmp_path) as opened:
         yield opened
 
 
-async def test_what_no_row_names_goes_when_it_is_old(yard: Yard) -> None:
-    await yard.put("a")
-    await yard.put("deleted", DATA[1:])
-    await yard.blobs.delete(yard.bench.tenant, "deleted")
-    open_upload, given_up = await yard.begin(), await yard.begin()
-    await yard.uploads.cancel(yard.bench.tenant, given_up.upload.id)
-    named = await yard.storage_keys()
-    strays = {await put(yard.objects, DATA), await yard.leave_parts()}
+async def test_an_old_object_that_no_row_names_is_deleted(services: BlobServices) -> None:
+    await services.put("a")
+    await services.put("deleted", DATA[1:])
+    await services.blobs.delete(services.bench.tenant, "deleted")
+    open_upload, canceled = await services.begin(), await services.begin()
+    await services.uploads.cancel(services.bench.tenant, canceled.upload.id)
+    named = await services.storage_keys()
+    orphans = {await put(services.objects, DATA), await services.leave_parts()}
     assert len(named) == 4
-    assert await yard.storage_keys() == named | strays
-    yard.pass_time(OLD_SECONDS - 600)
-    assert await yard.stocktaking.run_once() == 0
-    assert await yard.storage_keys() == named | strays
-    yard.pass_time(1200)
+    assert await services.storage_keys() == named | orphans
+    services.pass_time(OLD_SECONDS - 600)
+    assert await services.sweep.run_once() == 0
+    assert await services.storage_keys() == named | orphans
+    services.pass_time(1200)
     with capture_logs() as logs:
-        assert await yard.stocktaking.run_once() == 2
+        assert await services.sweep.run_once() == 2
     assert [(line["event"], line["objects"], line["looked_at"]) for line in logs] == [("strays_deleted", 2, 6)]
-    assert await yard.storage_keys() == named, "also what is in the trash stays: that is the collector's"
-    assert yard.tally.orphans_deleted == 2
-    assert await yard.read("a") == DATA
-    assert (await yard.uploads.complete(yard.bench.tenant, open_upload.upload.id)).upload.size == len(DATA)
+    assert await services.storage_keys() == named, "objects in the trash are kept, too"
+    assert services.counters.orphans_deleted == 2
+    assert await services.read("a") == DATA
+    assert (await services.uploads.complete(services.bench.tenant, open_upload.upload.id)).upload.size == len(DATA)
     with capture_logs() as logs:
-        assert await yard.stocktaking.run_once() == 0
+        assert await services.sweep.run_once() == 0
     assert logs == []
 
 
-async def test_a_round_goes_in_steps(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sweep_deletes_orphans_in_batches(services: BlobServices, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphan_sweep, "BATCH_OBJECTS", 3)
     for n in range(4):
-        await yard.put(f"{n}", DATA[n:])
-    named = await yard.storage_keys()
+        await services.put(f"{n}", DATA[n:])
+    named = await services.storage_keys()
     for _ in range(7):
-        await put(yard.objects, b"stray")
-    yard.pass_time(OLD_SECONDS + 600)
-    assert await yard.stocktaking.run_once() == 7
-    assert await yard.storage_keys() == named
+        await put(services.objects, b"stray")
+    services.pass_time(OLD_SECONDS + 600)
+    assert await services.sweep.run_once() == 7
+    assert await services.storage_keys() == named
 
 
-async def test_what_is_young_is_not_asked_for(yard: Yard) -> None:
-    """Nothing is known of it yet: a row may be on its way."""
-    await put(yard.objects, DATA)
-    await yard.bench.store.close()
-    assert await yard.stocktaking.run_once() == 0
+async def test_young_objects_are_not_looked_up(services: BlobServices) -> None:
+    """The row of a young object may not be written yet."""
+    await put(services.objects, DATA)
+    await services.bench.store.close()
+    assert await services.sweep.run_once() == 0
 
 
-async def test_nothing_goes_while_the_rows_cannot_be_read(yard: Yard) -> None:
-    storage_keys = {await put(yard.objects, DATA), await yard.leave_parts()}
-    yard.pass_time(OLD_SECONDS + 600)
-    await yard.bench.store.close()
+async def test_nothing_is_deleted_while_the_rows_cannot_be_read(services: BlobServices) -> None:
+    storage_keys = {await put(services.objects, DATA), await services.leave_parts()}
+    services.pass_time(OLD_SECONDS + 600)
+    await services.bench.store.close()
     with pytest.raises(StoreError):
-        await yard.stocktaking.run_once()
-    assert await yard.storage_keys() == storage_keys
+        await services.sweep.run_once()
+    assert await services.storage_keys() == storage_keys
 
 
-async def test_objects_of_another_database_stay(yard: Yard) -> None:
-    await put(yard.objects, DATA)
-    assert await yard.objects.register_owner("theirs") == "theirs"
-    yard.pass_time(OLD_SECONDS + 600)
+async def test_objects_of_another_database_are_kept(services: BlobServices) -> None:
+    await put(services.objects, DATA)
+    assert await services.objects.register_owner("theirs") == "theirs"
+    services.pass_time(OLD_SECONDS + 600)
     with capture_logs() as logs:
-        assert await yard.stocktaking.run_once() == 0
+        assert await services.sweep.run_once() == 0
     assert [(line["event"], line["owner"]) for line in logs] == [("objects_of_another_database", "theirs")]
-    assert len(await yard.storage_keys()) == 1
+    assert len(await services.storage_keys()) == 1
 
 
-async def test_one_that_cannot_be_deleted_keeps_no_other(folder: Yard, tmp_path: Path) -> None:
-    stuck, gone = sorted([folder.objects.new_storage_key(), folder.objects.new_storage_key()])
-    (tmp_path / "blobs/uploads" / stuck).mkdir()
-    await put(folder.objects, DATA, storage_key=gone)
+async def test_an_object_that_cannot_be_deleted_does_not_stop_the_sweep(folder: BlobServices, tmp_path: Path) -> None:
+    undeletable, deletable = sorted([folder.objects.new_storage_key(), folder.objects.new_storage_key()])
+    (tmp_path / "blobs/uploads" / undeletable).mkdir()
+    await put(folder.objects, DATA, storage_key=deletable)
     folder.pass_time(OLD_SECONDS + 600)
     with capture_logs() as logs:
-        assert await folder.stocktaking.run_once() == 1
+        assert await folder.sweep.run_once() == 1
     assert [line["event"] for line in logs] == ["object_not_deleted", "strays_deleted"]
-    assert await folder.storage_keys() == {stuck}
+    assert await folder.storage_keys() == {undeletable}
 
 
 @pytest.mark.s3
-async def test_what_a_client_sends_too_late_goes(bucket: Yard) -> None:
-    begun = await bucket.uploads.begin(bucket.arrival())
+async def test_an_object_that_arrives_after_its_upload_was_canceled_is_deleted(bucket: BlobServices) -> None:
+    begun = await bucket.uploads.begin(bucket.incoming())
     await bucket.uploads.cancel(bucket.bench.tenant, begun.upload.id)
     await bucket.collector.run_once()
     await bucket.send(begun)
     assert len(await bucket.storage_keys()) == 1
     await bucket.collector.run_once()
-    assert len(await bucket.storage_keys()) == 1, "the collector knows nothing of it"
+    assert len(await bucket.storage_keys()) == 1, "the garbage collector does not know it"
     bucket.pass_time(OLD_SECONDS + 600)
-    assert await bucket.stocktaking.run_once() == 1
+    assert await bucket.sweep.run_once() == 1
     assert await bucket.storage_keys() == set()
 
 
-class Dying:
-    """A store whose server dies when an upload is finished."""
+class DyingStore:
+    """A store that fails when an upload is finished, as if the server had died."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -231,34 +231,34 @@ class Dying:
 
 
 @pytest.mark.s3
-async def test_a_copy_whose_server_died_goes(bucket: Yard) -> None:
-    """The store obeys no condition, so that what clients put is copied before it is read."""
+async def test_a_sealed_copy_of_a_server_that_died_is_deleted(bucket: BlobServices) -> None:
+    """The bucket ignores conditions, so objects from clients are copied before they are verified."""
     assert isinstance(bucket.objects, BucketStore)
     bucket.objects.conditional_writes = False
     begun = await bucket.begin()
-    dying = Uploads(Dying(bucket.bench.store), bucket.objects, bucket.objects)
+    uploads = Uploads(DyingStore(bucket.bench.store), bucket.objects, bucket.objects)
     with pytest.raises(ConnectionResetError):
-        await dying.complete(bucket.bench.tenant, begun.upload.id)
+        await uploads.complete(bucket.bench.tenant, begun.upload.id)
     assert len(await bucket.storage_keys()) == 2
-    assert await bucket.stocktaking.run_once() == 0
+    assert await bucket.sweep.run_once() == 0
     done = await bucket.uploads.complete(bucket.bench.tenant, begun.upload.id)
     await bucket.collector.run_once()
-    assert len(await bucket.storage_keys()) == 2, "the copy that counts, and the one that nobody knows"
+    assert len(await bucket.storage_keys()) == 2, "the copy that a row names, and the orphan"
     bucket.pass_time(OLD_SECONDS + 600)
-    assert await bucket.stocktaking.run_once() == 1
+    assert await bucket.sweep.run_once() == 1
     opened, _ = await bucket.blobs.open_blob(bucket.bench.tenant, done.upload.blob_id or "")
     assert await opened.read_all() == DATA
 
 
-def test_what_may_still_be_named_is_not_old() -> None:
-    """An upload without news, after which an address is used at its last moment, and clocks that are hours apart."""
+def test_the_orphan_age_exceeds_the_lifetimes_of_uploads_and_urls() -> None:
+    """A client may use its URL at the last moment of an upload without progress, and clocks may differ by hours."""
     assert ORPHAN_AGE_MICROS >= UPLOAD_LIFETIME_MICROS + WRITE_URL_SECONDS * MICROS + 12 * 3600 * MICROS
 
 
-def test_a_server_that_was_just_started_has_time(folder: Yard) -> None:
-    firsts = {folder.stocktaking.initial_delay_seconds() for _ in range(20)}
-    assert min(firsts) >= 1800
-    assert len(firsts) == 20, "several servers do not come at once"
+def test_the_first_sweep_starts_late_and_at_a_random_time(folder: BlobServices) -> None:
+    delays = {folder.sweep.initial_delay_seconds() for _ in range(20)}
+    assert min(delays) >= 1800
+    assert len(delays) == 20, "several servers do not sweep at the same time"
 
 
 # -- one database and one object store ----------------------------------------------------------------------
@@ -269,7 +269,7 @@ async def parts_of(data: bytes) -> AsyncIterator[bytes]:
 
 
 @pytest.mark.s3
-async def test_two_databases_do_not_share_a_bucket(tmp_path: Path) -> None:
+async def test_two_databases_cannot_share_a_bucket(tmp_path: Path) -> None:
     def settings(folder: str) -> Settings:
         return Settings(
             data=tmp_path / folder,
@@ -283,18 +283,18 @@ async def test_two_databases_do_not_share_a_bucket(tmp_path: Path) -> None:
 
     for size in (INLINE_BYTES_MAX + 1, INLINE_BYTES_MAX + 2):
         async with ingot.open(settings=settings("first")) as opened:
-            arrival = IncomingBlob(tenant=opened.default_tenant.id, owner="test")
-            await opened.blobs.put(f"{size}", parts_of(bytes(size)), arrival)
+            incoming = IncomingBlob(tenant=opened.default_tenant.id, owner="test")
+            await opened.blobs.put(f"{size}", parts_of(bytes(size)), incoming)
         with pytest.raises(StoreMisconfigured, match="another database"):
             async with ingot.open(settings=settings("second")):
                 pass
 
 
-async def test_a_new_database_does_not_take_old_blobs_for_strays(tmp_path: Path) -> None:
+async def test_a_new_database_cannot_open_the_blobs_of_another(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     async with ingot.open(old) as opened:
-        arrival = IncomingBlob(tenant=opened.default_tenant.id, owner="test")
-        await opened.blobs.put("k", parts_of(DATA), arrival)
+        incoming = IncomingBlob(tenant=opened.default_tenant.id, owner="test")
+        await opened.blobs.put("k", parts_of(DATA), incoming)
     new.mkdir()
     (old / "blobs").rename(new / "blobs")
     with pytest.raises(StoreMisconfigured, match="another database"):
@@ -307,8 +307,8 @@ async def test_a_new_database_does_not_take_old_blobs_for_strays(tmp_path: Path)
         assert await opened.orphan_sweep.run_once() == 1
 
 
-async def test_the_trash_stays_the_collector_s(folder: Yard) -> None:
-    """What a dry run tells is what the next round deletes."""
+async def test_the_sweep_leaves_the_trash_to_the_garbage_collector(folder: BlobServices) -> None:
+    """A dry run reports exactly what the next round deletes."""
     await folder.put("k")
     await folder.blobs.delete(folder.bench.tenant, "k")
     await put(folder.objects, b"stray")
@@ -317,8 +317,8 @@ async def test_the_trash_stays_the_collector_s(folder: Yard) -> None:
     folder.pass_time(OLD_SECONDS + 600)
     before = await folder.collector.preview()
     assert (before.blobs, before.objects) == (1, 1)
-    assert await folder.stocktaking.run_once() == 1
+    assert await folder.sweep.run_once() == 1
     assert await folder.collector.preview() == before
     done = await folder.collector.run_once()
-    assert (done.blobs, done.objects) == (1, 2), "the object of the blob goes in the same round"
+    assert (done.blobs, done.objects) == (1, 2), "the object of the blob is deleted in the same round"
     assert await folder.storage_keys() == set()

@@ -1,4 +1,4 @@
-"""Addresses of the object store that clients write and read at by themselves, with programs that are not ours."""
+"""Signed URLs with which clients write to the bucket and read from it directly, used with curl and requests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def plan(store: BucketStore, storage_key: str, *, digest: bool = True) -> 
 
 
 async def send(planned: TransferPlan | SignedPart, body: bytes, **changed: str | None) -> int:
-    """PUT with requests; headers are left out, or others than told."""
+    """PUT a body with requests. `changed` replaces headers, or removes those that are `None`."""
     headers = {name: text for name, text in (planned.headers | changed).items() if text is not None}
     assert planned.url is not None
     reply = await asyncio.to_thread(requests.put, planned.url, data=body, headers=headers, timeout=SECONDS_MAX)
@@ -57,7 +57,7 @@ async def send(planned: TransferPlan | SignedPart, body: bytes, **changed: str |
 
 
 async def curl(*arguments: str, body: Path | None = None, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """Status and output of the real one."""
+    """Run curl and return the status and the output."""
     command = ["curl", "-sS", "--max-time", str(SECONDS_MAX), "-w", "\n%{http_code}", *arguments]
     if body is not None:
         command += ["-T", str(body)]
@@ -81,14 +81,14 @@ async def test_curl_puts_an_object_once(store: BucketStore, tmp_path: Path) -> N
     assert (await curl(planned.url, body=file, headers=planned.headers))[0] == 412
 
 
-async def test_an_object_without_bytes_is_put(store: BucketStore) -> None:
+async def test_an_empty_object_can_be_put(store: BucketStore) -> None:
     storage_key = store.new_storage_key()
     planned = await store.plan(storage_key, size=0, sha256=sha256(b""))
     assert await send(planned, b"") == 200
     assert await store.object_size(storage_key) == 0
 
 
-async def test_all_that_must_be_so_is_signed_and_told(store: BucketStore) -> None:
+async def test_a_plan_names_and_signs_all_required_headers(store: BucketStore) -> None:
     planned = await plan(store, store.new_storage_key())
     assert set(planned.headers) == {"Content-Length", "x-amz-checksum-sha256", "If-None-Match"}
     assert (planned.headers["Content-Length"], planned.headers["If-None-Match"]) == (str(len(BODY)), "*")
@@ -109,7 +109,7 @@ async def test_all_that_must_be_so_is_signed_and_told(store: BucketStore) -> Non
         pytest.param(BODY, {"If-None-Match": '"x"'}, id="another condition"),
     ],
 )
-async def test_anything_else_is_refused_and_nothing_is_stored(
+async def test_a_put_that_differs_from_its_plan_is_rejected(
     store: BucketStore, body: bytes, changed: dict[str, str | None]
 ) -> None:
     storage_key = store.new_storage_key()
@@ -118,7 +118,7 @@ async def test_anything_else_is_refused_and_nothing_is_stored(
 
 
 @pytest.mark.parametrize("digest", [True, False])
-async def test_a_second_object_is_refused_and_the_first_stays(store: BucketStore, digest: bool) -> None:
+async def test_a_second_put_is_rejected_and_the_first_object_stays(store: BucketStore, digest: bool) -> None:
     storage_key = store.new_storage_key()
     planned = await plan(store, storage_key, digest=digest)
     assert await send(planned, BODY) == 200
@@ -127,7 +127,7 @@ async def test_a_second_object_is_refused_and_the_first_stays(store: BucketStore
     assert await read(store, storage_key, 0, len(BODY)) == BODY
 
 
-async def test_without_a_digest_the_length_is_held_all_the_same(store: BucketStore) -> None:
+async def test_a_plan_without_a_digest_still_enforces_the_length(store: BucketStore) -> None:
     storage_key = store.new_storage_key()
     planned = await plan(store, storage_key, digest=False)
     assert set(planned.headers) == {"Content-Length", "If-None-Match"}
@@ -136,7 +136,7 @@ async def test_without_a_digest_the_length_is_held_all_the_same(store: BucketSto
     assert await send(planned, BODY) == 200
 
 
-async def test_an_address_is_for_its_place_and_its_verb_only(store: BucketStore) -> None:
+async def test_a_signed_url_is_valid_for_one_storage_key_and_one_method(store: BucketStore) -> None:
     storage_key = store.new_storage_key()
     planned = await plan(store, storage_key)
     assert planned.url is not None
@@ -151,14 +151,14 @@ async def test_an_address_is_for_its_place_and_its_verb_only(store: BucketStore)
     assert await store.object_size(storage_key) == len(BODY)
 
 
-async def test_an_address_that_has_expired_is_refused(store: BucketStore) -> None:
+async def test_an_expired_url_is_rejected(store: BucketStore) -> None:
     store.write_url_seconds = 1
-    storage_key, there = store.new_storage_key(), await put(store, BODY)
+    storage_key, stored_key = store.new_storage_key(), await put(store, BODY)
     planned = await plan(store, storage_key)
-    address = await store.sign_read_url(there, seconds=1, content_type="text/plain", disposition="inline")
+    url = await store.sign_read_url(stored_key, seconds=1, content_type="text/plain", disposition="inline")
 
     async def has_expired() -> bool:
-        return (await asyncio.to_thread(requests.get, address, timeout=SECONDS_MAX)).status_code == 403
+        return (await asyncio.to_thread(requests.get, url, timeout=SECONDS_MAX)).status_code == 403
 
     await eventually(has_expired)
     assert await send(planned, BODY) == 403
@@ -166,39 +166,39 @@ async def test_an_address_that_has_expired_is_refused(store: BucketStore) -> Non
 
 
 @pytest.mark.curl
-async def test_curl_reads_and_goes_on_where_it_stopped(store: BucketStore, tmp_path: Path) -> None:
+async def test_curl_resumes_a_download(store: BucketStore, tmp_path: Path) -> None:
     storage_key = await put(store, BODY)
     name = "attachment; filename=\"a b.txt\"; filename*=UTF-8''%C3%A4%20b.txt"
-    address = await store.sign_read_url(
+    url = await store.sign_read_url(
         storage_key, seconds=60, content_type="text/x-test; charset=utf-8", disposition=name
     )
     file = tmp_path / "file"
-    assert (await curl(address, "-o", str(file)))[0] == 200
+    assert (await curl(url, "-o", str(file)))[0] == 200
     assert file.read_bytes() == BODY
     file.write_bytes(BODY[:40_000])
-    status, told = await curl(address, "-C", "-", "-o", str(file), "-D", "-")
+    status, output = await curl(url, "-C", "-", "-o", str(file), "-D", "-")
     assert (status, file.read_bytes()) == (206, BODY)
-    headers = dict(line.split(": ", 1) for line in told.lower().splitlines() if ": " in line)
+    headers = dict(line.split(": ", 1) for line in output.lower().splitlines() if ": " in line)
     assert headers["content-range"] == f"bytes 40000-{len(BODY) - 1}/{len(BODY)}"
     assert headers["content-type"] == "text/x-test; charset=utf-8"
     assert headers["content-disposition"] == name.lower()
-    status, _ = await curl(address, "-r", "10-19", "-o", str(file))
+    status, _ = await curl(url, "-r", "10-19", "-o", str(file))
     assert (status, file.read_bytes()) == (206, BODY[10:20])
 
 
-async def test_another_client_reads_what_we_wrote(store: BucketStore) -> None:
+async def test_another_s3_client_reads_an_object_of_the_store(store: BucketStore) -> None:
     storage_key = await put(store, BODY)
     client = client_of(server_url())
-    (found,) = client.list_objects_v2(Bucket=bucket(), Prefix=f"{prefix_of(store)}blobs/{storage_key[:2]}/")["Contents"]
-    assert found["Key"] == f"{prefix_of(store)}blobs/{storage_key[:2]}/{storage_key}"
-    assert client.get_object(Bucket=bucket(), Key=found["Key"])["Body"].read() == BODY
+    (entry,) = client.list_objects_v2(Bucket=bucket(), Prefix=f"{prefix_of(store)}blobs/{storage_key[:2]}/")["Contents"]
+    assert entry["Key"] == f"{prefix_of(store)}blobs/{storage_key[:2]}/{storage_key}"
+    assert client.get_object(Bucket=bucket(), Key=entry["Key"])["Body"].read() == BODY
 
 
 # -- parts --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("size", "each"),
+    ("size", "part_bytes"),
     [
         (SINGLE_PUT_BYTES_MAX + 1, 16 * 1024**2),
         (10_000 * 16 * 1024**2, 16 * 1024**2),
@@ -207,9 +207,9 @@ async def test_another_client_reads_what_we_wrote(store: BucketStore) -> None:
         (5 * 1024**4, 525 * 1024**2),
     ],
 )
-def test_there_are_never_more_parts_than_may_be(size: int, each: int) -> None:
-    assert part_size(size, s3.PART_BYTES_MIN) == each
-    assert -(-size // each) <= 10_000
+def test_part_sizes_keep_the_number_of_parts_within_the_limit(size: int, part_bytes: int) -> None:
+    assert part_size(size, s3.PART_BYTES_MIN) == part_bytes
+    assert -(-size // part_bytes) <= 10_000
 
 
 @cache
@@ -260,19 +260,19 @@ async def upload(store: BucketStore) -> Upload:
 
 
 @pytest.mark.curl
-async def test_parts_that_curl_and_others_sent_become_an_object(upload: Upload, tmp_path: Path) -> None:
+async def test_parts_from_different_clients_are_joined(upload: Upload, tmp_path: Path) -> None:
     store = upload.store
     file = tmp_path / "part"
     file.write_bytes(upload.bytes_of(1))
     signed = await upload.signed(1)
     assert (await curl(signed.url, body=file, headers=signed.headers))[0] == 200
-    await upload.send(5, 4, 2, 4)  # Who does not hear that it came sends it again.
-    there = await store.list_parts(upload.storage_key, upload.multipart)
-    assert [(part.number, part.size) for part in there] == [(1, PART), (2, PART), (4, PART), (5, LARGE - 4 * PART)]
-    with pytest.raises(UploadIncomplete, match="Part 3 is not there"):
+    await upload.send(5, 4, 2, 4)  # A client that gets no response sends a part again.
+    stored = await store.list_parts(upload.storage_key, upload.multipart)
+    assert [(part.number, part.size) for part in stored] == [(1, PART), (2, PART), (4, PART), (5, LARGE - 4 * PART)]
+    with pytest.raises(UploadIncomplete, match="Part 3 is missing"):
         await upload.join()
-    with pytest.raises(UploadIncomplete, match="Part 3 is not there"):
-        await store.join_parts(upload.storage_key, upload.multipart, there)
+    with pytest.raises(UploadIncomplete, match="Part 3 is missing"):
+        await store.join_parts(upload.storage_key, upload.multipart, stored)
     assert await store.object_size(upload.storage_key) is None
     await upload.send(3)
     await store.join_parts(
@@ -300,7 +300,9 @@ async def test_parts_that_curl_and_others_sent_become_an_object(upload: Upload, 
         pytest.param(lambda data: data, {"x-amz-checksum-sha256": None}, id="no digest"),
     ],
 )
-async def test_another_part_is_refused(upload: Upload, change: object, changed: dict[str, str | None]) -> None:
+async def test_a_part_that_differs_from_its_signed_url_is_rejected(
+    upload: Upload, change: object, changed: dict[str, str | None]
+) -> None:
     assert callable(change)
     signed = await upload.signed(5)
     assert await send(signed, change(upload.bytes_of(5)), **changed) in (400, 403)
@@ -312,11 +314,11 @@ async def test_a_part_of_another_size_is_not_joined(upload: Upload) -> None:
     small = [ObjectPart(number=1, size=3, sha256=sha256(b"abc"))]
     (signed,) = await upload.store.sign_parts(upload.storage_key, upload.multipart, small)
     assert await send(signed, b"abc") == 200
-    with pytest.raises(UploadIncomplete, match="Part 1 is not the one"):
+    with pytest.raises(UploadIncomplete, match="Part 1 differs"):
         await upload.store.join_parts(upload.storage_key, upload.multipart, upload.parts[:1])
-    with pytest.raises(UploadIncomplete, match="no part"):
+    with pytest.raises(UploadIncomplete, match="no parts"):
         await upload.store.join_parts(upload.storage_key, upload.multipart, [])
-    with pytest.raises(UploadIncomplete, match="Part 1 is not there"):
+    with pytest.raises(UploadIncomplete, match="Part 1 is missing"):
         await upload.store.join_parts(upload.storage_key, upload.multipart, upload.parts[1:2])
 
 
@@ -325,11 +327,11 @@ async def test_many_parts_are_listed_page_by_page(upload: Upload, monkeypatch: p
     parts = [ObjectPart(number=number, size=1, sha256=sha256(bytes([number]))) for number in range(1, 8)]
     for signed in await upload.store.sign_parts(upload.storage_key, upload.multipart, parts):
         assert await send(signed, bytes([signed.number])) == 200
-    there = await upload.store.list_parts(upload.storage_key, upload.multipart)
-    assert [part.number for part in there] == [1, 2, 3, 4, 5, 6, 7]
+    stored = await upload.store.list_parts(upload.storage_key, upload.multipart)
+    assert [part.number for part in stored] == [1, 2, 3, 4, 5, 6, 7]
 
 
-async def test_an_upload_that_is_given_up_leaves_nothing(upload: Upload) -> None:
+async def test_a_canceled_multipart_upload_leaves_nothing(upload: Upload) -> None:
     await upload.send(5)
     signed = await upload.signed(1)
     assert [storage_key async for storage_key, _ in upload.store.list_objects()] == [upload.storage_key]
@@ -337,5 +339,5 @@ async def test_an_upload_that_is_given_up_leaves_nothing(upload: Upload) -> None
     assert await upload.store.list_parts(upload.storage_key, upload.multipart) == []
     assert await send(signed, upload.bytes_of(1)) == 404
     assert [storage_key async for storage_key, _ in upload.store.list_objects()] == []
-    with pytest.raises(UploadIncomplete, match="not there any more"):
+    with pytest.raises(UploadIncomplete):
         await upload.join()
