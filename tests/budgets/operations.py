@@ -17,7 +17,7 @@ from ingot.http.routes import PREFIX
 from ingot.kernel.clock import ManualClock
 from ingot.settings import Settings
 from tests.budgets.calls import Calls, counted_calls
-from tests.budgets.wire import open_wire
+from tests.budgets.postgres_proxy import open_wire
 from tests.engines.sqlite.plans.meter import metered
 from tests.http.serving import Served, serving
 

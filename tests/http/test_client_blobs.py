@@ -35,8 +35,8 @@ from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests import s3
-from tests.http.buckets import in_bucket
-from tests.http.lines import Harm, Line, blobs_over, once
+from tests.http.bucket_settings import in_bucket
+from tests.http.faulty_transport import Harm, Line, blobs_over, once
 from tests.http.serving import Served, serving
 
 MIB = 1024 * 1024

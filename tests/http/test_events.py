@@ -17,7 +17,7 @@ from ingot.identity.grants import Grant
 from ingot.jobs.job_options import new_job
 from ingot.settings import Settings
 from ingot.wiring import services
-from tests.http.following import following
+from tests.http.event_follower import following
 from tests.http.one_server import on_one_server
 from tests.http.serving import Served, serving
 from tests.postgres import database_for

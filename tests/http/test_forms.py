@@ -13,8 +13,8 @@ from ingot.http.forms import FIELD_BYTES_MAX, FIELDS_MAX, Form, FormTooLarge, Ma
 from ingot.http.problems import UnsupportedMedia
 from ingot.http.request import Headers, RequestBody
 from ingot.kernel.errors import IngotError, InvalidInput
+from tests.http.byte_routes import MIB, Depot
 from tests.http.curl import curl
-from tests.http.depot import MIB, Depot
 from tests.http.serving import Served, serving
 
 FORM = "multipart/form-data; boundary=b"

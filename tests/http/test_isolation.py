@@ -19,10 +19,10 @@ from ingot.client.errors import JobCanceled, JobDead
 from ingot.jobs.model import JobStatus
 from ingot.worker import Worker
 from ingot.worker.isolation import Templates
-from tests.http import isolated_broken, isolated_pipe, isolated_thread
-from tests.http.isolated import worker
+from tests.http import isolated_import_error, isolated_pipe, isolated_thread
+from tests.http.isolated_handlers import worker
+from tests.http.running_worker import working
 from tests.http.serving import Served
-from tests.http.working import working
 from tests.processes import is_running, parent_of
 from tests.waiting import eventually, until
 
@@ -157,7 +157,7 @@ async def test_what_cannot_be_copied_is_made_for_each_job(
 
 
 async def test_a_handler_that_its_process_cannot_import_is_told(served: Served, client: AsyncClient) -> None:
-    async with working(served, isolated_broken.worker):
+    async with working(served, isolated_import_error.worker):
         job = await client.submit("broken", max_attempts=1)
         with pytest.raises(JobDead, match="RuntimeError: not here"):
             await job.wait("30s")

@@ -12,7 +12,7 @@ from ingot.http.examples import EXAMPLES
 from ingot.http.openapi import openapi_document
 from ingot.http.request import RequestBody
 from ingot.http.routes import Open, Signed
-from tests.http.depot import Depot
+from tests.http.byte_routes import Depot
 from tests.http.route_table import table
 from tests.http.serving import Served
 

@@ -12,8 +12,8 @@ import pytest
 
 from ingot.http import app, protocol
 from ingot.settings import Settings
-from tests.http.connections import BODY, connected, connections, head, statuses, told
 from tests.http.one_server import on_one_server
+from tests.http.raw_connections import BODY, connected, connections, head, statuses, told
 from tests.http.serving import Served, serving
 from tests.waiting import eventually
 

@@ -15,8 +15,8 @@ import pytest
 from ingot.client import AsyncClient
 from ingot.client.asynchronous.blobs import AsyncBlobs
 from tests import s3
-from tests.http.buckets import in_bucket
-from tests.http.lines import Line, blobs_over
+from tests.http.bucket_settings import in_bucket
+from tests.http.faulty_transport import Line, blobs_over
 from tests.http.serving import Served, serving
 from tests.waiting import SECONDS_MAX
 

@@ -31,9 +31,9 @@ from ingot.identity.model import Limits
 from ingot.jobs.files import input_upload_id
 from ingot.jobs.job_options import new_job
 from ingot.jobs.model import Definition, Job
-from tests.http.buckets import in_bucket
+from tests.http.bucket_settings import in_bucket
+from tests.http.faulty_transport import Harm, Line, once
 from tests.http.job_files import files, key, post, refused
-from tests.http.lines import Harm, Line, once
 from tests.http.serving import Served, serving
 from tests.waiting import SECONDS_MAX
 

@@ -10,10 +10,10 @@ import pytest
 
 from ingot.http import slow_readers
 from ingot.http.slow_readers import READ_RATE_BYTES_MIN, READ_WINDOW_SECONDS, SlowReaderGuard
-from tests.http.connections import connected, connections
-from tests.http.depot import MIB, Depot
-from tests.http.depot_requests import GET
-from tests.http.hasty_loop import HastyLoop
+from tests.http.byte_route_requests import GET
+from tests.http.byte_routes import MIB, Depot
+from tests.http.fast_forward_loop import HastyLoop
+from tests.http.raw_connections import connected, connections
 from tests.http.serving import serving
 from tests.waiting import eventually
 

@@ -12,10 +12,10 @@ import pytest
 from ingot.http import request as of_call
 from ingot.http.problems import SlowSender
 from ingot.http.request import Headers, RequestBody
-from tests.http.connections import connected, statuses
-from tests.http.depot import MIB, Depot
-from tests.http.depot_requests import put
-from tests.http.hasty_loop import HastyLoop
+from tests.http.byte_route_requests import put
+from tests.http.byte_routes import MIB, Depot
+from tests.http.fast_forward_loop import HastyLoop
+from tests.http.raw_connections import connected, statuses
 from tests.http.serving import Served, serving
 
 Piece = tuple[float, int]  # After so many seconds, so many bytes.

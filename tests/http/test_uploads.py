@@ -20,9 +20,9 @@ from ingot.identity.grants import Grant
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.ids import new_id
 from ingot.wiring import services
-from tests.http.buckets import in_bucket
+from tests.http.bucket_settings import in_bucket
 from tests.http.serving import Served, serving
-from tests.http.uploading import DATA, begin, complete, send
+from tests.http.upload_requests import DATA, begin, complete, send
 from tests.s3_proxy import proxied
 
 

@@ -16,8 +16,8 @@ from ingot.client.errors import JobCanceled, JobDead
 from ingot.jobs.model import JobStatus
 from ingot.worker import NoRetry, Worker, WorkerJob
 from tests.direct import role_of, serving_postgres
+from tests.http.running_worker import working
 from tests.http.serving import Served, serving
-from tests.http.working import working
 
 
 @pytest.fixture(params=["http", "postgres"])

@@ -23,7 +23,7 @@ MUTANTS = [
             "        self.counters"
         ),
         new="        self.counters",
-        caught_by="tests/http/test_files.py::test_a_wrong_order_is_refused_and_leaves_nothing",
+        caught_by="tests/http/test_job_files.py::test_a_wrong_order_is_refused_and_leaves_nothing",
     ),
     Mutant(
         name="a small file that is brought again in vain",
@@ -55,7 +55,7 @@ MUTANTS = [
         file="api/downloads.py",
         old=" or blake3(content.inline).hexdigest() != content.id:",
         new=":",
-        caught_by="tests/http/test_files.py::test_small_bytes_that_are_wrong_by_now_are_not_told",
+        caught_by="tests/http/test_job_files.py::test_small_bytes_that_are_wrong_by_now_are_not_told",
     ),
     Mutant(
         name="a small file that is not looked at",
@@ -87,7 +87,7 @@ MUTANTS = [
         file="api/logs.py",
         old="                if log.text:\n",
         new="                if log.text and log.status not in FINISHED:\n",
-        caught_by="tests/http/test_logs.py::test_a_stream_goes_on_where_it_broke_off",
+        caught_by="tests/http/test_job_logs.py::test_a_stream_goes_on_where_it_broke_off",
     ),
     Mutant(
         name="a credential that speaks for another's workers",
@@ -170,7 +170,7 @@ MUTANTS = [
         file="http/protocol.py",
         old="        super()._start_asgi_task(cycle, partial(self._run, cycle, app))\n",
         new="        super()._start_asgi_task(cycle, app)\n",
-        caught_by="tests/http/test_stop.py::test_a_request_that_does_not_end_in_time_is_told_so",
+        caught_by="tests/http/test_server_stop.py::test_a_request_that_does_not_end_in_time_is_told_so",
     ),
     Mutant(
         name="the body of a request for another protocol is another protocol",
@@ -186,7 +186,7 @@ MUTANTS = [
         file="http/docs.py",
         old="Environment(autoescape=True, ",
         new="Environment(autoescape=False, ",
-        caught_by="tests/http/test_docs.py::test_what_a_document_says_is_text_and_never_markup",
+        caught_by="tests/http/test_docs_page.py::test_what_a_document_says_is_text_and_never_markup",
     ),
     Mutant(
         name="a stranger that says where it comes from",
@@ -194,7 +194,7 @@ MUTANTS = [
         file="http/client_address.py",
         old="if not self._is_trusted(ip) or ",
         new="if ",
-        caught_by="tests/http/test_rates.py::test_who_tries_many_credentials_is_not_listened_to",
+        caught_by="tests/http/test_rate_limits.py::test_who_tries_many_credentials_is_not_listened_to",
     ),
     Mutant(
         name="credentials that hold and are counted as failures",
@@ -202,7 +202,7 @@ MUTANTS = [
         file="http/authentication.py",
         old="            for bucket in charged:\n                self._failure_limiter.refund(bucket)\n",
         new="            pass\n",
-        caught_by="tests/http/test_rates.py::test_credentials_that_hold_are_not_counted",
+        caught_by="tests/http/test_rate_limits.py::test_credentials_that_hold_are_not_counted",
     ),
     Mutant(
         name="a stream that tells everything to everybody",
@@ -218,7 +218,7 @@ MUTANTS = [
         file="http/authentication.py",
         old="caller.may if route.needs.is_tenant_wide else caller.has_grant_for",
         new="caller.has_grant_for",
-        caught_by="tests/http/test_bounds.py::test_a_grant_for_one_type_administers_no_more",
+        caught_by="tests/http/test_credential_bounds.py::test_a_grant_for_one_type_administers_no_more",
     ),
     Mutant(
         name="a stream whose head waits for its first event",
@@ -234,7 +234,7 @@ MUTANTS = [
         file="http/app.py",
         old="            await self._reauthenticate(route, request)\n",
         new="",
-        caught_by="tests/http/test_bounds.py::test_a_waiting_claim_ends_with_its_credential",
+        caught_by="tests/http/test_credential_bounds.py::test_a_waiting_claim_ends_with_its_credential",
     ),
     Mutant(
         name="a token that speaks as a worker credential",
@@ -242,7 +242,7 @@ MUTANTS = [
         file="api/claims.py",
         old="if requested_id is not None and await authenticator.is_worker_name_taken(requested_id):",
         new="if requested_id is None:",
-        caught_by="tests/http/test_bounds.py::test_a_token_does_not_speak_as_a_worker_credential",
+        caught_by="tests/http/test_credential_bounds.py::test_a_token_does_not_speak_as_a_worker_credential",
     ),
     Mutant(
         name="a token without Bearer is told back",
@@ -250,7 +250,7 @@ MUTANTS = [
         file="http/authentication.py",
         old='                "the Authorization header has no bearer token",\n',
         new='                f"the Authorization header has {authorization[:20]}",\n',
-        caught_by="tests/http/test_words.py::test_a_token_without_bearer_is_not_told_back",
+        caught_by="tests/http/test_error_messages.py::test_a_token_without_bearer_is_not_told_back",
     ),
     Mutant(
         name="another token of the operator is not made",
@@ -291,7 +291,7 @@ MUTANTS = [
         file="http/authentication.py",
         old="                await self._tenant_id_of_slug(request.tenant)\n",
         new="                pass\n",
-        caught_by="tests/http/test_removal.py::test_an_open_stream_ends_with_its_tenant",
+        caught_by="tests/http/test_tenant_removal.py::test_an_open_stream_ends_with_its_tenant",
     ),
     Mutant(
         name="a page of another site that acts",
@@ -371,7 +371,7 @@ MUTANTS = [
         file="http/protocol.py",
         old="        super().on_body(body)\n",
         new="        super().on_body(body)\n        self.flow.resume_reading()\n",
-        caught_by="tests/http/test_bodies.py::test_what_nobody_asks_for_stays_with_its_sender",
+        caught_by="tests/http/test_request_bodies.py::test_what_nobody_asks_for_stays_with_its_sender",
     ),
     Mutant(
         name="parts of an answer that stay open when their caller is gone",
@@ -379,7 +379,7 @@ MUTANTS = [
         file="http/streaming_body.py",
         old="            await close()\n",
         new="            pass\n",
-        caught_by="tests/http/test_sending.py::test_no_more_is_made_than_is_taken",
+        caught_by="tests/http/test_streaming_bodies.py::test_no_more_is_made_than_is_taken",
     ),
     Mutant(
         name="a signed address that is good for ever",
@@ -398,7 +398,7 @@ MUTANTS = [
             "        parts = await self._uploads.list_parts("
         ),
         new="        list_parts = await self._uploads.list_parts(",
-        caught_by="tests/http/test_expired_addresses.py::test_only_the_attempt_itself_is_given_a_new_address",
+        caught_by="tests/http/test_expired_urls.py::test_only_the_attempt_itself_is_given_a_new_address",
     ),
     Mutant(
         name="a payload of jobs that one may not make",

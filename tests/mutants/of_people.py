@@ -69,7 +69,7 @@ MUTANTS = [
         file="identity/id_token_claims.py",
         old="        userinfo = {name: value for name, value in userinfo.items() if name not in ",
         new="        userinfo = {name: value for name, value in userinfo.items() if name in userinfo or name not in ",
-        caught_by="tests/unit/test_claims.py::test_one_email_is_not_verified_by_what_is_said_of_another",
+        caught_by="tests/unit/test_id_token_claims.py::test_one_email_is_not_verified_by_what_is_said_of_another",
     ),
     Mutant(
         name="a token that a shared secret signed",
@@ -93,7 +93,7 @@ MUTANTS = [
         file="outbound/provider.py",
         old="        if iss != self.issuer and (iss is not None or ",
         new="        if iss is None and (",
-        caught_by="tests/outbound/test_provider_answers.py"
+        caught_by="tests/outbound/test_provider_responses.py"
         "::test_an_answer_of_another_provider_is_refused_before_its_code_is_used",
     ),
     Mutant(
@@ -274,7 +274,7 @@ MUTANTS = [
         file="identity/last_used.py",
         old="if used.tokens or used.workers or used.sessions:",
         new="if used.tokens or used.workers:",
-        caught_by="tests/http/test_last_use.py::test_a_session_in_use_does_not_end_with_the_server",
+        caught_by="tests/http/test_last_used.py::test_a_session_in_use_does_not_end_with_the_server",
     ),
     Mutant(
         name="a token of who left long ago",

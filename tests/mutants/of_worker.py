@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-WORKER = "tests/http/test_worker_harm.py"
+WORKER = "tests/http/test_faulty_handlers.py"
 ISOLATION = "tests/http/test_isolation.py"
 OUTLIVES = "tests/system/test_worker_misbehaving.py::test_no_process_of_a_job_outlives_its_worker"
 
@@ -15,7 +15,7 @@ MUTANTS = [
         file="worker/sync_http_transport.py",
         old="        self._is_reusable = self._is_sent and response.is_reusable\n",
         new="        self._is_reusable = response.is_reusable\n",
-        caught_by="tests/http/test_lean_sync.py::test_a_connection_that_half_a_request_went_over_is_not_used_again",
+        caught_by="tests/http/test_sync_http_transport.py::test_a_connection_that_half_a_request_went_over_is_not_used_again",
     ),
     Mutant(
         name="a job that came again is the same run",
@@ -103,7 +103,7 @@ MUTANTS = [
         file="kernel/msgspec_warmup.py",
         old="                    msgspec.json.Decoder(struct_type)\n",
         new="                    pass\n",
-        caught_by="tests/unit/test_structs.py",
+        caught_by="tests/unit/test_msgspec_warmup.py",
     ),
     Mutant(
         name="jobs that are one user",

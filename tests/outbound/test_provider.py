@@ -14,7 +14,7 @@ import pytest
 from ingot.kernel.clock import ManualClock
 from ingot.outbound.errors import ProviderUnavailable
 from ingot.outbound.provider import FAILURE_CACHE_SECONDS, KEYS_REFRESH_SECONDS, METADATA_AGE_SECONDS_MAX, Provider
-from tests.outbound.provider import DISCOVERY, ada, clock, liar, opened, person, provider, refused, unavailable
+from tests.outbound.provider_fixture import DISCOVERY, ada, clock, liar, opened, person, provider, refused, unavailable
 from tests.providers.liar import (
     CALLBACK,
     CODE,

@@ -12,7 +12,7 @@ from joserfc.jwk import OctKey, RSAKey
 
 from ingot.kernel.clock import ManualClock
 from ingot.outbound.provider import Provider
-from tests.outbound.provider import DISCOVERY, ada, clock, liar, opened, person, provider, refused
+from tests.outbound.provider_fixture import DISCOVERY, ada, clock, liar, opened, person, provider, refused
 from tests.providers.liar import EC_KEY, OTHER_KEY, RSA_KEY, Answered, Liar, sign_anything
 
 __all__ = ["clock", "liar", "provider"]

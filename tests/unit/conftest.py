@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.untouchable import Rooms
+from tests.unit.forbidden_store import Rooms
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from ingot.jobs.ports import AttemptHeartbeat
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.bad_values import BAD_ORDERS, BAD_TENANTS, LONE_SURROGATE, NAIVE, TOO_FAR, deep
-from tests.unit.untouchable import Rooms
+from tests.unit.forbidden_store import Rooms
 
 TOO_LARGE: dict[str, dict[str, Any]] = {
     "a payload over the limit": {"payload": b'"' + b"x" * (64 * 1024 - 1) + b'"'},

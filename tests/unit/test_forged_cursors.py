@@ -12,7 +12,7 @@ import pytest
 
 from ingot.kernel.pages import InvalidCursor, Page, encode_cursor
 from tests.bad_values import NOWHERE
-from tests.unit.untouchable import Rooms
+from tests.unit.forbidden_store import Rooms
 
 REAL = {  # Positions that these lists can have.
     "worker credentials": ["x", "0", "ffffffff-ffff-ffff-ffff-fffffffffff"],

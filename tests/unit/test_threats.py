@@ -8,10 +8,10 @@ import pytest
 
 CREDENTIALS = "tests.conformance.test_credentials::"
 CROSS_SITE = "tests.http.test_cross_site::"
-FELT = "tests.http.test_felt::"
-PROVIDER_ANSWERS = "tests.outbound.test_provider_answers::"
+FELT = "tests.http.test_revocation::"
+PROVIDER_ANSWERS = "tests.outbound.test_provider_responses::"
 PROVIDER_TOKENS = "tests.outbound.test_provider_tokens::"
-ROUTES = "tests.http.test_routes::"
+ROUTES = "tests.http.test_route_access::"
 SECRETS = "tests.system.test_secrets::test_no_planted_secret_is_found_in_what_a_server_lets_out"
 SESSIONS = "tests.http.test_sessions::"
 SHOWN = "tests.http.test_tokens::test_of_a_secret_the_last_four_letters_are_shown_and_no_more"
@@ -27,9 +27,9 @@ OTHER_SITE = f"{SESSIONS}test_a_page_of_another_site_changes_nothing"
 THREATS: dict[str, dict[str, list[str]]] = {
     "token": {
         "wrong": [f"{TOKENS}test_a_token_with_the_id_of_another_is_refused", f"{ROUTES}test_who_is_nobody_is_refused"],
-        "truncated": [WHOLE, "tests.unit.test_secrets::test_what_nobody_made_has_no_id"],
-        "case-changed": [WHOLE, "tests.unit.test_secrets::test_what_nobody_made_has_no_id"],
-        "bad checksum": [WHOLE, "tests.unit.test_secrets::test_one_letter_changed_is_no_token"],
+        "truncated": [WHOLE, "tests.unit.test_credential_secrets::test_what_nobody_made_has_no_id"],
+        "case-changed": [WHOLE, "tests.unit.test_credential_secrets::test_what_nobody_made_has_no_id"],
+        "bad checksum": [WHOLE, "tests.unit.test_credential_secrets::test_one_letter_changed_is_no_token"],
         "in the query string": [f"{TOKENS}test_a_token_in_the_query_is_none"],
         "two Authorization headers": ["tests.http.test_bad_requests::test_two_tokens_in_one_request_are_none"],
         "expired": [f"{ROUTES}test_a_token_that_has_expired_is_refused"],
@@ -54,15 +54,15 @@ THREATS: dict[str, dict[str, list[str]]] = {
         "error": [
             SECRETS,
             "tests.http.test_bad_requests::test_what_was_sent_is_not_shown_in_an_error",
-            "tests.unit.test_hidden::test_each_kind_of_secret_is_taken_out_whole_or_cut",
+            "tests.unit.test_redaction::test_each_kind_of_secret_is_taken_out_whole_or_cut",
             "tests.system.test_secrets::test_a_server_that_does_not_start_tells_no_secret",
         ],
         "log": [SECRETS, "tests.system.test_logs::test_nothing_that_is_secret_is_ever_logged"],
         "page": [SHOWN, SECRETS],
         "database": [SHOWN, SECRETS, f"{CREDENTIALS}test_the_text_is_kept_nowhere"],
         "written out by mistake": [
-            "tests.unit.test_hidden::test_what_holds_a_secret_does_not_show_it",
-            "tests.unit.test_hidden::test_settings_show_all_but_what_is_secret",
+            "tests.unit.test_redaction::test_what_holds_a_secret_does_not_show_it",
+            "tests.unit.test_redaction::test_settings_show_all_but_what_is_secret",
         ],
     },
     "OIDC": {
@@ -99,9 +99,15 @@ THREATS: dict[str, dict[str, list[str]]] = {
             "tests.system.test_real_provider::test_a_code_is_good_once",
         ],
         "unverified email": [WRONG_CLAIMS, "tests.http.test_people::test_an_email_that_is_not_verified_is_nobodys"],
-        "groups missing": [WRONG_CLAIMS, "tests.unit.test_claims::test_groups_that_matter_and_are_missing_are_refused"],
-        "groups a text": [WRONG_CLAIMS, "tests.unit.test_claims::test_groups_that_are_no_list_of_names_are_refused"],
-        "groups huge": [WRONG_CLAIMS, "tests.unit.test_claims::test_as_many_groups_as_there_may_be_are_taken"],
+        "groups missing": [
+            WRONG_CLAIMS,
+            "tests.unit.test_id_token_claims::test_groups_that_matter_and_are_missing_are_refused",
+        ],
+        "groups a text": [
+            WRONG_CLAIMS,
+            "tests.unit.test_id_token_claims::test_groups_that_are_no_list_of_names_are_refused",
+        ],
+        "groups huge": [WRONG_CLAIMS, "tests.unit.test_id_token_claims::test_as_many_groups_as_there_may_be_are_taken"],
         "next=//evil": [f"{SIGN_IN}test_nobody_is_led_elsewhere"],
     },
     "session": {

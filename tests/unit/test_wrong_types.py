@@ -23,7 +23,7 @@ from tests.bad_values import (
     NOT_TIME,
     NOT_WHOLE,
 )
-from tests.unit.untouchable import Rooms
+from tests.unit.forbidden_store import Rooms
 
 Call = Callable[[Rooms, Any], Awaitable[Any]]
 

@@ -20,10 +20,10 @@ from ingot.http.problems import SlowSender
 from ingot.http.request import ClientDisconnected
 from ingot.http.server import listen
 from ingot.settings import Settings
-from tests.http.connections import connected, connections, statuses, told
+from tests.http.byte_route_requests import put
+from tests.http.byte_routes import MIB, Depot
 from tests.http.curl import curl
-from tests.http.depot import MIB, Depot
-from tests.http.depot_requests import put
+from tests.http.raw_connections import connected, connections, statuses, told
 from tests.http.serving import Served, serving
 from tests.processes import started_async
 from tests.waiting import SECONDS_MAX, eventually
@@ -55,7 +55,7 @@ def sparse(folder: Path, size: int) -> Iterator[Path]:
 @asynccontextmanager
 async def own_process(folder: Path) -> AsyncIterator[tuple[str, int]]:
     """A server in a process of its own: its address and its id."""
-    words = [sys.executable, "-m", "tests.http.depot", str(folder)]
+    words = [sys.executable, "-m", "tests.http.byte_routes", str(folder)]
     async with started_async(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
         yield (await running.stdout.readline()).decode().strip(), running.pid

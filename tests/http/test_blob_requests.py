@@ -14,7 +14,7 @@ import pytest
 from ingot.kernel.clock import ManualClock
 from ingot.settings import Settings
 from tests.http.serving import Served, serving
-from tests.http.uploading import begin
+from tests.http.upload_requests import begin
 from tests.waiting import eventually
 
 DATA = random.Random(9).randbytes(100_000)

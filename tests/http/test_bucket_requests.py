@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.http.buckets import in_bucket
+from tests.http.bucket_settings import in_bucket
 from tests.http.serving import Served, serving
-from tests.http.uploading import begin, complete, send
+from tests.http.upload_requests import begin, complete, send
 
 DATA = random.Random(9).randbytes(100_000)
 MIB = 1024 * 1024

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from ingot.engines.sqlite.connection import open_reader
 from ingot.engines.sqlite.store_folder import FILE_NAME
-from tests.http.following import following
+from tests.http.event_follower import following
 from tests.http.serving import Served
 from tests.waiting import eventually
 

@@ -19,11 +19,11 @@ from ingot.blobs.hashing import inline_content
 from ingot.blobs.model import PART_BYTES, TrashedObject
 from ingot.identity.grants import Grant
 from ingot.jobs.files import CHECKPOINT_BYTES_MAX, INPUTS_MAX
-from tests.http.buckets import in_bucket
+from tests.http.bucket_settings import in_bucket
 from tests.http.job_files import Json, files, key, post, refused
 from tests.http.one_server import on_one_server
 from tests.http.serving import Served, serving
-from tests.http.uploading import send
+from tests.http.upload_requests import send
 
 DATA = random.Random(7).randbytes(PART_BYTES + 11)
 BLOB = blake3(DATA).hexdigest()

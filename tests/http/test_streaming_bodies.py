@@ -12,10 +12,10 @@ import pytest
 
 from ingot.http.request import ClientDisconnected
 from ingot.http.streaming_body import BodySender
-from tests.http.connections import connected, connections, statuses
+from tests.http.byte_route_requests import GET
+from tests.http.byte_routes import ETAG, MIB, Depot
 from tests.http.curl import curl
-from tests.http.depot import ETAG, MIB, Depot
-from tests.http.depot_requests import GET
+from tests.http.raw_connections import connected, connections, statuses
 from tests.http.serving import Served, serving
 from tests.waiting import eventually
 

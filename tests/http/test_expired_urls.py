@@ -37,8 +37,8 @@ from ingot.worker.file_requests import (
     UploadRenewalRequest,
 )
 from ingot.worker.http_job_source import HttpFileClient
-from tests.http.buckets import SHORT_SECONDS, in_bucket, is_short, seconds_left
-from tests.http.lines import Harm, Line, blobs_over
+from tests.http.bucket_settings import SHORT_SECONDS, in_bucket, is_short, seconds_left
+from tests.http.faulty_transport import Harm, Line, blobs_over
 from tests.http.serving import Served, serving
 
 MIB = 1024 * 1024

@@ -11,7 +11,7 @@ import pytest
 from ingot.http.app import cancel_on_disconnect
 from ingot.http.authentication import ANONYMOUS
 from ingot.http.request import Headers, Request
-from tests.http.connections import BODY, connected, head, statuses
+from tests.http.raw_connections import BODY, connected, head, statuses
 from tests.http.serving import Served
 from tests.waiting import eventually
 

@@ -20,8 +20,8 @@ from ingot.settings import Settings
 from ingot.worker import NoRetry, Worker, WorkerJob
 from ingot.worker.http_job_source import HttpJobSource
 from ingot.worker.runner import Runner
+from tests.http.running_worker import working
 from tests.http.serving import Served, serving
-from tests.http.working import working
 from tests.waiting import SECONDS_MAX, eventually
 
 

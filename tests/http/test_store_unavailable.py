@@ -10,7 +10,7 @@ import pytest
 from ingot.blobs.model import INLINE_BYTES_MAX
 from ingot.client import AsyncClient
 from ingot.client.errors import ServerUnreachable, StoreUnreachable
-from tests.http.buckets import in_bucket
+from tests.http.bucket_settings import in_bucket
 from tests.http.serving import serving
 
 

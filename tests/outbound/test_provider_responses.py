@@ -15,7 +15,7 @@ from ingot.outbound.bounded_http import RESPONSE_BYTES_MAX
 from ingot.outbound.errors import ProviderUnavailable
 from ingot.outbound.provider import Provider
 from ingot.settings import Settings
-from tests.outbound.provider import DISCOVERY, ada, clock, liar, opened, person, provider, refused, unavailable
+from tests.outbound.provider_fixture import DISCOVERY, ada, clock, liar, opened, person, provider, refused, unavailable
 from tests.providers.liar import CODE, NONCE, OTHER_KEY, VERIFIER, Answered, Liar, lying_provider
 
 __all__ = ["clock", "liar", "provider"]

@@ -11,8 +11,8 @@ from ingot.http import authentication
 from ingot.http.rate_limits import RateLimit
 from ingot.http.signing import Signer
 from ingot.kernel.clock import ManualClock
+from tests.http.byte_routes import KEY, Depot
 from tests.http.curl import curl
-from tests.http.depot import KEY, Depot
 from tests.http.one_server import on_one_server
 from tests.http.serving import Served, serving
 
