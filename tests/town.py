@@ -18,8 +18,8 @@ from ingot.identity.ports import BeginLogin
 from ingot.jobs import Definition, JobStatus
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
-from tests.conformance.depot import Depot
-from tests.conformance.folk import Folk
+from tests.conformance.blob_fixture import BlobFixture
+from tests.conformance.people_fixture import PeopleFixture
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 from tests.postgres import Database, clocked, database_for, with_database
 
@@ -91,21 +91,21 @@ async def open_town(folder: Path) -> AsyncIterator[Town]:
             await credentials.create_worker_credential(tenant, f"press-{tenant}")
             await bench.workers.register(tenant, f"press-{tenant}/1", ["noop"])
             await bench.tenants.change(tenant, groups={"townsfolk": "viewer"})
-            folk = Folk(bench)
-            await folk.sign_in(f"of {tenant}", groups=("townsfolk",))
-            user = await folk.sign_in(f"in {tenant}")
-            await folk.members.put(tenant, role="member", user=user.id, act=folk.act())
-            await folk.members.put(tenant, role="member", email="new@example.com", act=folk.act())
+            people = PeopleFixture(bench)
+            await people.sign_in(f"of {tenant}", groups=("townsfolk",))
+            user = await people.sign_in(f"in {tenant}")
+            await people.members.put(tenant, role="member", user=user.id, act=people.act())
+            await people.members.put(tenant, role="member", email="new@example.com", act=people.act())
             soon = bench.clock.micros() + MICROS
             await bench.store.run(BeginLogin(digest=tenant.encode(), expires_at=soon))
             await bench.make_job_in(JobStatus.SUCCEEDED, "past", tenant=tenant)
             await bench.events.publish(tenant, "town.built", dedupe_key="key")
-            depot = Depot(bench, tenant)
-            blob = (await depot.put("a/b", b"the same bytes in every tenant")).blob_id
-            await depot.enqueue(depot.order("filed", inputs={"a": blob}))
-            await depot.begin(5, key="on its way", storage_key=f"place of {tenant}")
-            await depot.delete((await depot.put("gone", tenant.encode())).key)
-            await depot.end((await depot.begin(storage_key=f"no place of {tenant}")).upload.id)
+            blobs = BlobFixture(bench, tenant)
+            blob = (await blobs.put("a/b", b"the same bytes in every tenant")).blob_id
+            await blobs.enqueue(blobs.order("filed", inputs={"a": blob}))
+            await blobs.begin(5, key="on its way", storage_key=f"place of {tenant}")
+            await blobs.delete((await blobs.put("gone", tenant.encode())).key)
+            await blobs.end((await blobs.begin(storage_key=f"no place of {tenant}")).upload.id)
         admin = await asyncpg.connect(database.owner_url)
         await admin.execute("INSERT INTO ingot.event_floors SELECT id, 0 FROM ingot.tenants")
         await admin.execute("INSERT INTO ingot.usage_owed SELECT id, 'role/shop', 0 FROM ingot.tenants")

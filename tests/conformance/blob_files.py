@@ -8,7 +8,7 @@ import asyncpg
 
 from ingot.engines.postgres import PostgresStore
 from ingot.jobs import Job
-from tests.conformance.depot import OWNER, Depot, id_of
+from tests.conformance.blob_fixture import OWNER, BlobFixture, id_of
 from tests.postgres import database_for
 
 DATA = b"kept or not"
@@ -34,15 +34,15 @@ COUNT_SQLITE = """
 """
 
 
-async def give_file(depot: Depot, folder: Path, job: Job, kind: str = "input") -> None:
+async def give_file(blobs: BlobFixture, folder: Path, job: Job, kind: str = "input") -> None:
     """Make the blob a file of a job, past the code: nothing writes these yet."""
-    now = depot.bench.clock.micros()
+    now = blobs.bench.clock.micros()
     row = (job.id, kind, bytes.fromhex(BLOB), OWNER, now)
-    if isinstance(depot.bench.store, PostgresStore):
+    if isinstance(blobs.bench.store, PostgresStore):
         owner = await asyncpg.connect((await database_for(folder / "data")).owner_url)
         await owner.execute(JOB_FILE_POSTGRES, *row)
         await owner.close()
     else:
-        connection = depot.bench.sqlite.connection
+        connection = blobs.bench.sqlite.connection
         connection.execute(JOB_FILE_SQLITE, row)
         connection.execute(COUNT_SQLITE, (job.id, OWNER, SIZE))

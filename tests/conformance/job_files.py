@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.jobs import Claim, Job, JobStatus
-from tests.conformance.depot import OWNER, Depot, id_of
+from tests.conformance.blob_fixture import OWNER, BlobFixture, id_of
 
 BLOCKED, QUEUED, RUNNING = JobStatus.BLOCKED, JobStatus.QUEUED, JobStatus.RUNNING
 SUCCEEDED, CANCELED = JobStatus.SUCCEEDED, JobStatus.CANCELED
@@ -14,22 +14,22 @@ BLOB = id_of(DATA)
 SIZE = len(DATA)
 
 
-async def claim(depot: Depot, job: Job | None = None, *, worker: str = "worker") -> Claim:
+async def claim(blobs: BlobFixture, job: Job | None = None, *, worker: str = "worker") -> Claim:
     """The next job, which is this one."""
-    (found,) = await depot.bench.jobs.claim(worker, ["noop"])
+    (found,) = await blobs.bench.jobs.claim(worker, ["noop"])
     assert job is None or found.job.id == job.id
-    depot.jobs.setdefault(found.job.id, OWNER)
+    blobs.jobs.setdefault(found.job.id, OWNER)
     return found
 
 
-async def upload(depot: Depot, claim: Claim, name: str, data: bytes, file: str = "output") -> str:
+async def upload(blobs: BlobFixture, claim: Claim, name: str, data: bytes, file: str = "output") -> str:
     """Upload a file of an attempt, and answer the id of its upload."""
     for_job: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence, "file": file, "name": name}
-    begun = await depot.begin(len(data), **for_job)
-    await depot.finish(begun.upload.id, data)
+    begun = await blobs.begin(len(data), **for_job)
+    await blobs.finish(begun.upload.id, data)
     return begun.upload.id
 
 
-async def status(depot: Depot, job: Job) -> JobStatus:
+async def status(blobs: BlobFixture, job: Job) -> JobStatus:
     """How a job stands."""
-    return (await depot.bench.reload(job)).status
+    return (await blobs.bench.reload(job)).status

@@ -12,10 +12,10 @@ from ingot.blobs.ports import FindBlob, FinishUpload, GetUpload
 from ingot.jobs import Claim, LeaseLost
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import new_id
-from tests.conformance.depot import HOUR, Depot, content_of, depot, id_of
+from tests.conformance.blob_fixture import HOUR, BlobFixture, blobs, content_of, id_of
 from tests.factories import LEASE_SECONDS
 
-__all__ = ["depot"]
+__all__ = ["blobs"]
 
 
 def for_job(claim: Claim, **values: Any) -> dict[str, Any]:
@@ -23,82 +23,82 @@ def for_job(claim: Claim, **values: Any) -> dict[str, Any]:
     return {"job_id": claim.job.id, "fence": claim.fence, "file": "output", "name": "out.txt"} | values
 
 
-async def test_an_upload_for_a_job_is_begun_only_under_its_fence(depot: Depot) -> None:
-    claim = await depot.bench.make_claim()
-    queued = await depot.bench.make_job("other")
-    other = Depot(depot.bench, (await depot.bench.tenants.create("other")).id)
-    begun = await depot.begin(5, **for_job(claim))
+async def test_an_upload_for_a_job_is_begun_only_under_its_fence(blobs: BlobFixture) -> None:
+    claim = await blobs.bench.make_claim()
+    queued = await blobs.bench.make_job("other")
+    other = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
+    begun = await blobs.begin(5, **for_job(claim))
     assert (begun.upload.job_id, begun.upload.file, begun.upload.name) == (claim.job.id, "output", "out.txt")
     assert begun.fence == claim.fence
     calls: list[Any] = [
-        depot.begin(5, **for_job(claim, fence=claim.fence + 1)),
-        depot.begin(5, **for_job(claim, fence=claim.fence - 1)),
-        depot.begin(5, **for_job(claim, job_id=queued.id, fence=0)),
-        depot.begin(5, **for_job(claim, job_id=new_id())),
+        blobs.begin(5, **for_job(claim, fence=claim.fence + 1)),
+        blobs.begin(5, **for_job(claim, fence=claim.fence - 1)),
+        blobs.begin(5, **for_job(claim, job_id=queued.id, fence=0)),
+        blobs.begin(5, **for_job(claim, job_id=new_id())),
         other.begin(5, **for_job(claim)),
     ]
     for call in calls:
         with pytest.raises(LeaseLost):
             await call
-    await depot.bench.jobs.complete(claim)
+    await blobs.bench.jobs.complete(claim)
     with pytest.raises(LeaseLost):
-        await depot.begin(5, **for_job(claim))
-    assert await depot.usage() == (0, 5, 0)
+        await blobs.begin(5, **for_job(claim))
+    assert await blobs.usage() == (0, 5, 0)
 
 
-async def test_an_output_is_the_uploads_while_the_attempt_runs(depot: Depot) -> None:
-    claim = await depot.bench.make_claim()
-    begun = await depot.begin(5, **for_job(claim))
-    done = await depot.finish(begun.upload.id, b"12345")
+async def test_an_output_is_the_uploads_while_the_attempt_runs(blobs: BlobFixture) -> None:
+    claim = await blobs.bench.make_claim()
+    begun = await blobs.begin(5, **for_job(claim))
+    done = await blobs.finish(begun.upload.id, b"12345")
     assert done.key is None
-    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"12345"))) is None
-    assert await depot.references(id_of(b"12345")) == 1
-    assert await depot.usage() == (5, 0, 0)
-    assert await depot.news("blob.stored") == []
-    assert await depot.sweep() == 0
-    assert await depot.collect(grace=0) == []
+    assert await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=id_of(b"12345"))) is None
+    assert await blobs.references(id_of(b"12345")) == 1
+    assert await blobs.usage() == (5, 0, 0)
+    assert await blobs.news("blob.stored") == []
+    assert await blobs.sweep() == 0
+    assert await blobs.collect(grace=0) == []
 
 
-async def test_an_output_stays_for_as_long_as_its_attempt_runs(depot: Depot) -> None:
-    claim = await depot.bench.make_claim()
-    begun = await depot.begin(5, **for_job(claim))
-    await depot.finish(begun.upload.id, b"12345", lifetime=1)
-    depot.bench.clock.advance(days=1)
-    assert await depot.sweep() == 0
-    assert await depot.state(begun.upload.id) is UploadState.DONE
+async def test_an_output_stays_for_as_long_as_its_attempt_runs(blobs: BlobFixture) -> None:
+    claim = await blobs.bench.make_claim()
+    begun = await blobs.begin(5, **for_job(claim))
+    await blobs.finish(begun.upload.id, b"12345", lifetime=1)
+    blobs.bench.clock.advance(days=1)
+    assert await blobs.sweep() == 0
+    assert await blobs.state(begun.upload.id) is UploadState.DONE
 
 
 @pytest.mark.parametrize("how", ["failed", "released", "lost", "claimed again"])
-async def test_what_a_lost_attempt_uploads_is_refused_and_swept(depot: Depot, how: str) -> None:
-    claim = await depot.bench.make_claim()
-    under_way = await depot.begin(5, storage_key="place-1", **for_job(claim))
-    done = await depot.begin(5, storage_key="place-2", **for_job(claim, name="done.txt"))
-    await depot.finish(done.upload.id, content_of(b"12345", "place-2"))
+async def test_what_a_lost_attempt_uploads_is_refused_and_swept(blobs: BlobFixture, how: str) -> None:
+    claim = await blobs.bench.make_claim()
+    under_way = await blobs.begin(5, storage_key="place-1", **for_job(claim))
+    done = await blobs.begin(5, storage_key="place-2", **for_job(claim, name="done.txt"))
+    await blobs.finish(done.upload.id, content_of(b"12345", "place-2"))
     if how == "failed":
-        await depot.bench.jobs.fail(claim, "broken")
+        await blobs.bench.jobs.fail(claim, "broken")
     elif how == "lost":
-        depot.bench.clock.advance(seconds=LEASE_SECONDS + 1)
-        await depot.bench.jobs.maintain()
+        blobs.bench.clock.advance(seconds=LEASE_SECONDS + 1)
+        await blobs.bench.jobs.maintain()
     else:
-        await depot.bench.jobs.release(claim)
+        await blobs.bench.jobs.release(claim)
     if how == "claimed again":
-        (again,) = await depot.bench.jobs.claim("other", ["noop"])
+        (again,) = await blobs.bench.jobs.claim("other", ["noop"])
         assert again.job.id == claim.job.id
     with pytest.raises(LeaseLost):
-        await depot.finish(under_way.upload.id, content_of(b"late", "place-1"), epoch=under_way.epoch)
-    assert await depot.store.run(GetUpload(tenant=depot.tenant, id=under_way.upload.id)) == under_way
-    assert await depot.sweep() == 2
-    assert await depot.usage() == (0, 0, 0)
-    assert await depot.trash() == ["place-1"]
-    assert await depot.condemned() == {id_of(b"12345")}
+        await blobs.finish(under_way.upload.id, content_of(b"late", "place-1"), epoch=under_way.epoch)
+    assert await blobs.store.run(GetUpload(tenant=blobs.tenant, id=under_way.upload.id)) == under_way
+    assert await blobs.sweep() == 2
+    assert await blobs.usage() == (0, 0, 0)
+    assert await blobs.trash() == ["place-1"]
+    assert await blobs.condemned() == {id_of(b"12345")}
 
 
-async def test_each_of_many_at_once_is_judged_by_itself(depot: Depot) -> None:
-    await depot.limit(100)
-    begun = [await depot.begin(10, key="k7" if n == 7 else f"k{n % 4}") for n in range(8)]
+async def test_each_of_many_at_once_is_judged_by_itself(blobs: BlobFixture) -> None:
+    await blobs.limit(100)
+    begun = [await blobs.begin(10, key="k7" if n == 7 else f"k{n % 4}") for n in range(8)]
     commands = [
         FinishUpload(
-            tenant=depot.tenant,
+            tenant=blobs.tenant,
             id=one.upload.id,
             content=content_of(bytes([n])),
             lifetime=HOUR,
@@ -106,8 +106,8 @@ async def test_each_of_many_at_once_is_judged_by_itself(depot: Depot) -> None:
         )
         for n, one in enumerate(begun)
     ]
-    answers = await asyncio.gather(*map(depot.store.run, commands), return_exceptions=True)
+    answers = await asyncio.gather(*map(blobs.store.run, commands), return_exceptions=True)
     refused = [type(answer) for answer in answers if isinstance(answer, IngotError)]
     assert sorted(kind.__name__ for kind in refused) == ["KeyExists"] * 3 + ["UploadTaken"]
-    await depot.check()
-    assert await depot.usage() == (4, 40, 4)
+    await blobs.check()
+    assert await blobs.usage() == (4, 40, 4)

@@ -25,7 +25,7 @@ from ingot.jobs import Definition, WorkerNotFound
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.ids import new_id
 from ingot.kernel.pages import PAGE_ROWS_MAX, InvalidCursor, encode_cursor
-from tests.conformance.acts import ACT, STEPS, TYPE, Step, credentials_of
+from tests.conformance.audit_cases import ACT, STEPS, TYPE, Step, credentials_of
 from tests.conformance.snapshots import refuses_each
 from tests.factories import Bench, open_bench
 from tests.postgres import database_for

@@ -15,7 +15,7 @@ from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
-from tests.conformance.following import all_events, end, settle_down
+from tests.conformance.job_endings import all_events, end, settle_down
 from tests.conformance.snapshots import refuses
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 

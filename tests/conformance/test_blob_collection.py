@@ -35,112 +35,112 @@ from ingot.jobs import Definition, JobStatus
 from ingot.kernel.clock import MICROS, to_datetime
 from ingot.kernel.ids import new_id
 from tests.conformance.blob_files import BLOB, DATA, SIZE, give_file
-from tests.conformance.depot import OWNER, Depot, content_of, depot, id_of
+from tests.conformance.blob_fixture import OWNER, BlobFixture, blobs, content_of, id_of
 
-__all__ = ["depot"]
+__all__ = ["blobs"]
 
 PLACE = "place-1"
 
 
-async def collect_one(depot: Depot, *, grace: int = 0, blob: str = BLOB) -> int | None:
+async def collect_one(blobs: BlobFixture, *, grace: int = 0, blob: str = BLOB) -> int | None:
     """Take the blob away if that may be."""
-    return await depot.store.run(CollectBlob(blob_id=blob, grace=grace))
+    return await blobs.store.run(CollectBlob(blob_id=blob, grace=grace))
 
 
-def put(depot: Depot, key: str, data: bytes, storage_key: str | None = None) -> PutBlob:
+def put(blobs: BlobFixture, key: str, data: bytes, storage_key: str | None = None) -> PutBlob:
     """A command that a test gives by itself, beside others or without a recount."""
-    return PutBlob(id=new_id(), tenant=depot.tenant, owner=OWNER, key=key, content=content_of(data, storage_key))
+    return PutBlob(id=new_id(), tenant=blobs.tenant, owner=OWNER, key=key, content=content_of(data, storage_key))
 
 
 # -- what keeps a blob --------------------------------------------------------------------------------------
 
 
-async def by_key(depot: Depot) -> Callable[[], Awaitable[Any]]:
-    await depot.put("k", content_of(DATA, PLACE))
-    return lambda: depot.delete("k")
+async def by_key(blobs: BlobFixture) -> Callable[[], Awaitable[Any]]:
+    await blobs.put("k", content_of(DATA, PLACE))
+    return lambda: blobs.delete("k")
 
 
-async def by_replaced_key(depot: Depot) -> Callable[[], Awaitable[Any]]:
-    await depot.put("k", content_of(DATA, PLACE))
-    return lambda: depot.put("k", b"another", if_match="*")
+async def by_replaced_key(blobs: BlobFixture) -> Callable[[], Awaitable[Any]]:
+    await blobs.put("k", content_of(DATA, PLACE))
+    return lambda: blobs.put("k", b"another", if_match="*")
 
 
-async def by_upload(depot: Depot) -> Callable[[], Awaitable[Any]]:
-    begun = await depot.begin(SIZE)
-    await depot.finish(begun.upload.id, content_of(DATA, PLACE), lifetime=0)
-    return depot.sweep
+async def by_upload(blobs: BlobFixture) -> Callable[[], Awaitable[Any]]:
+    begun = await blobs.begin(SIZE)
+    await blobs.finish(begun.upload.id, content_of(DATA, PLACE), lifetime=0)
+    return blobs.sweep
 
 
-async def by_upload_under_way(depot: Depot) -> Callable[[], Awaitable[Any]]:
-    begun = await depot.begin(SIZE, blob_id=BLOB)
-    await depot.put("k", content_of(DATA, PLACE))
-    await depot.delete("k")
-    return lambda: depot.end(begun.upload.id)
+async def by_upload_under_way(blobs: BlobFixture) -> Callable[[], Awaitable[Any]]:
+    begun = await blobs.begin(SIZE, blob_id=BLOB)
+    await blobs.put("k", content_of(DATA, PLACE))
+    await blobs.delete("k")
+    return lambda: blobs.end(begun.upload.id)
 
 
-async def by_upload_that_fails(depot: Depot) -> Callable[[], Awaitable[Any]]:
-    begun = await depot.begin(SIZE, blob_id=BLOB)
-    await depot.put("k", content_of(DATA, PLACE))
-    await depot.delete("k")
-    return lambda: depot.end(begun.upload.id, "wrong_digest")
+async def by_upload_that_fails(blobs: BlobFixture) -> Callable[[], Awaitable[Any]]:
+    begun = await blobs.begin(SIZE, blob_id=BLOB)
+    await blobs.put("k", content_of(DATA, PLACE))
+    await blobs.delete("k")
+    return lambda: blobs.end(begun.upload.id, "wrong_digest")
 
 
 KEEPERS = [by_key, by_replaced_key, by_upload, by_upload_under_way, by_upload_that_fails]
 
 
 @pytest.mark.parametrize("keeper", KEEPERS, ids=lambda keeper: keeper.__name__)
-async def test_a_blob_lives_while_it_is_referred_to_and_goes_after_the_grace(depot: Depot, keeper: Any) -> None:
-    let_go = await keeper(depot)
-    assert await depot.references(BLOB) == 1
-    assert await collect_one(depot) is None
-    assert await depot.store.run(ListTombstonedBlobs(grace=0, limit=10)) == []
+async def test_a_blob_lives_while_it_is_referred_to_and_goes_after_the_grace(blobs: BlobFixture, keeper: Any) -> None:
+    let_go = await keeper(blobs)
+    assert await blobs.references(BLOB) == 1
+    assert await collect_one(blobs) is None
+    assert await blobs.store.run(ListTombstonedBlobs(grace=0, limit=10)) == []
     await let_go()
-    assert await depot.references(BLOB) == 0
-    assert await depot.store.run(ListTombstonedBlobs(grace=0, limit=10)) == [BLOB]
-    depot.bench.clock.advance(seconds=60)
-    assert await depot.store.run(ListTombstonedBlobs(grace=61 * MICROS, limit=10)) == []
-    assert await collect_one(depot, grace=61 * MICROS) is None
-    assert await depot.store.run(ListTombstonedBlobs(grace=60 * MICROS, limit=10)) == [BLOB]
-    assert await collect_one(depot, grace=60 * MICROS) == SIZE
-    assert await depot.trash() == [PLACE]
-    assert await depot.store.run(ListTombstonedBlobs(grace=0, limit=10)) == []
+    assert await blobs.references(BLOB) == 0
+    assert await blobs.store.run(ListTombstonedBlobs(grace=0, limit=10)) == [BLOB]
+    blobs.bench.clock.advance(seconds=60)
+    assert await blobs.store.run(ListTombstonedBlobs(grace=61 * MICROS, limit=10)) == []
+    assert await collect_one(blobs, grace=61 * MICROS) is None
+    assert await blobs.store.run(ListTombstonedBlobs(grace=60 * MICROS, limit=10)) == [BLOB]
+    assert await collect_one(blobs, grace=60 * MICROS) == SIZE
+    assert await blobs.trash() == [PLACE]
+    assert await blobs.store.run(ListTombstonedBlobs(grace=0, limit=10)) == []
 
 
-async def test_a_file_of_a_job_keeps_a_blob_until_the_job_goes(depot: Depot, tmp_path: Path) -> None:
-    bench, store = depot.bench, depot.store
+async def test_a_file_of_a_job_keeps_a_blob_until_the_job_goes(blobs: BlobFixture, tmp_path: Path) -> None:
+    bench, store = blobs.bench, blobs.store
     await bench.jobs.define(Definition(type="past", retention_seconds=60))
     job = await bench.make_job_in(JobStatus.SUCCEEDED, "past")
-    await depot.put("k", content_of(DATA, PLACE))
-    await give_file(depot, tmp_path, job)
-    assert await depot.references(BLOB) == 2
-    await store.run(DeleteKey(tenant=depot.tenant, key="k"))
-    assert await collect_one(depot) is None
+    await blobs.put("k", content_of(DATA, PLACE))
+    await give_file(blobs, tmp_path, job)
+    assert await blobs.references(BLOB) == 2
+    await store.run(DeleteKey(tenant=blobs.tenant, key="k"))
+    assert await collect_one(blobs) is None
     assert await store.run(ListTombstonedBlobs(grace=0, limit=10)) == []
-    assert await depot.usage() == await depot.usage(OWNER) == (SIZE, 0, 0)
+    assert await blobs.usage() == await blobs.usage(OWNER) == (SIZE, 0, 0)
     bench.clock.advance(seconds=61)
     assert (await bench.jobs.collect()).removed == 1
-    assert await depot.usage() == await depot.usage(OWNER) == (0, 0, 0)
+    assert await blobs.usage() == await blobs.usage(OWNER) == (0, 0, 0)
     assert await store.run(ListTombstonedBlobs(grace=0, limit=10)) == [BLOB]
-    assert await collect_one(depot) == SIZE
+    assert await collect_one(blobs) == SIZE
 
 
-async def test_a_job_that_is_kept_keeps_its_files(depot: Depot, tmp_path: Path) -> None:
-    await depot.bench.jobs.define(Definition(type="past", retention_seconds=60))
-    old = await depot.bench.make_job_in(JobStatus.SUCCEEDED, "past")
-    depot.bench.clock.advance(seconds=61)
-    young = await depot.bench.make_job_in(JobStatus.SUCCEEDED, "past")
-    await depot.put("k", DATA)
-    await give_file(depot, tmp_path, old)
-    await give_file(depot, tmp_path, young)
-    assert (await depot.bench.jobs.collect()).removed == 1
-    assert await depot.references(BLOB) == 2
-    assert await depot.usage() == (2 * SIZE, 0, 1)
+async def test_a_job_that_is_kept_keeps_its_files(blobs: BlobFixture, tmp_path: Path) -> None:
+    await blobs.bench.jobs.define(Definition(type="past", retention_seconds=60))
+    old = await blobs.bench.make_job_in(JobStatus.SUCCEEDED, "past")
+    blobs.bench.clock.advance(seconds=61)
+    young = await blobs.bench.make_job_in(JobStatus.SUCCEEDED, "past")
+    await blobs.put("k", DATA)
+    await give_file(blobs, tmp_path, old)
+    await give_file(blobs, tmp_path, young)
+    assert (await blobs.bench.jobs.collect()).removed == 1
+    assert await blobs.references(BLOB) == 2
+    assert await blobs.usage() == (2 * SIZE, 0, 1)
 
 
-async def test_what_a_removed_tenant_kept_is_collected(depot: Depot, tmp_path: Path) -> None:
-    bench, store = depot.bench, depot.store
+async def test_what_a_removed_tenant_kept_is_collected(blobs: BlobFixture, tmp_path: Path) -> None:
+    bench, store = blobs.bench, blobs.store
     tenant = (await bench.tenants.create("acme")).id
-    theirs = Depot(bench, tenant)
+    theirs = BlobFixture(bench, tenant)
     await theirs.put("k", content_of(DATA, PLACE))
     await theirs.begin(5, storage_key="place-2", multipart="parts")
     await give_file(theirs, tmp_path, await bench.make_job_in(JobStatus.SUCCEEDED, "past", tenant=tenant))
@@ -157,147 +157,147 @@ async def test_what_a_removed_tenant_kept_is_collected(depot: Depot, tmp_path: P
     assert await store.run(GetUsage(tenant=new_id(), owner=OWNER)) == Usage()
     while (await store.run(ClearTenants(limit=1))).has_more:
         pass
-    assert await depot.references(BLOB) == 0
-    assert await collect_one(depot) == SIZE
+    assert await blobs.references(BLOB) == 0
+    assert await collect_one(blobs) == SIZE
     trash = sorted(await store.run(ListTrash(limit=10)), key=lambda one: one.storage_key)
     assert trash == [TrashedObject(storage_key=PLACE), TrashedObject(storage_key="place-2", multipart="parts")]
 
 
-async def test_the_references_of_all_tenants_keep_a_blob(depot: Depot) -> None:
-    theirs = Depot(depot.bench, (await depot.bench.tenants.create("other")).id)
-    for each in (depot, theirs):
+async def test_the_references_of_all_tenants_keep_a_blob(blobs: BlobFixture) -> None:
+    theirs = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
+    for each in (blobs, theirs):
         await each.put("k", content_of(DATA, f"place of {each.tenant}"))
-    await depot.delete("k")
-    assert await collect_one(depot) is None
-    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=BLOB)) is None
+    await blobs.delete("k")
+    assert await collect_one(blobs) is None
+    assert await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=BLOB)) is None
     assert await theirs.store.run(FindBlob(tenant=theirs.tenant, blob_id=BLOB)) is not None
     await theirs.delete("k")
-    assert await collect_one(depot) == SIZE
+    assert await collect_one(blobs) == SIZE
 
 
 # -- tombstones ---------------------------------------------------------------------------------------------
 
 
-async def test_a_tombstone_goes_with_what_is_referred_to_again(depot: Depot) -> None:
-    await depot.put("k", DATA)
-    await depot.delete("k")
-    await depot.put("k", DATA)
-    assert (await depot.store.run(GetBlobMetrics())).tombstones == 1
-    assert await depot.store.run(ListTombstonedBlobs(grace=0, limit=10)) == [BLOB]
-    assert await collect_one(depot) is None
-    assert (await depot.store.run(GetBlobMetrics())).tombstones == 0
-    assert await depot.read("k") == DATA
-    depot.bench.clock.advance(seconds=60)
-    await depot.delete("k")
-    assert await collect_one(depot, grace=60 * MICROS) is None
-    assert await collect_one(depot) == SIZE
+async def test_a_tombstone_goes_with_what_is_referred_to_again(blobs: BlobFixture) -> None:
+    await blobs.put("k", DATA)
+    await blobs.delete("k")
+    await blobs.put("k", DATA)
+    assert (await blobs.store.run(GetBlobMetrics())).tombstones == 1
+    assert await blobs.store.run(ListTombstonedBlobs(grace=0, limit=10)) == [BLOB]
+    assert await collect_one(blobs) is None
+    assert (await blobs.store.run(GetBlobMetrics())).tombstones == 0
+    assert await blobs.read("k") == DATA
+    blobs.bench.clock.advance(seconds=60)
+    await blobs.delete("k")
+    assert await collect_one(blobs, grace=60 * MICROS) is None
+    assert await collect_one(blobs) == SIZE
 
 
-async def test_a_tombstone_without_its_blob_goes_in_the_same_pass(depot: Depot) -> None:
-    begun = await depot.begin(SIZE, blob_id=BLOB)
-    await depot.end(begun.upload.id)
-    assert await collect_one(depot) is None
-    assert await depot.store.run(ListTombstonedBlobs(grace=0, limit=10)) == []
-    assert (await depot.store.run(GetBlobMetrics())).tombstones == 0
+async def test_a_tombstone_without_its_blob_goes_in_the_same_pass(blobs: BlobFixture) -> None:
+    begun = await blobs.begin(SIZE, blob_id=BLOB)
+    await blobs.end(begun.upload.id)
+    assert await collect_one(blobs) is None
+    assert await blobs.store.run(ListTombstonedBlobs(grace=0, limit=10)) == []
+    assert (await blobs.store.run(GetBlobMetrics())).tombstones == 0
 
 
-async def test_a_blob_that_nobody_knows_is_not_collected(depot: Depot) -> None:
-    assert await collect_one(depot) is None
-    assert await depot.references(BLOB) == 0
+async def test_a_blob_that_nobody_knows_is_not_collected(blobs: BlobFixture) -> None:
+    assert await collect_one(blobs) is None
+    assert await blobs.references(BLOB) == 0
 
 
-async def test_young_tombstones_do_not_hide_old_ones(depot: Depot) -> None:
+async def test_young_tombstones_do_not_hide_old_ones(blobs: BlobFixture) -> None:
     """However often a blob lost a reference, a round gets to the others."""
     for n in range(40):
-        await depot.store.run(put(depot, f"popular {n}", DATA))
-        await depot.store.run(DeleteKey(tenant=depot.tenant, key=f"popular {n}"))
-    await depot.put("stays", DATA)
-    depot.bench.clock.advance(seconds=1)
-    await depot.put("k", b"another")
-    await depot.delete("k")
+        await blobs.store.run(put(blobs, f"popular {n}", DATA))
+        await blobs.store.run(DeleteKey(tenant=blobs.tenant, key=f"popular {n}"))
+    await blobs.put("stays", DATA)
+    blobs.bench.clock.advance(seconds=1)
+    await blobs.put("k", b"another")
+    await blobs.delete("k")
     collected = []
     for _ in range(20):
-        for blob in await depot.store.run(ListTombstonedBlobs(grace=0, limit=2)):
-            collected.append(await collect_one(depot, blob=blob))
+        for blob in await blobs.store.run(ListTombstonedBlobs(grace=0, limit=2)):
+            collected.append(await collect_one(blobs, blob=blob))
     assert [size for size in collected if size is not None] == [len(b"another")]
-    assert (await depot.store.run(GetBlobMetrics())).tombstones == 0
+    assert (await blobs.store.run(GetBlobMetrics())).tombstones == 0
 
 
-async def test_of_many_who_collect_a_blob_at_once_one_does(depot: Depot) -> None:
-    await depot.put("k", content_of(DATA, PLACE))
-    await depot.delete("k")
-    sizes = await asyncio.gather(*(collect_one(depot) for _ in range(8)))
+async def test_of_many_who_collect_a_blob_at_once_one_does(blobs: BlobFixture) -> None:
+    await blobs.put("k", content_of(DATA, PLACE))
+    await blobs.delete("k")
+    sizes = await asyncio.gather(*(collect_one(blobs) for _ in range(8)))
     assert sorted(size or 0 for size in sizes) == [0] * 7 + [SIZE]
-    assert await depot.trash() == [PLACE]
+    assert await blobs.trash() == [PLACE]
 
 
-async def test_what_is_put_while_it_is_collected_is_there_in_the_end(depot: Depot) -> None:
+async def test_what_is_put_while_it_is_collected_is_there_in_the_end(blobs: BlobFixture) -> None:
     for n in range(20):
-        await depot.store.run(put(depot, f"old {n}", DATA, f"old {n}"))
-        await depot.store.run(DeleteKey(tenant=depot.tenant, key=f"old {n}"))
+        await blobs.store.run(put(blobs, f"old {n}", DATA, f"old {n}"))
+        await blobs.store.run(DeleteKey(tenant=blobs.tenant, key=f"old {n}"))
         await asyncio.gather(
-            collect_one(depot), depot.store.run(put(depot, f"k {n}", DATA, f"new {n}")), collect_one(depot)
+            collect_one(blobs), blobs.store.run(put(blobs, f"k {n}", DATA, f"new {n}")), collect_one(blobs)
         )
-        found = await depot.store.run(OpenKey(tenant=depot.tenant, key=f"k {n}"))
+        found = await blobs.store.run(OpenKey(tenant=blobs.tenant, key=f"k {n}"))
         assert found is not None, "the key is there, and so is its blob"
-        assert found[1].storage_key not in await depot.trash()
-        await depot.store.run(DeleteKey(tenant=depot.tenant, key=f"k {n}"))
-        assert await collect_one(depot) == SIZE
-        storage_keys = [one.storage_key for one in await depot.store.run(ListTrash(limit=100))]
+        assert found[1].storage_key not in await blobs.trash()
+        await blobs.store.run(DeleteKey(tenant=blobs.tenant, key=f"k {n}"))
+        assert await collect_one(blobs) == SIZE
+        storage_keys = [one.storage_key for one in await blobs.store.run(ListTrash(limit=100))]
         assert sorted(storage_keys) == [f"new {n}", f"old {n}"], "each object goes once, and none is forgotten"
-        await depot.store.run(ForgetTrash(storage_keys=storage_keys))
+        await blobs.store.run(ForgetTrash(storage_keys=storage_keys))
 
 
 # -- the trash ----------------------------------------------------------------------------------------------
 
 
-async def test_an_object_waits_in_the_trash_until_it_is_deleted(depot: Depot) -> None:
+async def test_an_object_waits_in_the_trash_until_it_is_deleted(blobs: BlobFixture) -> None:
     for n in range(3):
-        await depot.end((await depot.begin(storage_key=f"place-{n}", multipart=f"parts-{n}")).upload.id)
-    assert len(await depot.store.run(ListTrash(limit=2))) == 2
-    found = await depot.store.run(ListTrash(limit=10))
+        await blobs.end((await blobs.begin(storage_key=f"place-{n}", multipart=f"parts-{n}")).upload.id)
+    assert len(await blobs.store.run(ListTrash(limit=2))) == 2
+    found = await blobs.store.run(ListTrash(limit=10))
     assert {one.storage_key: one.multipart for one in found} == {f"place-{n}": f"parts-{n}" for n in range(3)}
     for _ in range(2):
-        await depot.store.run(ForgetTrash(storage_keys=["place-0", "place-2"]))
-        assert await depot.trash() == ["place-1"]
-    assert (await depot.store.run(GetBlobMetrics())).trash == 1
+        await blobs.store.run(ForgetTrash(storage_keys=["place-0", "place-2"]))
+        assert await blobs.trash() == ["place-1"]
+    assert (await blobs.store.run(GetBlobMetrics())).trash == 1
 
 
-async def test_a_blob_that_is_kept_inline_leaves_no_trash(depot: Depot) -> None:
-    await depot.put("k", DATA)
-    await depot.delete("k")
-    assert await collect_one(depot) == SIZE
-    assert await depot.trash() == []
+async def test_a_blob_that_is_kept_inline_leaves_no_trash(blobs: BlobFixture) -> None:
+    await blobs.put("k", DATA)
+    await blobs.delete("k")
+    assert await collect_one(blobs) == SIZE
+    assert await blobs.trash() == []
 
 
-async def test_uploads_that_ended_before_are_dropped_without_a_trace(depot: Depot) -> None:
-    failed = await depot.begin(5, storage_key=PLACE)
-    await depot.end(failed.upload.id, "wrong_length", lifetime=60 * MICROS)
-    await depot.store.run(ForgetTrash(storage_keys=[PLACE]))
-    assert await depot.sweep() == 0
-    assert await depot.state(failed.upload.id) is UploadState.FAILED
-    depot.bench.clock.advance(seconds=60)
-    assert await depot.sweep() == 1
-    assert await depot.state(failed.upload.id) is None
-    assert await depot.trash() == []
-    assert (await depot.store.run(GetBlobMetrics())).uploads == 0
+async def test_uploads_that_ended_before_are_dropped_without_a_trace(blobs: BlobFixture) -> None:
+    failed = await blobs.begin(5, storage_key=PLACE)
+    await blobs.end(failed.upload.id, "wrong_length", lifetime=60 * MICROS)
+    await blobs.store.run(ForgetTrash(storage_keys=[PLACE]))
+    assert await blobs.sweep() == 0
+    assert await blobs.state(failed.upload.id) is UploadState.FAILED
+    blobs.bench.clock.advance(seconds=60)
+    assert await blobs.sweep() == 1
+    assert await blobs.state(failed.upload.id) is None
+    assert await blobs.trash() == []
+    assert (await blobs.store.run(GetBlobMetrics())).uploads == 0
 
 
 # -- reading through a reference ----------------------------------------------------------------------------
 
 
-async def test_a_blob_tells_what_refers_to_it(depot: Depot, tmp_path: Path) -> None:
-    clock, store = depot.bench.clock, depot.store
+async def test_a_blob_tells_what_refers_to_it(blobs: BlobFixture, tmp_path: Path) -> None:
+    clock, store = blobs.bench.clock, blobs.store
     first = clock.now()
-    await depot.put("k", DATA)
+    await blobs.put("k", DATA)
     clock.advance(seconds=1)
-    done = await depot.begin(SIZE)
-    await depot.finish(done.upload.id, DATA)
+    done = await blobs.begin(SIZE)
+    await blobs.finish(done.upload.id, DATA)
     second = clock.now()
-    job = await depot.bench.make_job("press")
+    job = await blobs.bench.make_job("press")
     for kind in ("input", "output", "log", "payload", "checkpoint"):
-        await give_file(depot, tmp_path, job, kind)
-    found = await store.run(FindBlob(tenant=depot.tenant, blob_id=BLOB))
+        await give_file(blobs, tmp_path, job, kind)
+    found = await store.run(FindBlob(tenant=blobs.tenant, blob_id=BLOB))
     assert found is not None
     content, references = found
     assert content == content_of(DATA)
@@ -312,68 +312,68 @@ async def test_a_blob_tells_what_refers_to_it(depot: Depot, tmp_path: Path) -> N
             Reference(kind="upload", name=done.upload.id, since=second),
         ]
     )
-    assert await depot.references(BLOB) == 7
+    assert await blobs.references(BLOB) == 7
 
 
-async def test_what_is_not_complete_shows_no_blob(depot: Depot) -> None:
-    claim = await depot.bench.make_claim()
+async def test_what_is_not_complete_shows_no_blob(blobs: BlobFixture) -> None:
+    claim = await blobs.bench.make_claim()
     for_job: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence, "file": "output", "name": "out"}
-    output = await depot.begin(SIZE, **for_job)
-    await depot.finish(output.upload.id, DATA)
-    await depot.begin(SIZE, blob_id=BLOB)
-    verifying = await depot.begin(SIZE, blob_id=BLOB)
-    await depot.note(verifying.upload.id, verifying.epoch, verifying=True)
-    assert await depot.references(BLOB) == 3
-    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=BLOB)) is None
+    output = await blobs.begin(SIZE, **for_job)
+    await blobs.finish(output.upload.id, DATA)
+    await blobs.begin(SIZE, blob_id=BLOB)
+    verifying = await blobs.begin(SIZE, blob_id=BLOB)
+    await blobs.note(verifying.upload.id, verifying.epoch, verifying=True)
+    assert await blobs.references(BLOB) == 3
+    assert await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=BLOB)) is None
 
 
-async def test_knowing_an_id_shows_nothing(depot: Depot) -> None:
-    theirs = Depot(depot.bench, (await depot.bench.tenants.create("other")).id)
+async def test_knowing_an_id_shows_nothing(blobs: BlobFixture) -> None:
+    theirs = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
     await theirs.put("k", DATA)
     for blob in (BLOB, id_of(b"nobody has this")):
-        assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=blob)) is None, blob
-    await depot.begin(SIZE, blob_id=BLOB)
-    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=BLOB)) is None
+        assert await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=blob)) is None, blob
+    await blobs.begin(SIZE, blob_id=BLOB)
+    assert await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=BLOB)) is None
 
 
-async def test_a_blob_tells_a_bounded_number_of_references(depot: Depot) -> None:
-    await asyncio.gather(*(depot.store.run(put(depot, f"k{n:03}", DATA)) for n in range(101)))
-    found = await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=BLOB))
+async def test_a_blob_tells_a_bounded_number_of_references(blobs: BlobFixture) -> None:
+    await asyncio.gather(*(blobs.store.run(put(blobs, f"k{n:03}", DATA)) for n in range(101)))
+    found = await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=BLOB))
     assert found is not None
     assert len(found[1]) == 100
-    assert await depot.references(BLOB) == 101
+    assert await blobs.references(BLOB) == 101
 
 
 # -- purging ------------------------------------------------------------------------------------------------
 
 
-async def test_a_preview_tells_what_a_purge_deletes(depot: Depot) -> None:
+async def test_a_preview_tells_what_a_purge_deletes(blobs: BlobFixture) -> None:
     for n in range(3):
-        await depot.put(f"ann {n}", b"1234", owner="token:ann")
-    await depot.put("bob", b"12", owner="token:bob")
-    await depot.finish((await depot.begin(5, owner="token:ann")).upload.id, b"12345")
-    preview = await depot.store.run(PreviewPurge(tenant=depot.tenant, owner="token:ann"))
+        await blobs.put(f"ann {n}", b"1234", owner="token:ann")
+    await blobs.put("bob", b"12", owner="token:bob")
+    await blobs.finish((await blobs.begin(5, owner="token:ann")).upload.id, b"12345")
+    preview = await blobs.store.run(PreviewPurge(tenant=blobs.tenant, owner="token:ann"))
     assert (preview.keys, preview.bytes, preview.dry_run) == (3, 12, True)
-    whole = await depot.store.run(PreviewPurge(tenant=depot.tenant, owner=None))
+    whole = await blobs.store.run(PreviewPurge(tenant=blobs.tenant, owner=None))
     assert (whole.keys, whole.bytes) == (4, 14)
-    nobody = await depot.store.run(PreviewPurge(tenant=depot.tenant, owner="token:nobody"))
+    nobody = await blobs.store.run(PreviewPurge(tenant=blobs.tenant, owner="token:nobody"))
     assert (nobody.keys, nobody.bytes) == (0, 0)
-    assert await depot.keys() == ["ann 0", "ann 1", "ann 2", "bob"]
-    purge = PurgeKeys(tenant=depot.tenant, owner="token:ann", limit=10, act=Act(who="token:boss"))
-    purged = await depot.store.run(purge)
+    assert await blobs.keys() == ["ann 0", "ann 1", "ann 2", "bob"]
+    purge = PurgeKeys(tenant=blobs.tenant, owner="token:ann", limit=10, act=Act(who="token:boss"))
+    purged = await blobs.store.run(purge)
     assert (purged.keys, purged.bytes, purged.more, purged.dry_run) == (3, 12, False, False)
-    await depot.check()
-    assert await depot.keys() == ["bob"]
-    assert len(await depot.news("blob.deleted")) == 3
-    assert await depot.store.run(ListTombstonedBlobs(grace=0, limit=10)) == [id_of(b"1234")]
+    await blobs.check()
+    assert await blobs.keys() == ["bob"]
+    assert len(await blobs.news("blob.deleted")) == 3
+    assert await blobs.store.run(ListTombstonedBlobs(grace=0, limit=10)) == [id_of(b"1234")]
 
 
-async def test_a_purge_is_on_record_once(depot: Depot) -> None:
-    await depot.put("k", DATA)
-    purge = PurgeKeys(tenant=depot.tenant, owner=OWNER, limit=10, act=Act(who="token:boss"))
-    await depot.store.run(purge)
-    which = AuditFilter(tenant=depot.tenant, action="keys.purged")
-    (entry,) = await depot.store.run(ListAuditEntries(filter=which, before=None, limit=10))
+async def test_a_purge_is_on_record_once(blobs: BlobFixture) -> None:
+    await blobs.put("k", DATA)
+    purge = PurgeKeys(tenant=blobs.tenant, owner=OWNER, limit=10, act=Act(who="token:boss"))
+    await blobs.store.run(purge)
+    which = AuditFilter(tenant=blobs.tenant, action="keys.purged")
+    (entry,) = await blobs.store.run(ListAuditEntries(filter=which, before=None, limit=10))
     assert (entry.who, entry.target) == ("token:boss", f"keys/{OWNER}")
     assert msgspec.json.decode(entry.after) == {"owner": OWNER, "keys": 1, "bytes": SIZE}
 
@@ -381,45 +381,45 @@ async def test_a_purge_is_on_record_once(depot: Depot) -> None:
 # -- scrubbing and figures ----------------------------------------------------------------------------------
 
 
-async def test_a_damaged_blob_stays_damaged_until_it_is_whole_again(depot: Depot) -> None:
-    await depot.put("k", content_of(DATA, PLACE))
-    await depot.store.run(RecordScrub(damaged=[(BLOB, PLACE), (id_of(b"collected meanwhile"), PLACE)]))
-    found = await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=BLOB))
+async def test_a_damaged_blob_stays_damaged_until_it_is_whole_again(blobs: BlobFixture) -> None:
+    await blobs.put("k", content_of(DATA, PLACE))
+    await blobs.store.run(RecordScrub(damaged=[(BLOB, PLACE), (id_of(b"collected meanwhile"), PLACE)]))
+    found = await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=BLOB))
     assert found is not None
     assert found[0].damaged
-    assert (await depot.store.run(GetBlobMetrics())).damaged == 1
-    await depot.delete("k")
-    assert await collect_one(depot) == SIZE
-    assert (await depot.store.run(GetBlobMetrics())).damaged == 0
+    assert (await blobs.store.run(GetBlobMetrics())).damaged == 1
+    await blobs.delete("k")
+    assert await collect_one(blobs) == SIZE
+    assert (await blobs.store.run(GetBlobMetrics())).damaged == 0
 
 
-async def test_every_blob_is_looked_at_in_turn(depot: Depot) -> None:
-    clock, store = depot.bench.clock, depot.store
-    blobs = [id_of(bytes([n])) for n in range(9)]
+async def test_every_blob_is_looked_at_in_turn(blobs: BlobFixture) -> None:
+    clock, store = blobs.bench.clock, blobs.store
+    blob_ids = [id_of(bytes([n])) for n in range(9)]
     for n in range(9):
         clock.advance(seconds=1)
-        await depot.put(f"k{n}", bytes([n]))
+        await blobs.put(f"k{n}", bytes([n]))
     clock.advance(seconds=1)
     began, seen = clock.micros(), []
     while found := await store.run(ListBlobsToScrub(before=began, limit=4)):
         seen += [one.id for one in found]
         clock.advance(seconds=1)
         await store.run(RecordScrub(intact=[(one.id, None) for one in found[1:]], damaged=[(found[0].id, None)]))
-    assert seen == blobs
+    assert seen == blob_ids
     assert (await store.run(GetBlobMetrics())).verified_before == to_datetime(began + MICROS)
 
 
-async def test_figures_tell_how_things_stand(depot: Depot) -> None:
-    clock, store = depot.bench.clock, depot.store
+async def test_figures_tell_how_things_stand(blobs: BlobFixture) -> None:
+    clock, store = blobs.bench.clock, blobs.store
     nothing = await store.run(GetBlobMetrics())
     assert (nothing.blobs, nothing.bytes, nothing.verified_before) == (0, 0, None)
     stored = clock.now()
-    await depot.put("k", DATA)
-    await depot.put("gone", content_of(b"12345", PLACE))
+    await blobs.put("k", DATA)
+    await blobs.put("gone", content_of(b"12345", PLACE))
     clock.advance(seconds=1)
-    await depot.put("same", content_of(DATA, "place-2"))
-    await depot.delete("gone")
-    await depot.begin(5)
+    await blobs.put("same", content_of(DATA, "place-2"))
+    await blobs.delete("gone")
+    await blobs.begin(5)
     await store.run(RecordScrub(damaged=[(id_of(b"12345"), PLACE)]))
     assert msgspec.structs.asdict(await store.run(GetBlobMetrics())) == {
         "blobs": 2,

@@ -29,9 +29,9 @@ from ingot.identity import TenantNotFound
 from ingot.identity.ports import ClearTenants
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import new_id
-from tests.conformance.depot import OWNER, Depot, content_of, depot, id_of
+from tests.conformance.blob_fixture import OWNER, BlobFixture, blobs, content_of, id_of
 
-__all__ = ["depot"]
+__all__ = ["blobs"]
 
 ALL_IN_ORDER = ["a", "a/", "a/b", "a/b/c", "a/é", "a/\ud7ff", "a/\ue000", "a/\uffff", "a/😀", "a/\U0010ffff", "a0", "b"]
 
@@ -39,249 +39,249 @@ ALL_IN_ORDER = ["a", "a/", "a/b", "a/b/c", "a/é", "a/\ud7ff", "a/\ue000", "a/\u
 # -- setting and reading ------------------------------------------------------------------------------------
 
 
-async def test_what_is_put_is_read(depot: Depot) -> None:
-    key = await depot.put("a/b.txt", b"hello", content_type="text/plain", original_name="b.txt")
+async def test_what_is_put_is_read(blobs: BlobFixture) -> None:
+    key = await blobs.put("a/b.txt", b"hello", content_type="text/plain", original_name="b.txt")
     content = content_of(b"hello")
     assert (key.key, key.blob_id, key.sha256, key.size) == ("a/b.txt", content.id, content.sha256, 5)
     assert (key.content_type, key.original_name, key.owner) == ("text/plain", "b.txt", OWNER)
-    assert key.uploaded_at == depot.bench.clock.now()
-    assert await depot.store.run(GetKey(tenant=depot.tenant, key="a/b.txt")) == key
-    assert await depot.store.run(OpenKey(tenant=depot.tenant, key="a/b.txt")) == (key, content)
-    assert await depot.usage() == (5, 0, 1)
+    assert key.uploaded_at == blobs.bench.clock.now()
+    assert await blobs.store.run(GetKey(tenant=blobs.tenant, key="a/b.txt")) == key
+    assert await blobs.store.run(OpenKey(tenant=blobs.tenant, key="a/b.txt")) == (key, content)
+    assert await blobs.usage() == (5, 0, 1)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\xff" * 10])
-async def test_bytes_are_kept_as_they_are(depot: Depot, data: bytes) -> None:
-    await depot.put("k", data)
-    assert await depot.read("k") == data
+async def test_bytes_are_kept_as_they_are(blobs: BlobFixture, data: bytes) -> None:
+    await blobs.put("k", data)
+    assert await blobs.read("k") == data
 
 
-async def test_what_is_elsewhere_is_told_with_its_checks(depot: Depot) -> None:
+async def test_what_is_elsewhere_is_told_with_its_checks(blobs: BlobFixture) -> None:
     content = content_of(b"large", "place-1")
-    await depot.put("k", content)
-    found = await depot.store.run(OpenKey(tenant=depot.tenant, key="k"))
+    await blobs.put("k", content)
+    found = await blobs.store.run(OpenKey(tenant=blobs.tenant, key="k"))
     assert found is not None
     assert found[1] == content
 
 
-async def test_a_key_that_is_not_there(depot: Depot) -> None:
-    assert await depot.store.run(GetKey(tenant=depot.tenant, key="k")) is None
-    assert await depot.store.run(OpenKey(tenant=depot.tenant, key="k")) is None
+async def test_a_key_that_is_not_there(blobs: BlobFixture) -> None:
+    assert await blobs.store.run(GetKey(tenant=blobs.tenant, key="k")) is None
+    assert await blobs.store.run(OpenKey(tenant=blobs.tenant, key="k")) is None
     for if_match in (None, "*", id_of(b"x")):
         with pytest.raises(KeyNotFound):
-            await depot.delete("k", if_match)
+            await blobs.delete("k", if_match)
 
 
-async def test_a_key_is_set_once_unless_somebody_says_what_it_replaces(depot: Depot) -> None:
-    await depot.put("k", b"one")
+async def test_a_key_is_set_once_unless_somebody_says_what_it_replaces(blobs: BlobFixture) -> None:
+    await blobs.put("k", b"one")
     with pytest.raises(KeyExists, match="the key 'k' already"):
-        await depot.put("k", b"two")
+        await blobs.put("k", b"two")
     with pytest.raises(KeyExists):
-        await depot.put("k", b"one")
+        await blobs.put("k", b"one")
     with pytest.raises(KeyChanged):
-        await depot.put("k", b"two", if_match=id_of(b"two"))
-    assert await depot.read("k") == b"one"
-    await depot.put("k", b"three", if_match=id_of(b"one"))
-    await depot.put("k", b"fourth", if_match="*")
-    assert await depot.read("k") == b"fourth"
-    assert await depot.usage() == (6, 0, 1)
+        await blobs.put("k", b"two", if_match=id_of(b"two"))
+    assert await blobs.read("k") == b"one"
+    await blobs.put("k", b"three", if_match=id_of(b"one"))
+    await blobs.put("k", b"fourth", if_match="*")
+    assert await blobs.read("k") == b"fourth"
+    assert await blobs.usage() == (6, 0, 1)
 
 
-async def test_a_key_that_is_to_hold_a_blob_and_is_not_there(depot: Depot) -> None:
+async def test_a_key_that_is_to_hold_a_blob_and_is_not_there(blobs: BlobFixture) -> None:
     with pytest.raises(KeyChanged):
-        await depot.put("k", b"two", if_match=id_of(b"one"))
-    await depot.put("k", b"two", if_match="*")
-    assert await depot.read("k") == b"two"
+        await blobs.put("k", b"two", if_match=id_of(b"one"))
+    await blobs.put("k", b"two", if_match="*")
+    assert await blobs.read("k") == b"two"
 
 
-async def test_of_eight_who_set_a_key_at_once_one_does(depot: Depot) -> None:
+async def test_of_eight_who_set_a_key_at_once_one_does(blobs: BlobFixture) -> None:
     commands = [
-        PutBlob(id=new_id(), tenant=depot.tenant, owner=OWNER, key="k", content=content_of(bytes([n]) * n))
+        PutBlob(id=new_id(), tenant=blobs.tenant, owner=OWNER, key="k", content=content_of(bytes([n]) * n))
         for n in range(1, 9)
     ]
-    answers = await asyncio.gather(*map(depot.store.run, commands), return_exceptions=True)
+    answers = await asyncio.gather(*map(blobs.store.run, commands), return_exceptions=True)
     assert sorted(type(answer).__name__ for answer in answers) == ["Key", *["KeyExists"] * 7]
-    await depot.check()
+    await blobs.check()
 
 
-async def test_the_same_put_again_answers_the_same(depot: Depot) -> None:
+async def test_the_same_put_again_answers_the_same(blobs: BlobFixture) -> None:
     id = new_id()
-    first = await depot.put("k", b"one", id=id)
-    depot.bench.clock.advance(seconds=1)
-    assert await depot.put("k", b"one", id=id) == first
-    assert len(await depot.news("blob.stored")) == 1
+    first = await blobs.put("k", b"one", id=id)
+    blobs.bench.clock.advance(seconds=1)
+    assert await blobs.put("k", b"one", id=id) == first
+    assert len(await blobs.news("blob.stored")) == 1
     with pytest.raises(KeyExists):
-        await depot.put("k", b"two", id=id)
-    assert await depot.usage() == (3, 0, 1)
+        await blobs.put("k", b"two", id=id)
+    assert await blobs.usage() == (3, 0, 1)
 
 
-async def test_the_same_put_again_keeps_its_object(depot: Depot) -> None:
+async def test_the_same_put_again_keeps_its_object(blobs: BlobFixture) -> None:
     id = new_id()
     for _ in range(2):
-        await depot.put("k", content_of(b"large", "place-1"), id=id)
-    assert await depot.trash() == []
+        await blobs.put("k", content_of(b"large", "place-1"), id=id)
+    assert await blobs.trash() == []
 
 
-async def test_each_key_counts_also_for_the_same_blob(depot: Depot) -> None:
-    await depot.put("a", b"12345")
-    await depot.put("b", b"12345", owner="token:bob")
-    assert (await depot.usage(), await depot.usage(OWNER)) == ((10, 0, 2), (5, 0, 1))
-    await depot.put("a", b"123", if_match="*", owner="token:bob")
-    assert (await depot.usage(OWNER), await depot.usage("token:bob")) == ((0, 0, 0), (8, 0, 2))
+async def test_each_key_counts_also_for_the_same_blob(blobs: BlobFixture) -> None:
+    await blobs.put("a", b"12345")
+    await blobs.put("b", b"12345", owner="token:bob")
+    assert (await blobs.usage(), await blobs.usage(OWNER)) == ((10, 0, 2), (5, 0, 1))
+    await blobs.put("a", b"123", if_match="*", owner="token:bob")
+    assert (await blobs.usage(OWNER), await blobs.usage("token:bob")) == ((0, 0, 0), (8, 0, 2))
 
 
-async def test_a_key_that_does_not_fit_is_refused(depot: Depot) -> None:
-    await depot.limit(10)
-    await depot.put("a", b"1234567")
+async def test_a_key_that_does_not_fit_is_refused(blobs: BlobFixture) -> None:
+    await blobs.limit(10)
+    await blobs.put("a", b"1234567")
     with pytest.raises(QuotaExceeded) as refused:
-        await depot.put("b", b"1234")
+        await blobs.put("b", b"1234")
     assert (refused.value.scope, refused.value.usage, refused.value.limit) == ("tenant", 7, 10)
     with pytest.raises(QuotaExceeded) as refused:
-        await depot.put("b", b"12", owner_quota=8)
+        await blobs.put("b", b"12", owner_quota=8)
     assert (refused.value.scope, refused.value.usage, refused.value.limit) == ("token", 7, 8)
-    await depot.put("b", b"12", owner="token:bob", owner_quota=8)
-    await depot.put("c", b"1")
-    assert (await depot.store.run(GetUsage(tenant=depot.tenant))).quota_bytes == 10
-    assert await depot.condemned() == set()
+    await blobs.put("b", b"12", owner="token:bob", owner_quota=8)
+    await blobs.put("c", b"1")
+    assert (await blobs.store.run(GetUsage(tenant=blobs.tenant))).quota_bytes == 10
+    assert await blobs.condemned() == set()
 
 
-async def test_puts_at_once_never_exceed_the_quota(depot: Depot) -> None:
-    await depot.limit(50)
+async def test_puts_at_once_never_exceed_the_quota(blobs: BlobFixture) -> None:
+    await blobs.limit(50)
     commands = [
-        PutBlob(id=new_id(), tenant=depot.tenant, owner=OWNER, key=f"k{n}", content=content_of(bytes([n]) * 10))
+        PutBlob(id=new_id(), tenant=blobs.tenant, owner=OWNER, key=f"k{n}", content=content_of(bytes([n]) * 10))
         for n in range(8)
     ]
-    answers = await asyncio.gather(*map(depot.store.run, commands), return_exceptions=True)
+    answers = await asyncio.gather(*map(blobs.store.run, commands), return_exceptions=True)
     assert sorted(type(answer).__name__ for answer in answers) == ["Key"] * 5 + ["QuotaExceeded"] * 3
-    await depot.check()
-    assert await depot.usage() == (50, 0, 5)
+    await blobs.check()
+    assert await blobs.usage() == (50, 0, 5)
 
 
 # -- deleting -----------------------------------------------------------------------------------------------
 
 
-async def test_a_deleted_key_is_gone_at_once_and_given_back_once(depot: Depot) -> None:
-    key = await depot.put("k", b"one")
-    assert await depot.delete("k") == key
-    assert await depot.store.run(OpenKey(tenant=depot.tenant, key="k")) is None
-    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=key.blob_id)) is None
-    assert await depot.keys() == []
+async def test_a_deleted_key_is_gone_at_once_and_given_back_once(blobs: BlobFixture) -> None:
+    key = await blobs.put("k", b"one")
+    assert await blobs.delete("k") == key
+    assert await blobs.store.run(OpenKey(tenant=blobs.tenant, key="k")) is None
+    assert await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=key.blob_id)) is None
+    assert await blobs.keys() == []
     with pytest.raises(KeyNotFound):
-        await depot.delete("k")
-    assert await depot.usage() == (0, 0, 0)
-    assert await depot.condemned() == {key.blob_id}
+        await blobs.delete("k")
+    assert await blobs.usage() == (0, 0, 0)
+    assert await blobs.condemned() == {key.blob_id}
 
 
-async def test_of_eight_who_delete_a_key_at_once_one_does(depot: Depot) -> None:
-    await depot.put("k", b"one")
-    commands = [DeleteKey(tenant=depot.tenant, key="k") for _ in range(8)]
-    answers = await asyncio.gather(*map(depot.store.run, commands), return_exceptions=True)
+async def test_of_eight_who_delete_a_key_at_once_one_does(blobs: BlobFixture) -> None:
+    await blobs.put("k", b"one")
+    commands = [DeleteKey(tenant=blobs.tenant, key="k") for _ in range(8)]
+    answers = await asyncio.gather(*map(blobs.store.run, commands), return_exceptions=True)
     assert sorted(type(answer).__name__ for answer in answers) == ["Key", *["KeyNotFound"] * 7]
-    await depot.check()
-    assert len(await depot.news("blob.deleted")) == 1
+    await blobs.check()
+    assert len(await blobs.news("blob.deleted")) == 1
 
 
-async def test_a_key_is_deleted_only_while_it_holds_the_named_blob(depot: Depot) -> None:
-    await depot.put("k", b"one")
+async def test_a_key_is_deleted_only_while_it_holds_the_named_blob(blobs: BlobFixture) -> None:
+    await blobs.put("k", b"one")
     with pytest.raises(KeyChanged):
-        await depot.delete("k", id_of(b"two"))
-    assert await depot.read("k") == b"one"
-    await depot.delete("k", id_of(b"one"))
+        await blobs.delete("k", id_of(b"two"))
+    assert await blobs.read("k") == b"one"
+    await blobs.delete("k", id_of(b"one"))
 
 
-async def test_a_key_set_again_is_not_touched_by_an_older_tombstone(depot: Depot) -> None:
-    key = await depot.put("k", content_of(b"one", "place-1"))
-    await depot.delete("k")
-    await depot.put("k", content_of(b"one", "place-2"))
-    depot.bench.clock.advance(seconds=7200)
-    assert await depot.condemned() == {key.blob_id}
-    assert await depot.collect() == []
-    assert await depot.condemned() == set()
-    found = await depot.store.run(OpenKey(tenant=depot.tenant, key="k"))
+async def test_a_key_set_again_is_not_touched_by_an_older_tombstone(blobs: BlobFixture) -> None:
+    key = await blobs.put("k", content_of(b"one", "place-1"))
+    await blobs.delete("k")
+    await blobs.put("k", content_of(b"one", "place-2"))
+    blobs.bench.clock.advance(seconds=7200)
+    assert await blobs.condemned() == {key.blob_id}
+    assert await blobs.collect() == []
+    assert await blobs.condemned() == set()
+    found = await blobs.store.run(OpenKey(tenant=blobs.tenant, key="k"))
     assert found is not None
     assert found[1].storage_key == "place-1"
-    assert await depot.trash() == ["place-2"]
-    await depot.delete("k")
-    assert await depot.collect() == []
-    depot.bench.clock.advance(seconds=7200)
-    assert await depot.collect() == [3]
+    assert await blobs.trash() == ["place-2"]
+    await blobs.delete("k")
+    assert await blobs.collect() == []
+    blobs.bench.clock.advance(seconds=7200)
+    assert await blobs.collect() == [3]
 
 
-async def test_events_tell_what_was_stored_and_deleted(depot: Depot) -> None:
-    await depot.put("k", b"one", content_type="text/plain")
-    await depot.put("k", b"two", if_match="*")
-    await depot.delete("k")
+async def test_events_tell_what_was_stored_and_deleted(blobs: BlobFixture) -> None:
+    await blobs.put("k", b"one", content_type="text/plain")
+    await blobs.put("k", b"two", if_match="*")
+    await blobs.delete("k")
     one = BlobEventData(blob_id=id_of(b"one"), size=3, key="k", content_type="text/plain")
     two = BlobEventData(blob_id=id_of(b"two"), size=3, key="k", content_type="application/octet-stream")
-    assert await depot.news("blob.stored") == [one, two]
-    assert await depot.news("blob.deleted") == [two]
+    assert await blobs.news("blob.stored") == [one, two]
+    assert await blobs.news("blob.deleted") == [two]
 
 
-async def test_what_is_refused_tells_nothing(depot: Depot) -> None:
-    await depot.put("k", b"one")
-    before = await depot.bench.event_names()
+async def test_what_is_refused_tells_nothing(blobs: BlobFixture) -> None:
+    await blobs.put("k", b"one")
+    before = await blobs.bench.event_names()
     for call in (
-        depot.put("k", b"two"),
-        depot.put("k", b"two", if_match=id_of(b"two")),
-        depot.put("j", b"two", owner_quota=1),
-        depot.delete("k", id_of(b"two")),
-        depot.delete("j"),
+        blobs.put("k", b"two"),
+        blobs.put("k", b"two", if_match=id_of(b"two")),
+        blobs.put("j", b"two", owner_quota=1),
+        blobs.delete("k", id_of(b"two")),
+        blobs.delete("j"),
     ):
         with pytest.raises(IngotError):
             await call
-    assert await depot.bench.event_names() == before
-    assert (await depot.store.run(GetBlobMetrics())).blobs == 1
+    assert await blobs.bench.event_names() == before
+    assert (await blobs.store.run(GetBlobMetrics())).blobs == 1
 
 
 # -- purging ------------------------------------------------------------------------------------------------
 
 
-async def test_a_purge_deletes_what_an_owner_set_a_bounded_number_at_a_time(depot: Depot) -> None:
+async def test_a_purge_deletes_what_an_owner_set_a_bounded_number_at_a_time(blobs: BlobFixture) -> None:
     for n in range(5):
-        await depot.put(f"ann/{n}", bytes([n]) * 2)
-    await depot.put("bob", b"bob's", owner="token:bob")
-    assert (await depot.store.run(PreviewPurge(tenant=depot.tenant, owner=OWNER))).bytes == 10
+        await blobs.put(f"ann/{n}", bytes([n]) * 2)
+    await blobs.put("bob", b"bob's", owner="token:bob")
+    assert (await blobs.store.run(PreviewPurge(tenant=blobs.tenant, owner=OWNER))).bytes == 10
     act = Act(who="token:operator")
-    first = await depot.store.run(PurgeKeys(tenant=depot.tenant, owner=OWNER, limit=3, act=act))
+    first = await blobs.store.run(PurgeKeys(tenant=blobs.tenant, owner=OWNER, limit=3, act=act))
     assert (first.keys, first.bytes, first.more) == (3, 6, True)
-    await depot.check()
-    second = await depot.store.run(PurgeKeys(tenant=depot.tenant, owner=OWNER, limit=3, act=Act()))
+    await blobs.check()
+    second = await blobs.store.run(PurgeKeys(tenant=blobs.tenant, owner=OWNER, limit=3, act=Act()))
     assert (second.keys, second.bytes, second.more) == (2, 4, False)
-    await depot.check()
-    assert await depot.keys() == ["bob"]
-    assert len(await depot.news("blob.deleted")) == 5
-    entries = (await depot.bench.audit.list(depot.tenant, action="keys.purged")).items
+    await blobs.check()
+    assert await blobs.keys() == ["bob"]
+    assert len(await blobs.news("blob.deleted")) == 5
+    entries = (await blobs.bench.audit.list(blobs.tenant, action="keys.purged")).items
     assert [entry.who for entry in entries] == ["process", "token:operator"]
 
 
-async def test_a_purge_of_all(depot: Depot) -> None:
-    await depot.put("ann", b"ann's")
-    await depot.put("bob", b"bob's!", owner="token:bob")
-    preview = await depot.store.run(PreviewPurge(tenant=depot.tenant, owner=None))
+async def test_a_purge_of_all(blobs: BlobFixture) -> None:
+    await blobs.put("ann", b"ann's")
+    await blobs.put("bob", b"bob's!", owner="token:bob")
+    preview = await blobs.store.run(PreviewPurge(tenant=blobs.tenant, owner=None))
     assert (preview.keys, preview.bytes) == (2, 11)
-    purged = await depot.store.run(PurgeKeys(tenant=depot.tenant, owner=None, limit=10, act=Act()))
+    purged = await blobs.store.run(PurgeKeys(tenant=blobs.tenant, owner=None, limit=10, act=Act()))
     assert (purged.keys, purged.bytes, purged.more) == (2, 11, False)
-    await depot.check()
-    assert len(await depot.condemned()) == 2
+    await blobs.check()
+    assert len(await blobs.condemned()) == 2
 
 
 # -- listing ------------------------------------------------------------------------------------------------
 
 
-async def test_keys_are_listed_in_the_order_of_their_bytes(depot: Depot) -> None:
+async def test_keys_are_listed_in_the_order_of_their_bytes(blobs: BlobFixture) -> None:
     assert all(one.encode() < other.encode() for one, other in pairwise(ALL_IN_ORDER))
     for key in random.Random(7).sample(ALL_IN_ORDER, len(ALL_IN_ORDER)):
-        await depot.put(key, b"same")
+        await blobs.put(key, b"same")
     for prefix in ("", "a", "a/", "a/b", "a/\ud7ff", "a/\U0010ffff", "\U0010ffff", "b", "c"):
-        assert await depot.keys(prefix) == [key for key in ALL_IN_ORDER if key.startswith(prefix)]
+        assert await blobs.keys(prefix) == [key for key in ALL_IN_ORDER if key.startswith(prefix)]
 
 
-async def test_a_list_goes_on_behind_any_text(depot: Depot) -> None:
+async def test_a_list_goes_on_behind_any_text(blobs: BlobFixture) -> None:
     for key in ALL_IN_ORDER:
-        await depot.put(key, b"same")
+        await blobs.put(key, b"same")
     for after in ("", "A", "a", "a/b/", "a/c", "zz"):
         for prefix in ("", "a/", "a/b"):
-            page = await depot.store.run(ListKeys(tenant=depot.tenant, prefix=prefix, after=after, limit=3))
+            page = await blobs.store.run(ListKeys(tenant=blobs.tenant, prefix=prefix, after=after, limit=3))
             expected = [key for key in ALL_IN_ORDER if key.startswith(prefix) and key > after][:3]
             assert [key.key for key in page] == expected, (prefix, after)
 
@@ -289,42 +289,42 @@ async def test_a_list_goes_on_behind_any_text(depot: Depot) -> None:
 # -- tenants ------------------------------------------------------------------------------------------------
 
 
-async def test_the_same_bytes_of_two_tenants_are_stored_once(depot: Depot) -> None:
-    other = Depot(depot.bench, (await depot.bench.tenants.create("other")).id)
-    await depot.put("k", content_of(b"same", "place-1"))
-    assert await depot.trash() == []
+async def test_the_same_bytes_of_two_tenants_are_stored_once(blobs: BlobFixture) -> None:
+    other = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
+    await blobs.put("k", content_of(b"same", "place-1"))
+    assert await blobs.trash() == []
     await other.put("k", content_of(b"same", "place-2"))
-    assert await depot.trash() == ["place-2"]
-    assert (await depot.store.run(GetBlobMetrics())).blobs == 1
-    assert (await depot.usage(), await other.usage()) == ((4, 0, 1), (4, 0, 1))
-    assert await depot.references(id_of(b"same")) == 2
-    await depot.delete("k")
-    depot.bench.clock.advance(seconds=7200)
-    assert await depot.collect() == []
-    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"same"))) is None
+    assert await blobs.trash() == ["place-2"]
+    assert (await blobs.store.run(GetBlobMetrics())).blobs == 1
+    assert (await blobs.usage(), await other.usage()) == ((4, 0, 1), (4, 0, 1))
+    assert await blobs.references(id_of(b"same")) == 2
+    await blobs.delete("k")
+    blobs.bench.clock.advance(seconds=7200)
+    assert await blobs.collect() == []
+    assert await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=id_of(b"same"))) is None
     found = await other.store.run(FindBlob(tenant=other.tenant, blob_id=id_of(b"same")))
     assert found is not None
     assert (found[0].storage_key, [(one.kind, one.name) for one in found[1]]) == ("place-1", [("key", "k")])
 
 
-async def test_nothing_of_one_tenant_is_seen_by_another(depot: Depot) -> None:
-    other = Depot(depot.bench, (await depot.bench.tenants.create("other")).id)
-    await depot.put("k", b"one")
+async def test_nothing_of_one_tenant_is_seen_by_another(blobs: BlobFixture) -> None:
+    other = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
+    await blobs.put("k", b"one")
     assert await other.keys() == []
     assert await other.store.run(GetKey(tenant=other.tenant, key="k")) is None
     assert await other.store.run(FindBlob(tenant=other.tenant, blob_id=id_of(b"one"))) is None
     with pytest.raises(KeyNotFound):
         await other.delete("k")
     await other.put("k", b"another")
-    assert await depot.read("k") == b"one"
+    assert await blobs.read("k") == b"one"
     purged = await other.store.run(PurgeKeys(tenant=other.tenant, owner=None, limit=10, act=Act()))
     assert purged.keys == 1
-    assert await depot.read("k") == b"one"
+    assert await blobs.read("k") == b"one"
     assert await other.bench.event_names(other.tenant) == ["blob.stored", "blob.deleted"]
 
 
-async def test_a_tenant_that_is_not_there(depot: Depot) -> None:
-    nobody, store = new_id(), depot.store
+async def test_a_tenant_that_is_not_there(blobs: BlobFixture) -> None:
+    nobody, store = new_id(), blobs.store
     for call in (
         lambda: store.run(PutBlob(id=new_id(), tenant=nobody, owner=OWNER, key="k", content=content_of(b""))),
         lambda: store.run(DeleteKey(tenant=nobody, key="k")),
@@ -335,66 +335,66 @@ async def test_a_tenant_that_is_not_there(depot: Depot) -> None:
     assert (await store.run(GetBlobMetrics())).blobs == 0
 
 
-async def test_what_a_removed_tenant_kept_is_collected(depot: Depot) -> None:
-    gone = Depot(depot.bench, (await depot.bench.tenants.create("gone")).id)
+async def test_what_a_removed_tenant_kept_is_collected(blobs: BlobFixture) -> None:
+    gone = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("gone")).id)
     for n in range(5):
         await gone.put(f"k{n}", content_of(bytes([n]), f"place-{n}"))
     await gone.begin(10, storage_key="half")
     done = await gone.begin(10)
     await gone.finish(done.upload.id, b"uploaded")
-    await depot.put("k", content_of(bytes([0]), "other"))
-    await depot.bench.tenants.remove(gone.tenant)
-    while (await depot.bench.store.run(ClearTenants(limit=3))).has_more:
+    await blobs.put("k", content_of(bytes([0]), "other"))
+    await blobs.bench.tenants.remove(gone.tenant)
+    while (await blobs.bench.store.run(ClearTenants(limit=3))).has_more:
         pass
-    depot.bench.clock.advance(seconds=7200)
-    assert sorted(await depot.collect()) == [1, 1, 1, 1, 8]
-    assert await depot.trash() == ["half", "other", "place-1", "place-2", "place-3", "place-4"]
-    assert await depot.keys() == ["k"]
-    figures = await depot.store.run(GetBlobMetrics())
+    blobs.bench.clock.advance(seconds=7200)
+    assert sorted(await blobs.collect()) == [1, 1, 1, 1, 8]
+    assert await blobs.trash() == ["half", "other", "place-1", "place-2", "place-3", "place-4"]
+    assert await blobs.keys() == ["k"]
+    figures = await blobs.store.run(GetBlobMetrics())
     assert (figures.blobs, figures.bytes, figures.uploads, figures.tombstones) == (1, 1, 0, 0)
 
 
 # -- all together -------------------------------------------------------------------------------------------
 
 
-async def test_any_steps_leave_usage_and_blobs_as_a_recount_says(depot: Depot) -> None:
+async def test_any_steps_leave_usage_and_blobs_as_a_recount_says(blobs: BlobFixture) -> None:
     chance = random.Random(11)
-    other = Depot(depot.bench, (await depot.bench.tenants.create("other")).id)
-    for one in (depot, other):
+    other = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
+    for one in (blobs, other):
         await one.limit(60)
     for _ in range(150):
-        one = chance.choice([depot, other])
+        one = chance.choice([blobs, other])
         with suppress(IngotError):
             await _step(one, chance)
-    await depot.check()
+    await blobs.check()
     await other.check()
-    assert len(await depot.news("quota.warning")) > 0
-    depot.bench.clock.advance(days=1)
-    while await depot.sweep():
+    assert len(await blobs.news("quota.warning")) > 0
+    blobs.bench.clock.advance(days=1)
+    while await blobs.sweep():
         pass
-    for one in (depot, other):
+    for one in (blobs, other):
         await one.store.run(PurgeKeys(tenant=one.tenant, owner=None, limit=100, act=Act()))
         assert await one.usage() == (0, 0, 0)
-    depot.bench.clock.advance(days=1)
-    await depot.collect(limit=1000)
-    figures = await depot.store.run(GetBlobMetrics())
+    blobs.bench.clock.advance(days=1)
+    await blobs.collect(limit=1000)
+    figures = await blobs.store.run(GetBlobMetrics())
     assert (figures.blobs, figures.bytes, figures.tombstones, figures.uploads) == (0, 0, 0, 0)
 
 
-async def _step(depot: Depot, chance: random.Random) -> None:
+async def _step(blobs: BlobFixture, chance: random.Random) -> None:
     """One random call; those that do not fit are refused."""
     key, data = chance.choice("abc"), bytes([chance.randrange(6)]) * chance.randrange(1, 25)
     owner, quota = chance.choice([OWNER, "token:bob"]), chance.choice([None, 30])
     storage_key = chance.choice([None, new_id()])
-    upload = chance.choice([*sorted(depot.begun), "none"])
-    found = await depot.store.run(GetUpload(tenant=depot.tenant, id=upload))
+    upload = chance.choice([*sorted(blobs.begun), "none"])
+    found = await blobs.store.run(GetUpload(tenant=blobs.tenant, id=upload))
     match chance.randrange(10):
         case 0 | 1:
-            await depot.put(key, content_of(data, storage_key), owner=owner, owner_quota=quota, if_match="*")
+            await blobs.put(key, content_of(data, storage_key), owner=owner, owner_quota=quota, if_match="*")
         case 2:
-            await depot.delete(key)
+            await blobs.delete(key)
         case 3 | 4:
-            await depot.begin(
+            await blobs.begin(
                 chance.randrange(30),
                 owner=owner,
                 owner_quota=quota,
@@ -402,12 +402,12 @@ async def _step(depot: Depot, chance: random.Random) -> None:
                 storage_key=new_id(),
             )
         case 5 if found is not None:
-            await depot.note(upload, found.epoch, reserved=chance.randrange(30), owner_quota=quota)
+            await blobs.note(upload, found.epoch, reserved=chance.randrange(30), owner_quota=quota)
         case 6 | 7 if found is not None:
-            await depot.finish(upload, content_of(data, storage_key or found.storage_key), owner_quota=quota)
+            await blobs.finish(upload, content_of(data, storage_key or found.storage_key), owner_quota=quota)
         case 8:
-            await depot.end(upload, chance.choice([None, "wrong_digest"]))
+            await blobs.end(upload, chance.choice([None, "wrong_digest"]))
         case _:
-            depot.bench.clock.advance(seconds=chance.choice([1, 1800]))
-            await depot.sweep()
-            await depot.collect()
+            blobs.bench.clock.advance(seconds=chance.choice([1, 1800]))
+            await blobs.sweep()
+            await blobs.collect()

@@ -12,7 +12,7 @@ from ingot.events import Event, Gap
 from ingot.events.retention import EventRetention
 from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import MICROS, ManualClock
-from tests.conformance.following import all_events
+from tests.conformance.job_endings import all_events
 from tests.conformance.snapshots import refuses
 from tests.factories import Bench, open_bench
 

@@ -16,7 +16,7 @@ from ingot.jobs.model import Explanation, Reason
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
-from tests.conformance.following import end
+from tests.conformance.job_endings import end
 from tests.conformance.snapshots import snapshot
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 

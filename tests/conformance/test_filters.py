@@ -23,7 +23,7 @@ from tests.conformance.filtered_jobs import (
     read_all,
     some_filters,
 )
-from tests.conformance.following import end
+from tests.conformance.job_endings import end
 from tests.conformance.snapshots import refuses
 from tests.factories import Bench
 

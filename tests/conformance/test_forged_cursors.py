@@ -15,7 +15,7 @@ from ingot.identity.credential_service import Credentials
 from ingot.identity.grants import Grant
 from ingot.kernel.pages import InvalidCursor, Page, encode_cursor
 from tests.bad_values import NOWHERE
-from tests.conformance.folk import Folk
+from tests.conformance.people_fixture import PeopleFixture
 from tests.factories import Bench
 
 REAL = {"jobs": ["0"]}  # On SQLite a position is a number.
@@ -23,7 +23,7 @@ List = Callable[[Bench, str], Awaitable[Page[Any]]]
 
 # The engines read the positions of jobs and of history themselves; members stand for all other lists.
 LISTS: dict[str, tuple[Callable[[str], Sequence[str | None]], List]] = {
-    "members": (lambda t: ("members", t), lambda b, c: Folk(b).members.list(b.tenant, cursor=c)),
+    "members": (lambda t: ("members", t), lambda b, c: PeopleFixture(b).members.list(b.tenant, cursor=c)),
     "jobs": (lambda t: ("jobs", t, *[None] * 6), lambda b, c: b.jobs.list(b.tenant, cursor=c)),
     "history": (lambda t: ("history", t, None), lambda b, c: b.jobs.history(b.tenant, cursor=c)),
 }
@@ -41,15 +41,15 @@ async def test_a_cursor_to_nowhere_is_refused(bench: Bench, name: str) -> None:
 
 async def test_a_list_by_id_goes_on_where_its_cursor_says(bench: Bench) -> None:
     credentials = Credentials(bench.store, Authenticator(bench.store, bench.clock), bench.clock)
-    folk = Folk(bench)
+    people = PeopleFixture(bench)
     for number in range(3):
         await credentials.create_worker_credential(bench.tenant, f"press-{number}")
         await credentials.create_token(bench.tenant, description=str(number), grants=[Grant(action="jobs.read")])
-        await folk.members.put(bench.tenant, role="viewer", email=f"{number}@example.com", act=folk.act())
+        await people.members.put(bench.tenant, role="viewer", email=f"{number}@example.com", act=people.act())
     lists: list[Callable[[str | None], Awaitable[Page[Any]]]] = [
         lambda cursor: credentials.list_worker_credentials(bench.tenant, cursor=cursor, limit=2),
         lambda cursor: credentials.list_tokens(bench.tenant, cursor=cursor, limit=2),
-        lambda cursor: folk.members.list(bench.tenant, cursor=cursor, limit=2),
+        lambda cursor: people.members.list(bench.tenant, cursor=cursor, limit=2),
     ]
     for read in lists:
         first = await read(None)

@@ -16,23 +16,23 @@ from ingot.jobs import FileNotFound
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
-from tests.conformance.depot import HOUR, OWNER, Depot, content_of, depot, id_of
+from tests.conformance.blob_fixture import HOUR, OWNER, BlobFixture, blobs, content_of, id_of
 from tests.conformance.job_files import BLOB, BLOCKED, CANCELED, DATA, QUEUED, claim, status
 from tests.conformance.snapshots import refuses
 from tests.factories import Bench, open_bench
 
-__all__ = ["depot"]
+__all__ = ["blobs"]
 
 
-async def test_a_job_is_ready_with_the_upload_of_its_input(depot: Depot) -> None:
-    order = depot.order(uploads=["in.txt"])
-    (made,) = await depot.enqueue(order)
+async def test_a_job_is_ready_with_the_upload_of_its_input(blobs: BlobFixture) -> None:
+    order = blobs.order(uploads=["in.txt"])
+    (made,) = await blobs.enqueue(order)
     assert (made.job.status, made.job.inputs, made.created) == (BLOCKED, {}, True)
-    assert await depot.usage() == (0, 5, 0)
-    assert await depot.bench.jobs.claim("worker", ["noop"]) == []
-    assert await depot.files(made.job.id) == []
+    assert await blobs.usage() == (0, 5, 0)
+    assert await blobs.bench.jobs.claim("worker", ["noop"]) == []
+    assert await blobs.files(made.job.id) == []
     (begun,) = order.uploads
-    found = await depot.store.run(GetUpload(tenant=depot.tenant, id=begun.id))
+    found = await blobs.store.run(GetUpload(tenant=blobs.tenant, id=begun.id))
     assert found is not None
     assert (found.upload.state, found.upload.job_id, found.upload.file, found.upload.name) == (
         UploadState.OPEN,
@@ -40,202 +40,202 @@ async def test_a_job_is_ready_with_the_upload_of_its_input(depot: Depot) -> None
         "input",
         "in.txt",
     )
-    done = await depot.finish(begun.id, content_of(b"12345", begun.storage_key))
+    done = await blobs.finish(begun.id, content_of(b"12345", begun.storage_key))
     assert done.upload.state is UploadState.DONE
-    assert await depot.usage() == (5, 0, 0)
-    assert await depot.files(made.job.id) == [("input", "in.txt", id_of(b"12345"))]
-    assert await depot.bench.event_names() == ["job.created", "blob.stored", "job.updated"]
-    (news,) = await depot.news("blob.stored")
+    assert await blobs.usage() == (5, 0, 0)
+    assert await blobs.files(made.job.id) == [("input", "in.txt", id_of(b"12345"))]
+    assert await blobs.bench.event_names() == ["job.created", "blob.stored", "job.updated"]
+    (news,) = await blobs.news("blob.stored")
     assert isinstance(news, BlobEventData)
     assert (news.blob_id, news.job_id, news.name) == (id_of(b"12345"), made.job.id, "in.txt")
-    job = await depot.bench.reload(made.job)
+    job = await blobs.bench.reload(made.job)
     assert (job.status, job.inputs) == (QUEUED, {"in.txt": id_of(b"12345")})
-    assert (await claim(depot, made.job)).job.inputs == {"in.txt": id_of(b"12345")}
-    assert await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"12345"))) is not None
+    assert (await claim(blobs, made.job)).job.inputs == {"in.txt": id_of(b"12345")}
+    assert await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=id_of(b"12345"))) is not None
 
 
-async def test_who_waits_for_work_hears_of_it_with_the_upload(depot: Depot) -> None:
-    order = depot.order(uploads=["in.txt"])
-    await depot.enqueue(order)
-    waiting = asyncio.create_task(depot.bench.jobs.claim("worker", ["noop"], wait_seconds=20))
+async def test_who_waits_for_work_hears_of_it_with_the_upload(blobs: BlobFixture) -> None:
+    order = blobs.order(uploads=["in.txt"])
+    await blobs.enqueue(order)
+    waiting = asyncio.create_task(blobs.bench.jobs.claim("worker", ["noop"], wait_seconds=20))
     await asyncio.sleep(0)
-    await depot.finish(order.uploads[0].id, b"12345")
+    await blobs.finish(order.uploads[0].id, b"12345")
     assert [found.job.id for found in await waiting] == [order.id]
 
 
-async def test_a_finished_input_counts_once_and_answers_again(depot: Depot) -> None:
-    order = depot.order(uploads=["in.txt"])
-    await depot.enqueue(order)
+async def test_a_finished_input_counts_once_and_answers_again(blobs: BlobFixture) -> None:
+    order = blobs.order(uploads=["in.txt"])
+    await blobs.enqueue(order)
     (begun,) = order.uploads
-    first = await depot.finish(begun.id, content_of(b"12345", begun.storage_key))
-    again = await depot.finish(begun.id, content_of(b"12345", begun.storage_key))
+    first = await blobs.finish(begun.id, content_of(b"12345", begun.storage_key))
+    again = await blobs.finish(begun.id, content_of(b"12345", begun.storage_key))
     assert again == first
     with pytest.raises(UploadEnded):
-        await depot.finish(begun.id, b"other")
-    assert await depot.usage() == (5, 0, 0)
-    assert await depot.references(id_of(b"12345")) == 1
-    assert await depot.trash() == []
-    depot.bench.clock.advance(days=2)
-    assert await depot.sweep() == 1
-    assert await depot.usage() == (5, 0, 0)
-    assert await depot.files(order.id) == [("input", "in.txt", id_of(b"12345"))]
-    assert await depot.condemned() == set()
-    assert (await depot.bench.jobs.get(depot.tenant, order.id)).status is QUEUED
+        await blobs.finish(begun.id, b"other")
+    assert await blobs.usage() == (5, 0, 0)
+    assert await blobs.references(id_of(b"12345")) == 1
+    assert await blobs.trash() == []
+    blobs.bench.clock.advance(days=2)
+    assert await blobs.sweep() == 1
+    assert await blobs.usage() == (5, 0, 0)
+    assert await blobs.files(order.id) == [("input", "in.txt", id_of(b"12345"))]
+    assert await blobs.condemned() == set()
+    assert (await blobs.bench.jobs.get(blobs.tenant, order.id)).status is QUEUED
 
 
-async def test_a_job_waits_for_the_last_of_its_uploads(depot: Depot) -> None:
-    await depot.put("k", DATA)
-    order = depot.order(inputs={"here.txt": BLOB}, uploads=["a", "b", "c"])
-    (made,) = await depot.enqueue(order)
+async def test_a_job_waits_for_the_last_of_its_uploads(blobs: BlobFixture) -> None:
+    await blobs.put("k", DATA)
+    order = blobs.order(inputs={"here.txt": BLOB}, uploads=["a", "b", "c"])
+    (made,) = await blobs.enqueue(order)
     for n, one in enumerate(order.uploads):
-        assert await status(depot, made.job) is BLOCKED
-        await depot.finish(one.id, bytes([n]))
-    job = await depot.bench.reload(made.job)
+        assert await status(blobs, made.job) is BLOCKED
+        await blobs.finish(one.id, bytes([n]))
+    job = await blobs.bench.reload(made.job)
     inputs = {"here.txt": BLOB, "a": id_of(b"\0"), "b": id_of(b"\1"), "c": id_of(b"\2")}
     assert (job.status, job.inputs) == (QUEUED, inputs)
 
 
-async def test_uploads_that_are_finished_at_once_make_it_ready_once(depot: Depot) -> None:
-    order = depot.order(uploads=["a", "b", "c", "d"])
-    (made,) = await depot.enqueue(order)
+async def test_uploads_that_are_finished_at_once_make_it_ready_once(blobs: BlobFixture) -> None:
+    order = blobs.order(uploads=["a", "b", "c", "d"])
+    (made,) = await blobs.enqueue(order)
     await asyncio.gather(
         *(
-            depot.store.run(FinishUpload(tenant=depot.tenant, id=one.id, content=content_of(bytes([n])), lifetime=HOUR))
+            blobs.store.run(FinishUpload(tenant=blobs.tenant, id=one.id, content=content_of(bytes([n])), lifetime=HOUR))
             for n, one in enumerate(order.uploads)
         )
     )
-    await depot.check()
-    assert await status(depot, made.job) is QUEUED
-    assert (await depot.bench.event_names()).count("job.updated") == 1
-    assert (await depot.bench.jobs.summary(depot.tenant)).counts[QUEUED] == 1
+    await blobs.check()
+    assert await status(blobs, made.job) is QUEUED
+    assert (await blobs.bench.event_names()).count("job.updated") == 1
+    assert (await blobs.bench.jobs.summary(blobs.tenant)).counts[QUEUED] == 1
 
 
 @pytest.mark.parametrize("first", ["upload", "parent"])
-async def test_a_job_waits_for_uploads_and_for_other_jobs(depot: Depot, first: str) -> None:
-    parent = await depot.bench.make_claim("first")
-    order = depot.order(uploads=["in"], after=[parent.job.id])
-    (made,) = await depot.enqueue(order)
-    steps = [depot.finish(order.uploads[0].id, b"12345"), depot.bench.jobs.complete(parent)]
+async def test_a_job_waits_for_uploads_and_for_other_jobs(blobs: BlobFixture, first: str) -> None:
+    parent = await blobs.bench.make_claim("first")
+    order = blobs.order(uploads=["in"], after=[parent.job.id])
+    (made,) = await blobs.enqueue(order)
+    steps = [blobs.finish(order.uploads[0].id, b"12345"), blobs.bench.jobs.complete(parent)]
     for step in steps if first == "upload" else reversed(steps):
-        assert await status(depot, made.job) is BLOCKED
+        assert await status(blobs, made.job) is BLOCKED
         await step
-        await depot.bench.jobs.maintain()
-    assert await status(depot, made.job) is QUEUED
+        await blobs.bench.jobs.maintain()
+    assert await status(blobs, made.job) is QUEUED
 
 
-async def test_a_job_with_uploads_still_keeps_its_time(depot: Depot) -> None:
-    order = depot.order(uploads=["in"], delay=60)
-    (made,) = await depot.enqueue(order)
-    await depot.finish(order.uploads[0].id, b"12345")
-    assert await status(depot, made.job) is QUEUED
-    assert await depot.bench.jobs.claim("worker", ["noop"]) == []
-    depot.bench.clock.advance(seconds=61)
-    await claim(depot, made.job)
+async def test_a_job_with_uploads_still_keeps_its_time(blobs: BlobFixture) -> None:
+    order = blobs.order(uploads=["in"], delay=60)
+    (made,) = await blobs.enqueue(order)
+    await blobs.finish(order.uploads[0].id, b"12345")
+    assert await status(blobs, made.job) is QUEUED
+    assert await blobs.bench.jobs.claim("worker", ["noop"]) == []
+    blobs.bench.clock.advance(seconds=61)
+    await claim(blobs, made.job)
 
 
 @pytest.mark.parametrize("how", ["fails", "is given up", "is swept"])
-async def test_a_job_whose_input_does_not_come_is_canceled(depot: Depot, how: str) -> None:
-    order = depot.order(uploads=["never.txt", "here.txt", "open.txt"], tags=["t"])
-    (made,) = await depot.enqueue(order)
-    (child,) = await depot.enqueue(depot.order(after=[order.id]))
+async def test_a_job_whose_input_does_not_come_is_canceled(blobs: BlobFixture, how: str) -> None:
+    order = blobs.order(uploads=["never.txt", "here.txt", "open.txt"], tags=["t"])
+    (made,) = await blobs.enqueue(order)
+    (child,) = await blobs.enqueue(blobs.order(after=[order.id]))
     never, here, still = order.uploads
-    await depot.finish(here.id, content_of(b"12345", here.storage_key))
+    await blobs.finish(here.id, content_of(b"12345", here.storage_key))
     if how == "fails":
-        await depot.end(never.id, "wrong_digest")
+        await blobs.end(never.id, "wrong_digest")
     elif how == "is given up":
-        await depot.end(never.id)
+        await blobs.end(never.id)
     else:
-        found = await depot.store.run(GetUpload(tenant=depot.tenant, id=still.id))
+        found = await blobs.store.run(GetUpload(tenant=blobs.tenant, id=still.id))
         assert found is not None
-        depot.bench.clock.advance(seconds=1800)
-        await depot.note(still.id, found.epoch)
-        depot.bench.clock.advance(seconds=1801)
-        await depot.sweep()
-    job = await depot.bench.reload(made.job)
+        blobs.bench.clock.advance(seconds=1800)
+        await blobs.note(still.id, found.epoch)
+        blobs.bench.clock.advance(seconds=1801)
+        await blobs.sweep()
+    job = await blobs.bench.reload(made.job)
     assert job.status is CANCELED
     assert "never.txt" in (job.last_error or "")
-    assert job.finished_at == depot.bench.clock.now()
-    await depot.bench.jobs.maintain()
-    assert await status(depot, child.job) is CANCELED
-    assert await depot.usage() == (5, 0, 0)
-    assert await depot.state(still.id) is None
-    assert await depot.trash() == sorted([never.storage_key or "", still.storage_key or ""])
-    assert await depot.files(job.id) == [("input", "here.txt", id_of(b"12345"))]
-    assert "job.canceled" in await depot.bench.event_names()
+    assert job.finished_at == blobs.bench.clock.now()
+    await blobs.bench.jobs.maintain()
+    assert await status(blobs, child.job) is CANCELED
+    assert await blobs.usage() == (5, 0, 0)
+    assert await blobs.state(still.id) is None
+    assert await blobs.trash() == sorted([never.storage_key or "", still.storage_key or ""])
+    assert await blobs.files(job.id) == [("input", "here.txt", id_of(b"12345"))]
+    assert "job.canceled" in await blobs.bench.event_names()
     with pytest.raises((UploadNotFound, UploadEnded)):
-        await depot.finish(still.id, b"late")
-    assert (await depot.bench.jobs.summary(depot.tenant)).counts[CANCELED] == 2
+        await blobs.finish(still.id, b"late")
+    assert (await blobs.bench.jobs.summary(blobs.tenant)).counts[CANCELED] == 2
 
 
-async def test_ending_an_upload_that_is_done_cancels_nothing(depot: Depot) -> None:
-    order = depot.order(uploads=["in"])
-    (made,) = await depot.enqueue(order)
-    await depot.finish(order.uploads[0].id, b"12345")
-    await depot.end(order.uploads[0].id)
-    assert await status(depot, made.job) is QUEUED
-    assert await depot.files(order.id) == [("input", "in", id_of(b"12345"))]
+async def test_ending_an_upload_that_is_done_cancels_nothing(blobs: BlobFixture) -> None:
+    order = blobs.order(uploads=["in"])
+    (made,) = await blobs.enqueue(order)
+    await blobs.finish(order.uploads[0].id, b"12345")
+    await blobs.end(order.uploads[0].id)
+    assert await status(blobs, made.job) is QUEUED
+    assert await blobs.files(order.id) == [("input", "in", id_of(b"12345"))]
 
 
 @pytest.mark.parametrize("how", ["asked", "parent canceled"])
-async def test_the_uploads_of_a_canceled_job_end(depot: Depot, how: str) -> None:
-    parent = await depot.bench.make_job("first")
-    order = depot.order(uploads=["a", "b"], after=[parent.id])
-    (made,) = await depot.enqueue(order)
-    await depot.finish(order.uploads[0].id, content_of(b"12345", order.uploads[0].storage_key))
-    await depot.bench.jobs.cancel(depot.tenant, made.job.id if how == "asked" else parent.id)
-    await depot.bench.jobs.maintain()
-    job = await depot.bench.reload(made.job)
+async def test_the_uploads_of_a_canceled_job_end(blobs: BlobFixture, how: str) -> None:
+    parent = await blobs.bench.make_job("first")
+    order = blobs.order(uploads=["a", "b"], after=[parent.id])
+    (made,) = await blobs.enqueue(order)
+    await blobs.finish(order.uploads[0].id, content_of(b"12345", order.uploads[0].storage_key))
+    await blobs.bench.jobs.cancel(blobs.tenant, made.job.id if how == "asked" else parent.id)
+    await blobs.bench.jobs.maintain()
+    job = await blobs.bench.reload(made.job)
     assert (job.status, job.last_error) == (CANCELED, None)
-    assert await depot.usage() == (5, 0, 0)
-    assert await depot.trash() == [order.uploads[1].storage_key]
+    assert await blobs.usage() == (5, 0, 0)
+    assert await blobs.trash() == [order.uploads[1].storage_key]
     with pytest.raises(UploadNotFound):
-        await depot.finish(order.uploads[1].id, b"late")
-    await depot.check()
+        await blobs.finish(order.uploads[1].id, b"late")
+    await blobs.check()
 
 
-async def test_a_job_whose_input_never_came_is_not_retried(depot: Depot) -> None:
-    order = depot.order(uploads=["in", "here"])
-    await depot.enqueue(order)
-    await depot.finish(order.uploads[1].id, b"12345")
-    await depot.bench.jobs.cancel(depot.tenant, order.id)
-    async with refuses(depot.bench, FileNotFound):
-        await depot.bench.jobs.retry(depot.tenant, order.id)
+async def test_a_job_whose_input_never_came_is_not_retried(blobs: BlobFixture) -> None:
+    order = blobs.order(uploads=["in", "here"])
+    await blobs.enqueue(order)
+    await blobs.finish(order.uploads[1].id, b"12345")
+    await blobs.bench.jobs.cancel(blobs.tenant, order.id)
+    async with refuses(blobs.bench, FileNotFound):
+        await blobs.bench.jobs.retry(blobs.tenant, order.id)
 
 
-async def test_a_canceled_job_whose_inputs_are_here_is_retried(depot: Depot) -> None:
-    order = depot.order(uploads=["in"])
-    (made,) = await depot.enqueue(order)
-    await depot.finish(order.uploads[0].id, b"12345")
-    await depot.bench.jobs.cancel(depot.tenant, order.id)
-    job = await depot.bench.jobs.retry(depot.tenant, order.id)
+async def test_a_canceled_job_whose_inputs_are_here_is_retried(blobs: BlobFixture) -> None:
+    order = blobs.order(uploads=["in"])
+    (made,) = await blobs.enqueue(order)
+    await blobs.finish(order.uploads[0].id, b"12345")
+    await blobs.bench.jobs.cancel(blobs.tenant, order.id)
+    job = await blobs.bench.jobs.retry(blobs.tenant, order.id)
     assert (job.status, job.inputs) == (QUEUED, {"in": id_of(b"12345")})
-    await claim(depot, made.job)
+    await claim(blobs, made.job)
 
 
 @pytest.mark.parametrize("why", ["same id", "same idempotency key"])
-async def test_an_order_that_was_made_before_begins_no_uploads(depot: Depot, why: str) -> None:
-    order = depot.order(uploads=["in"], idempotency_key="once")
-    (made,) = await depot.enqueue(order)
-    again = order if why == "same id" else depot.order(uploads=["in"], idempotency_key="once")
-    (known,) = await depot.enqueue(again)
+async def test_an_order_that_was_made_before_begins_no_uploads(blobs: BlobFixture, why: str) -> None:
+    order = blobs.order(uploads=["in"], idempotency_key="once")
+    (made,) = await blobs.enqueue(order)
+    again = order if why == "same id" else blobs.order(uploads=["in"], idempotency_key="once")
+    (known,) = await blobs.enqueue(again)
     assert (known.job.id, known.created) == (made.job.id, False)
-    assert await depot.usage() == (0, 5, 0)
-    await depot.finish(order.uploads[0].id, b"12345")
-    assert await status(depot, made.job) is QUEUED
+    assert await blobs.usage() == (0, 5, 0)
+    await blobs.finish(order.uploads[0].id, b"12345")
+    assert await status(blobs, made.job) is QUEUED
 
 
-async def test_uploads_are_begun_all_or_none(depot: Depot) -> None:
-    await depot.limit(10)
-    async with refuses(depot.bench, QuotaExceeded):
-        await depot.enqueue(depot.order(uploads=["a", "b"]), depot.order(uploads=["c"]))
-    order = depot.order()
-    small = msgspec.structs.replace(order, uploads=(depot.upload_of(order, "in", owner_quota=4),))
-    async with refuses(depot.bench, QuotaExceeded):
-        await depot.enqueue(small)
-    assert await depot.usage() == (0, 0, 0)
-    assert (await depot.store.run(GetBlobMetrics())).uploads == 0
-    await depot.enqueue(depot.order(uploads=["a", "b"]))
-    assert await depot.usage() == (0, 10, 0)
+async def test_uploads_are_begun_all_or_none(blobs: BlobFixture) -> None:
+    await blobs.limit(10)
+    async with refuses(blobs.bench, QuotaExceeded):
+        await blobs.enqueue(blobs.order(uploads=["a", "b"]), blobs.order(uploads=["c"]))
+    order = blobs.order()
+    small = msgspec.structs.replace(order, uploads=(blobs.upload_of(order, "in", owner_quota=4),))
+    async with refuses(blobs.bench, QuotaExceeded):
+        await blobs.enqueue(small)
+    assert await blobs.usage() == (0, 0, 0)
+    assert (await blobs.store.run(GetBlobMetrics())).uploads == 0
+    await blobs.enqueue(blobs.order(uploads=["a", "b"]))
+    assert await blobs.usage() == (0, 10, 0)
 
 
 @pytest.mark.parametrize(
@@ -253,26 +253,26 @@ async def test_uploads_are_begun_all_or_none(depot: Depot) -> None:
         {"blob_id": "x"},
     ],
 )
-async def test_an_upload_that_is_for_something_else_is_refused(depot: Depot, changes: dict[str, Any]) -> None:
-    order = depot.order()
-    bad = msgspec.structs.replace(depot.upload_of(order, "in"), **changes)
-    async with refuses(depot.bench, InvalidInput):
-        await depot.enqueue(msgspec.structs.replace(order, uploads=(bad,)))
+async def test_an_upload_that_is_for_something_else_is_refused(blobs: BlobFixture, changes: dict[str, Any]) -> None:
+    order = blobs.order()
+    bad = msgspec.structs.replace(blobs.upload_of(order, "in"), **changes)
+    async with refuses(blobs.bench, InvalidInput):
+        await blobs.enqueue(msgspec.structs.replace(order, uploads=(bad,)))
 
 
-async def test_two_inputs_do_not_share_a_name(depot: Depot) -> None:
-    await depot.put("k", DATA)
-    for order in (depot.order(uploads=["in", "in"]), depot.order(inputs={"in": BLOB}, uploads=["in"])):
-        async with refuses(depot.bench, InvalidInput):
-            await depot.enqueue(order)
+async def test_two_inputs_do_not_share_a_name(blobs: BlobFixture) -> None:
+    await blobs.put("k", DATA)
+    for order in (blobs.order(uploads=["in", "in"]), blobs.order(inputs={"in": BLOB}, uploads=["in"])):
+        async with refuses(blobs.bench, InvalidInput):
+            await blobs.enqueue(order)
 
 
-async def test_it_is_told_that_a_job_waits_for_uploads(depot: Depot) -> None:
-    parent = await depot.bench.make_job("first")
-    order = depot.order(uploads=["a.txt", "b.txt"], after=[parent.id])
-    await depot.enqueue(order)
-    await depot.finish(order.uploads[1].id, b"12345")
-    told = await depot.bench.jobs.explain(depot.tenant, order.id)
+async def test_it_is_told_that_a_job_waits_for_uploads(blobs: BlobFixture) -> None:
+    parent = await blobs.bench.make_job("first")
+    order = blobs.order(uploads=["a.txt", "b.txt"], after=[parent.id])
+    await blobs.enqueue(order)
+    await blobs.finish(order.uploads[1].id, b"12345")
+    told = await blobs.bench.jobs.explain(blobs.tenant, order.id)
     assert [(one.code, one.data) for one in told.reasons] == [
         ("waits_for_uploads", {"inputs": ["a.txt"]}),
         ("waits_for", {"after": [parent.id]}),
@@ -283,37 +283,37 @@ async def test_it_is_told_that_a_job_waits_for_uploads(depot: Depot) -> None:
 async def test_a_job_waits_for_its_upload_over_a_restart(engine: str, tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
-        depot = Depot(bench)
-        order = depot.order(uploads=["in"])
-        await depot.enqueue(order)
+        blobs = BlobFixture(bench)
+        order = blobs.order(uploads=["in"])
+        await blobs.enqueue(order)
     async with open_bench(engine, tmp_path / "data", clock) as bench:
-        depot = Depot(bench)
+        blobs = BlobFixture(bench)
         await bench.jobs.maintain()
         assert await bench.jobs.claim("worker", ["noop"]) == []
-        depot.jobs[order.id] = OWNER
-        await depot.finish(order.uploads[0].id, b"12345")
+        blobs.jobs[order.id] = OWNER
+        await blobs.finish(order.uploads[0].id, b"12345")
         assert [found.job.id for found in await bench.jobs.claim("worker", ["noop"])] == [order.id]
 
 
-async def test_finishing_and_canceling_at_once_end_in_one_of_both(depot: Depot) -> None:
+async def test_finishing_and_canceling_at_once_end_in_one_of_both(blobs: BlobFixture) -> None:
     for n in range(10):
-        order = depot.order(uploads=["in"])
-        await depot.enqueue(order)
+        order = blobs.order(uploads=["in"])
+        await blobs.enqueue(order)
         finish = FinishUpload(
-            tenant=depot.tenant, id=order.uploads[0].id, content=content_of(bytes([n])), lifetime=HOUR
+            tenant=blobs.tenant, id=order.uploads[0].id, content=content_of(bytes([n])), lifetime=HOUR
         )
-        calls = [depot.store.run(finish), depot.bench.jobs.cancel(depot.tenant, order.id)]
+        calls = [blobs.store.run(finish), blobs.bench.jobs.cancel(blobs.tenant, order.id)]
         ended = await asyncio.gather(*(calls if n % 2 else reversed(calls)), return_exceptions=True)
         failed = [one for one in ended if isinstance(one, BaseException)]
         assert all(isinstance(one, UploadNotFound) for one in failed)
-        assert (await depot.bench.jobs.get(depot.tenant, order.id)).status is CANCELED
-        assert len(await depot.files(order.id)) == 1 - len(failed)
-        await depot.check()
-    assert (await depot.usage())[1] == 0
+        assert (await blobs.bench.jobs.get(blobs.tenant, order.id)).status is CANCELED
+        assert len(await blobs.files(order.id)) == 1 - len(failed)
+        await blobs.check()
+    assert (await blobs.usage())[1] == 0
 
 
 async def test_a_job_that_waits_for_an_upload_counts_as_unfinished(bench: Bench) -> None:
-    depot = Depot(bench)
-    await depot.enqueue(depot.order(uploads=["in"]))
+    blobs = BlobFixture(bench)
+    await blobs.enqueue(blobs.order(uploads=["in"]))
     summary = await bench.jobs.summary(bench.tenant)
     assert (summary.counts[BLOCKED], summary.counts[QUEUED]) == (1, 0)

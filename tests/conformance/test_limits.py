@@ -16,7 +16,7 @@ from ingot.identity import Limits
 from ingot.jobs import Claim, Definition, Job, Jobs, JobStatus
 from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import ManualClock
-from tests.conformance.watched import WatchedStore
+from tests.conformance.counting_store import WatchedStore
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 
 KINDS = ["tenant", "type", "key"]

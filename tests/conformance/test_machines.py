@@ -13,12 +13,12 @@ from ingot.jobs import JobStatus, Outcome
 from ingot.kernel.ids import new_id
 from tests.campaigns import IS_WHOLE
 from tests.conformance.machines import strategies as draw
-from tests.conformance.machines.batching import Batching
-from tests.conformance.machines.explaining import Explaining
-from tests.conformance.machines.keeping import Keeping
-from tests.conformance.machines.looking import Looking
-from tests.conformance.machines.records import Draft
-from tests.conformance.machines.reusing import Reusing
+from tests.conformance.machines.batch_rules import Batching
+from tests.conformance.machines.explain_rules import Explaining
+from tests.conformance.machines.job_model import Draft
+from tests.conformance.machines.list_rules import Looking
+from tests.conformance.machines.retention_rules import Keeping
+from tests.conformance.machines.reuse_rules import Reusing
 from tests.conformance.machines.rules import Asking, Finishing, Limiting, Machine, Steering, Time, Work
 from tests.mutants.witness import COPY_VARIABLE
 

@@ -12,21 +12,21 @@ from ingot.identity.tenants import GROUP_CHARS_MAX, GROUPS_MAX
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from ingot.kernel.pages import InvalidCursor
-from tests.conformance.folk import ACT, Folk, built, seen
+from tests.conformance.people_fixture import ACT, PeopleFixture, built, seen
 from tests.factories import Bench
 
 
 @pytest.fixture
-def folk(bench: Bench) -> Folk:
-    return Folk(bench)
+def people(bench: Bench) -> PeopleFixture:
+    return PeopleFixture(bench)
 
 
-async def listed(folk: Folk, tenant: str | None = None, limit: int = 50) -> list[Member]:
+async def listed(people: PeopleFixture, tenant: str | None = None, limit: int = 50) -> list[Member]:
     """All members, page by page."""
     found: list[Member] = []
     cursor = None
     while True:
-        page = await folk.members.list(tenant or folk.bench.tenant, cursor=cursor, limit=limit)
+        page = await people.members.list(tenant or people.bench.tenant, cursor=cursor, limit=limit)
         found += page.items
         cursor = page.next_cursor
         if cursor is None:
@@ -36,64 +36,64 @@ async def listed(folk: Folk, tenant: str | None = None, limit: int = 50) -> list
 # -- roles --------------------------------------------------------------------------------------------------
 
 
-async def test_the_highest_role_in_each_tenant_counts(folk: Folk) -> None:
+async def test_the_highest_role_in_each_tenant_counts(people: PeopleFixture) -> None:
     for slug, groups in (("a", {"g": "admin", "h": "viewer"}), ("b", {"g": "viewer"}), ("c", {"other": "admin"})):
-        await folk.bench.tenants.create(slug, groups=groups)  # type: ignore[arg-type]
-    ann = await folk.sign_in(groups=("g", "h"))
-    a, b, default = [(await folk.bench.tenants.get(slug)).id for slug in ("a", "b", "default")]
-    await folk.members.put(a, role="viewer", user=ann.id, act=folk.act())
-    await folk.members.put(b, role="member", email="ann@example.com", act=folk.act())
-    await folk.members.put(default, role="member", user=ann.id, act=folk.act())
-    assert await folk.roles(ann) == {"a": "admin", "b": "member", "default": "member"}
-    roles = (await folk.users.get(ann.id)).roles
+        await people.bench.tenants.create(slug, groups=groups)  # type: ignore[arg-type]
+    ann = await people.sign_in(groups=("g", "h"))
+    a, b, default = [(await people.bench.tenants.get(slug)).id for slug in ("a", "b", "default")]
+    await people.members.put(a, role="viewer", user=ann.id, act=people.act())
+    await people.members.put(b, role="member", email="ann@example.com", act=people.act())
+    await people.members.put(default, role="member", user=ann.id, act=people.act())
+    assert await people.roles(ann) == {"a": "admin", "b": "member", "default": "member"}
+    roles = (await people.users.get(ann.id)).roles
     assert [(role.tenant, role.slug) for role in roles] == [(a, "a"), (b, "b"), (default, "default")]
 
 
-async def test_a_role_by_a_group_goes_with_the_group(folk: Folk) -> None:
-    tenant = folk.bench.tenant
-    await folk.bench.tenants.change(tenant, groups={"g": "member"})
-    ann = await folk.sign_in("ann", b"digest", groups=("g",))
-    assert [role.role for role in (await folk.session(b"digest")).owner.roles] == ["member"]
-    await folk.bench.tenants.change(tenant, groups={"h": "member"})
-    assert (await folk.session(b"digest")).owner.roles == ()
-    await folk.bench.tenants.change(tenant, groups={"g": "viewer"})
-    assert await folk.roles(ann) == {"default": "viewer"}
-    await folk.sign_in("ann", groups=("h",))
-    assert await folk.roles(ann) == {}
+async def test_a_role_by_a_group_goes_with_the_group(people: PeopleFixture) -> None:
+    tenant = people.bench.tenant
+    await people.bench.tenants.change(tenant, groups={"g": "member"})
+    ann = await people.sign_in("ann", b"digest", groups=("g",))
+    assert [role.role for role in (await people.session(b"digest")).owner.roles] == ["member"]
+    await people.bench.tenants.change(tenant, groups={"h": "member"})
+    assert (await people.session(b"digest")).owner.roles == ()
+    await people.bench.tenants.change(tenant, groups={"g": "viewer"})
+    assert await people.roles(ann) == {"default": "viewer"}
+    await people.sign_in("ann", groups=("h",))
+    assert await people.roles(ann) == {}
 
 
-async def test_an_invitation_works_at_once_for_who_has_signed_in_before(folk: Folk) -> None:
-    ann = await folk.sign_in("ann", email="Ann@Example.com")
-    bob = await folk.sign_in("bob", email="bob@example.com", email_verified=False)
+async def test_an_invitation_works_at_once_for_who_has_signed_in_before(people: PeopleFixture) -> None:
+    ann = await people.sign_in("ann", email="Ann@Example.com")
+    bob = await people.sign_in("bob", email="bob@example.com", email_verified=False)
     for email in ("aNN@example.com", "bob@example.com"):
-        await folk.members.put(folk.bench.tenant, role="member", email=email, act=folk.act())
-    assert (await folk.roles(ann), await folk.roles(bob)) == ({"default": "member"}, {})
+        await people.members.put(people.bench.tenant, role="member", email=email, act=people.act())
+    assert (await people.roles(ann), await people.roles(bob)) == ({"default": "member"}, {})
 
 
-async def test_what_changes_nothing_is_not_on_record(folk: Folk) -> None:
-    tenant, ann = folk.bench.tenant, await folk.sign_in()
-    await folk.members.put(tenant, role="viewer", user=ann.id, act=folk.act())
-    await folk.members.put(tenant, role="viewer", email="bob@example.com", act=folk.act())
-    await folk.users.enable(ann.id, enabled=False, act=folk.act())
-    acts = await folk.acts()
-    await folk.members.put(tenant, role="viewer", user=ann.id, act=folk.act())
-    await folk.members.change(tenant, ann.id, role="viewer", act=folk.act())
-    await folk.members.put(tenant, role="viewer", email="Bob@example.com", act=folk.act())
-    await folk.users.enable(ann.id, enabled=False, act=folk.act())
-    assert await folk.acts() == acts
-    await folk.users.enable(ann.id, enabled=True, act=folk.act())
-    acts = await folk.acts()
-    await folk.users.enable(ann.id, enabled=True, act=folk.act())
-    assert await folk.acts() == acts
+async def test_what_changes_nothing_is_not_on_record(people: PeopleFixture) -> None:
+    tenant, ann = people.bench.tenant, await people.sign_in()
+    await people.members.put(tenant, role="viewer", user=ann.id, act=people.act())
+    await people.members.put(tenant, role="viewer", email="bob@example.com", act=people.act())
+    await people.users.enable(ann.id, enabled=False, act=people.act())
+    acts = await people.acts()
+    await people.members.put(tenant, role="viewer", user=ann.id, act=people.act())
+    await people.members.change(tenant, ann.id, role="viewer", act=people.act())
+    await people.members.put(tenant, role="viewer", email="Bob@example.com", act=people.act())
+    await people.users.enable(ann.id, enabled=False, act=people.act())
+    assert await people.acts() == acts
+    await people.users.enable(ann.id, enabled=True, act=people.act())
+    acts = await people.acts()
+    await people.users.enable(ann.id, enabled=True, act=people.act())
+    assert await people.acts() == acts
 
 
 # -- giving -------------------------------------------------------------------------------------------------
 
 
-async def test_a_person_gets_a_role_and_another_and_both_are_on_record(folk: Folk) -> None:
-    tenant = folk.bench.tenant
-    ann = await folk.sign_in(name="Ann", picture="https://example.com/a.png")
-    first = await folk.members.put(tenant, role="viewer", user=ann.id, act=folk.act())
+async def test_a_person_gets_a_role_and_another_and_both_are_on_record(people: PeopleFixture) -> None:
+    tenant = people.bench.tenant
+    ann = await people.sign_in(name="Ann", picture="https://example.com/a.png")
+    first = await people.members.put(tenant, role="viewer", user=ann.id, act=people.act())
     assert first == Member(
         id=ann.id,
         role="viewer",
@@ -103,10 +103,10 @@ async def test_a_person_gets_a_role_and_another_and_both_are_on_record(folk: Fol
         name="Ann",
         picture="https://example.com/a.png",
     )
-    second = await folk.members.change(tenant, ann.id, role="admin", act=folk.act())
+    second = await people.members.change(tenant, ann.id, role="admin", act=people.act())
     assert (second.role, second.sources) == ("admin", (RoleSource(role="admin"),))
-    assert await folk.members.get(tenant, ann.id) == second
-    after, before = await folk.acts(tenant)
+    assert await people.members.get(tenant, ann.id) == second
+    after, before = await people.acts(tenant)
     for entry in (after, before):
         assert (entry.action, entry.target, entry.tenant) == ("member.put", f"member/{ann.id}", tenant)
         assert {name: getattr(entry, name) for name in ACT} == ACT
@@ -114,43 +114,43 @@ async def test_a_person_gets_a_role_and_another_and_both_are_on_record(folk: Fol
     assert (seen(after.before), seen(after.after)) == (built(first), built(second))
 
 
-async def test_an_invitation_has_one_row_for_an_email(folk: Folk) -> None:
-    tenant = folk.bench.tenant
-    first = await folk.members.put(tenant, role="viewer", email="New@Example.com", act=folk.act())
+async def test_an_invitation_has_one_row_for_an_email(people: PeopleFixture) -> None:
+    tenant = people.bench.tenant
+    first = await people.members.put(tenant, role="viewer", email="New@Example.com", act=people.act())
     assert first == Member(
         id=first.id, role="viewer", sources=(RoleSource(role="viewer"),), email="new@example.com", invited=True
     )
-    second = await folk.members.put(tenant, role="member", email="new@example.com", act=folk.act())
-    third = await folk.members.change(tenant, first.id, role="admin", act=folk.act())
+    second = await people.members.put(tenant, role="member", email="new@example.com", act=people.act())
+    third = await people.members.change(tenant, first.id, role="admin", act=people.act())
     assert [(one.id, one.role) for one in (second, third)] == [(first.id, "member"), (first.id, "admin")]
-    assert await listed(folk) == [third]
-    entry = await folk.last_act(tenant)
+    assert await listed(people) == [third]
+    entry = await people.last_act(tenant)
     assert (entry.target, seen(entry.before), seen(entry.after)) == (f"member/{first.id}", built(second), built(third))
 
 
-async def test_a_role_given_to_a_person_is_instead_of_their_invitation(folk: Folk) -> None:
-    tenant = folk.bench.tenant
-    ann = await folk.sign_in()
-    await folk.members.put(tenant, role="admin", email="ann@example.com", act=folk.act())
-    await folk.members.put(tenant, role="viewer", user=ann.id, act=folk.act())
-    assert await folk.roles(ann) == {"default": "viewer"}
-    assert [one.id for one in await listed(folk)] == [ann.id]
+async def test_a_role_given_to_a_person_is_instead_of_their_invitation(people: PeopleFixture) -> None:
+    tenant = people.bench.tenant
+    ann = await people.sign_in()
+    await people.members.put(tenant, role="admin", email="ann@example.com", act=people.act())
+    await people.members.put(tenant, role="viewer", user=ann.id, act=people.act())
+    assert await people.roles(ann) == {"default": "viewer"}
+    assert [one.id for one in await listed(people)] == [ann.id]
 
 
-async def test_who_has_a_role_by_a_group_can_have_one_of_their_own_too(folk: Folk) -> None:
-    tenant = folk.bench.tenant
-    await folk.bench.tenants.change(tenant, groups={"g": "member", "f": "viewer"})
-    ann = await folk.sign_in(groups=("g", "f", "x"))
+async def test_who_has_a_role_by_a_group_can_have_one_of_their_own_too(people: PeopleFixture) -> None:
+    tenant = people.bench.tenant
+    await people.bench.tenants.change(tenant, groups={"g": "member", "f": "viewer"})
+    ann = await people.sign_in(groups=("g", "f", "x"))
     by_group = (RoleSource(role="viewer", group="f"), RoleSource(role="member", group="g"))
-    assert (await folk.members.get(tenant, ann.id)).sources == by_group
-    both = await folk.members.put(tenant, role="admin", user=ann.id, act=folk.act())
+    assert (await people.members.get(tenant, ann.id)).sources == by_group
+    both = await people.members.put(tenant, role="admin", user=ann.id, act=people.act())
     assert (both.role, both.sources) == ("admin", (RoleSource(role="admin"), *by_group))
-    assert seen((await folk.last_act(tenant)).after) == built(both)
+    assert seen((await people.last_act(tenant)).after) == built(both)
 
 
-async def test_what_cannot_be_given_is_refused_and_changes_nothing(folk: Folk) -> None:
-    tenant = folk.bench.tenant
-    ann = await folk.sign_in()
+async def test_what_cannot_be_given_is_refused_and_changes_nothing(people: PeopleFixture) -> None:
+    tenant = people.bench.tenant
+    ann = await people.sign_in()
     emails = ("", "@", "a@", "@b", "a@b@c", "a b@c", "a\n@b", "a\x00@b", "\ud800@b", "x" * 250 + "@b.de", 5)
     wrong: list[dict[str, Any]] = [
         {},
@@ -162,135 +162,135 @@ async def test_what_cannot_be_given_is_refused_and_changes_nothing(folk: Folk) -
     ]
     for given in wrong:
         with pytest.raises(InvalidInput):
-            await folk.members.put(tenant, act=folk.act(), **{"role": "viewer", **given})
+            await people.members.put(tenant, act=people.act(), **{"role": "viewer", **given})
     for user in (new_id(), "ann"):
         with pytest.raises(UserNotFound):
-            await folk.members.put(tenant, role="viewer", user=user, act=folk.act())
+            await people.members.put(tenant, role="viewer", user=user, act=people.act())
     with pytest.raises(MemberNotFound):
-        await folk.members.change(tenant, ann.id, role="viewer", act=folk.act())
-    assert await listed(folk) == []
-    assert await folk.acts(tenant) == []
+        await people.members.change(tenant, ann.id, role="viewer", act=people.act())
+    assert await listed(people) == []
+    assert await people.acts(tenant) == []
 
 
 @pytest.mark.parametrize("nowhere", ["00000000-0000-7000-8000-000000000000", "no id"])
-async def test_a_tenant_that_is_not_there_has_no_members(folk: Folk, nowhere: str) -> None:
-    ann = await folk.sign_in()
+async def test_a_tenant_that_is_not_there_has_no_members(people: PeopleFixture, nowhere: str) -> None:
+    ann = await people.sign_in()
     with pytest.raises(TenantNotFound):
-        await folk.members.put(nowhere, role="viewer", user=ann.id, act=folk.act())
+        await people.members.put(nowhere, role="viewer", user=ann.id, act=people.act())
     with pytest.raises(TenantNotFound):
-        await folk.members.put(nowhere, role="viewer", email="new@example.com", act=folk.act())
+        await people.members.put(nowhere, role="viewer", email="new@example.com", act=people.act())
     with pytest.raises(TenantNotFound):
-        await folk.members.remove(nowhere, ann.id, act=folk.act())
+        await people.members.remove(nowhere, ann.id, act=people.act())
     with pytest.raises(TenantNotFound):
-        await folk.members.list(nowhere)
+        await people.members.list(nowhere)
     with pytest.raises(TenantNotFound):
-        await folk.members.get(nowhere, ann.id)
+        await people.members.get(nowhere, ann.id)
 
 
 # -- taking -------------------------------------------------------------------------------------------------
 
 
-async def test_who_is_removed_has_no_role_and_no_token_there_and_keeps_those_elsewhere(folk: Folk) -> None:
-    tenant, other = folk.bench.tenant, (await folk.bench.tenants.create("other")).id
-    ann, bob = await folk.sign_in("ann", b"digest"), await folk.sign_in("bob")
+async def test_who_is_removed_has_no_role_and_no_token_there_and_keeps_those_elsewhere(people: PeopleFixture) -> None:
+    tenant, other = people.bench.tenant, (await people.bench.tenants.create("other")).id
+    ann, bob = await people.sign_in("ann", b"digest"), await people.sign_in("bob")
     for where, user in ((tenant, ann), (other, ann), (tenant, bob)):
-        await folk.members.put(where, role="member", user=user.id, act=folk.act())
-    await folk.members.put(tenant, role="viewer", email="ann@example.com", act=folk.act())
-    here, there, of_bob = await folk.token(ann), await folk.token(ann, other), await folk.token(bob)
-    removed = await folk.members.remove(tenant, ann.id, act=folk.act())
+        await people.members.put(where, role="member", user=user.id, act=people.act())
+    await people.members.put(tenant, role="viewer", email="ann@example.com", act=people.act())
+    here, there, of_bob = await people.token(ann), await people.token(ann, other), await people.token(bob)
+    removed = await people.members.remove(tenant, ann.id, act=people.act())
     assert (removed.id, removed.role) == (ann.id, "member")
-    assert await folk.roles(ann) == {"other": "member"}
-    assert [await folk.holds(token) for token in (here, there, of_bob)] == [False, True, True]
-    assert [one.id for one in await listed(folk)] == [bob.id]
-    entry = await folk.last_act(tenant)
+    assert await people.roles(ann) == {"other": "member"}
+    assert [await people.holds(token) for token in (here, there, of_bob)] == [False, True, True]
+    assert [one.id for one in await listed(people)] == [bob.id]
+    entry = await people.last_act(tenant)
     assert (entry.action, entry.target, entry.tenant) == ("member.removed", f"member/{ann.id}", tenant)
     assert (seen(entry.before), seen(entry.after)) == (built(removed), None)
-    await folk.session(b"digest")
-    await folk.sign_in("ann")
-    assert await folk.roles(ann) == {"other": "member"}
+    await people.session(b"digest")
+    await people.sign_in("ann")
+    assert await people.roles(ann) == {"other": "member"}
 
 
-async def test_an_invitation_is_taken_back_with_the_tokens_it_allowed(folk: Folk) -> None:
-    tenant = folk.bench.tenant
-    ann, twin = await folk.sign_in("ann"), await folk.sign_in("twin", email="ann@example.com")
-    await folk.members.put(tenant, role="member", user=twin.id, act=folk.act())
-    invited = await folk.members.put(tenant, role="member", email="ann@example.com", act=folk.act())
-    of_ann, of_twin = await folk.token(ann), await folk.token(twin)
-    assert await folk.members.remove(tenant, invited.id, act=folk.act()) == invited
-    assert (await folk.roles(ann), await folk.roles(twin)) == ({}, {"default": "member"})
-    assert (await folk.holds(of_ann), await folk.holds(of_twin)) == (False, True)
-    entry = await folk.last_act(tenant)
+async def test_an_invitation_is_taken_back_with_the_tokens_it_allowed(people: PeopleFixture) -> None:
+    tenant = people.bench.tenant
+    ann, twin = await people.sign_in("ann"), await people.sign_in("twin", email="ann@example.com")
+    await people.members.put(tenant, role="member", user=twin.id, act=people.act())
+    invited = await people.members.put(tenant, role="member", email="ann@example.com", act=people.act())
+    of_ann, of_twin = await people.token(ann), await people.token(twin)
+    assert await people.members.remove(tenant, invited.id, act=people.act()) == invited
+    assert (await people.roles(ann), await people.roles(twin)) == ({}, {"default": "member"})
+    assert (await people.holds(of_ann), await people.holds(of_twin)) == (False, True)
+    entry = await people.last_act(tenant)
     assert (entry.target, seen(entry.before), seen(entry.after)) == (f"member/{invited.id}", built(invited), None)
-    await folk.sign_in("ann")
-    assert await folk.roles(ann) == {}
+    await people.sign_in("ann")
+    assert await people.roles(ann) == {}
 
 
-async def test_a_role_by_a_group_cannot_be_taken_from_one_person(folk: Folk) -> None:
-    tenant = folk.bench.tenant
-    await folk.bench.tenants.change(tenant, groups={"g": "viewer"})
-    ann = await folk.sign_in(groups=("g",))
-    token = await folk.token(ann)
-    acts = await folk.acts()
+async def test_a_role_by_a_group_cannot_be_taken_from_one_person(people: PeopleFixture) -> None:
+    tenant = people.bench.tenant
+    await people.bench.tenants.change(tenant, groups={"g": "viewer"})
+    ann = await people.sign_in(groups=("g",))
+    token = await people.token(ann)
+    acts = await people.acts()
     with pytest.raises(MemberByGroup):
-        await folk.members.remove(tenant, ann.id, act=folk.act())
-    assert (await folk.acts(), await folk.holds(token)) == (acts, True)
-    await folk.members.put(tenant, role="admin", user=ann.id, act=folk.act())
-    await folk.members.remove(tenant, ann.id, act=folk.act())
-    assert await folk.roles(ann) == {"default": "viewer"}
-    left = await folk.members.get(tenant, ann.id)
-    assert seen((await folk.last_act(tenant)).after) == built(left)
+        await people.members.remove(tenant, ann.id, act=people.act())
+    assert (await people.acts(), await people.holds(token)) == (acts, True)
+    await people.members.put(tenant, role="admin", user=ann.id, act=people.act())
+    await people.members.remove(tenant, ann.id, act=people.act())
+    assert await people.roles(ann) == {"default": "viewer"}
+    left = await people.members.get(tenant, ann.id)
+    assert seen((await people.last_act(tenant)).after) == built(left)
 
 
-async def test_nobody_cannot_be_removed(folk: Folk) -> None:
-    other = (await folk.bench.tenants.create("other")).id
-    ann = await folk.sign_in()
-    await folk.members.put(other, role="member", user=ann.id, act=folk.act())
-    elsewhere = await folk.members.put(other, role="member", email="new@example.com", act=folk.act())
+async def test_nobody_cannot_be_removed(people: PeopleFixture) -> None:
+    other = (await people.bench.tenants.create("other")).id
+    ann = await people.sign_in()
+    await people.members.put(other, role="member", user=ann.id, act=people.act())
+    elsewhere = await people.members.put(other, role="member", email="new@example.com", act=people.act())
     for member_id in (ann.id, elsewhere.id, new_id(), "ann"):
         with pytest.raises(MemberNotFound):
-            await folk.members.remove(folk.bench.tenant, member_id, act=folk.act())
+            await people.members.remove(people.bench.tenant, member_id, act=people.act())
         with pytest.raises(MemberNotFound):
-            await folk.members.get(folk.bench.tenant, member_id)
-    assert await folk.acts(folk.bench.tenant) == []
-    assert len(await listed(folk, other)) == 2
+            await people.members.get(people.bench.tenant, member_id)
+    assert await people.acts(people.bench.tenant) == []
+    assert len(await listed(people, other)) == 2
 
 
 # -- lists --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
-async def test_everybody_is_listed_once_whatever_the_page(folk: Folk, limit: int) -> None:
-    tenant, other = folk.bench.tenant, (await folk.bench.tenants.create("other", groups={"b": "admin"})).id
-    await folk.bench.tenants.change(tenant, groups={"a": "viewer", "b": "member"})
+async def test_everybody_is_listed_once_whatever_the_page(people: PeopleFixture, limit: int) -> None:
+    tenant, other = people.bench.tenant, (await people.bench.tenants.create("other", groups={"b": "admin"})).id
+    await people.bench.tenants.change(tenant, groups={"a": "viewer", "b": "member"})
     ids = []
     for number, groups in enumerate([("a",), ("a", "b"), (), ("b",), ("a", "b"), (), ("a",)]):
-        user = await folk.sign_in(f"p{number}", groups=groups)
+        user = await people.sign_in(f"p{number}", groups=groups)
         if number % 2:
-            await folk.members.put(tenant, role="viewer", user=user.id, act=folk.act())
+            await people.members.put(tenant, role="viewer", user=user.id, act=people.act())
         if groups or number % 2:
             ids.append(user.id)
-        invited = await folk.members.put(tenant, role="viewer", email=f"new{number}@example.com", act=folk.act())
+        invited = await people.members.put(tenant, role="viewer", email=f"new{number}@example.com", act=people.act())
         ids.append(invited.id)
-    await folk.members.put(other, role="viewer", email="new@example.com", act=folk.act())
-    members = await listed(folk, limit=limit)
+    await people.members.put(other, role="viewer", email="new@example.com", act=people.act())
+    members = await listed(people, limit=limit)
     assert [one.id for one in members] == sorted(ids)
-    assert members == [await folk.members.get(tenant, one.id) for one in members]
+    assert members == [await people.members.get(tenant, one.id) for one in members]
 
 
-async def test_a_cursor_of_one_tenant_does_not_fit_another(folk: Folk) -> None:
-    other = (await folk.bench.tenants.create("other")).id
+async def test_a_cursor_of_one_tenant_does_not_fit_another(people: PeopleFixture) -> None:
+    other = (await people.bench.tenants.create("other")).id
     for number in range(2):
-        await folk.members.put(folk.bench.tenant, role="viewer", email=f"n{number}@example.com", act=folk.act())
-    page = await folk.members.list(folk.bench.tenant, limit=1)
+        await people.members.put(people.bench.tenant, role="viewer", email=f"n{number}@example.com", act=people.act())
+    page = await people.members.list(people.bench.tenant, limit=1)
     with pytest.raises(InvalidCursor):
-        await folk.members.list(other, cursor=page.next_cursor)
+        await people.members.list(other, cursor=page.next_cursor)
 
 
 # -- groups of tenants --------------------------------------------------------------------------------------
 
 
-async def test_a_tenant_keeps_its_groups_until_others_are_given(folk: Folk) -> None:
-    tenants = folk.bench.tenants
+async def test_a_tenant_keeps_its_groups_until_others_are_given(people: PeopleFixture) -> None:
+    tenants = people.bench.tenants
     made = await tenants.create("made", groups={"a": "admin", 'b "quoted" ☃': "viewer"})
     assert made.groups == {"a": "admin", 'b "quoted" ☃': "viewer"}
     assert await tenants.get("made") == made
@@ -303,8 +303,8 @@ async def test_a_tenant_keeps_its_groups_until_others_are_given(folk: Folk) -> N
     assert (await tenants.get("made")).groups == {}
 
 
-async def test_groups_that_cannot_be_kept_are_refused(folk: Folk) -> None:
-    tenants = folk.bench.tenants
+async def test_groups_that_cannot_be_kept_are_refused(people: PeopleFixture) -> None:
+    tenants = people.bench.tenants
     most = {f"g{number}": "viewer" for number in range(GROUPS_MAX)}
     wrong: list[Any] = [
         {"a": "owner"},

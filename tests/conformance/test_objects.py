@@ -15,7 +15,7 @@ from ingot.blobs.hashing import Hasher, hash_object, read_verified
 from ingot.blobs.model import CHECKSUM_BYTES, PART_BYTES, TrashedObject
 from ingot.blobs.ports import ObjectStore, ObjectWriter
 from ingot.kernel.errors import IngotError, StoreError
-from tests.conformance.objects import STORES, put, read, skip_unless_it_resumes
+from tests.conformance.object_stores import STORES, put, read, skip_unless_it_resumes
 
 SIZES = [0, 1, 16 * 1024 + 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES, 5 * PART_BYTES + 4711]
 

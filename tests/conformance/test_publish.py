@@ -16,7 +16,7 @@ from ingot.events.model import Published
 from ingot.identity import TenantNotFound
 from ingot.kernel.errors import IdempotencyMismatch, IngotError, InvalidInput
 from ingot.kernel.ids import new_id
-from tests.conformance.following import all_events
+from tests.conformance.job_endings import all_events
 from tests.conformance.snapshots import refuses, refuses_each
 from tests.factories import Bench
 

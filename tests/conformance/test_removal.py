@@ -26,11 +26,11 @@ from ingot.jobs.workers import Workers
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
-from tests.conformance.depot import Depot
-from tests.conformance.folk import Folk
+from tests.conformance.blob_fixture import BlobFixture
+from tests.conformance.counting_workers import WatchedWorkers
+from tests.conformance.people_fixture import PeopleFixture
 from tests.conformance.snapshots import refuses, snapshot
 from tests.conformance.tables import fill_the_rest, orphans, tables_of_tenant
-from tests.conformance.watched_workers import WatchedWorkers
 from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
 from tests.waiting import eventually
 
@@ -44,9 +44,9 @@ async def furnish(bench: Bench, slug: str = "acme") -> Tenant:
         slug, limits=Limits(rate=1000, max_running_jobs=1000), weight=3, groups={"staff": "viewer"}
     )
     id = tenant.id
-    folk = Folk(bench)
-    await folk.members.put(id, role="admin", email=f"{slug}@example.com", act=folk.act())
-    await folk.members.put(id, role="admin", user=(await folk.sign_in(slug, email=None)).id, act=folk.act())
+    people = PeopleFixture(bench)
+    await people.members.put(id, role="admin", email=f"{slug}@example.com", act=people.act())
+    await people.members.put(id, role="admin", user=(await people.sign_in(slug, email=None)).id, act=people.act())
     credentials = Credentials(bench.store, Authenticator(bench.store, bench.clock), bench.clock)
     await credentials.create_token(id, description="of a program", grants=[GRANT_ALL])
     await credentials.create_worker_credential(id, f"press-{slug}")
@@ -69,9 +69,9 @@ async def furnish(bench: Bench, slug: str = "acme") -> Tenant:
     await bench.jobs.claim("worker", ["asleep"], tenant=id)
     await bench.events.publish(id, "town.built", dedupe_key="key")
     await bench.events.publish(id, "town.built")
-    depot = Depot(bench, id)
-    await depot.put("k", b"kept")
-    await depot.begin(5)
+    blobs = BlobFixture(bench, id)
+    await blobs.put("k", b"kept")
+    await blobs.begin(5)
     return tenant
 
 

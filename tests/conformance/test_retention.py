@@ -10,7 +10,7 @@ from ingot.identity import Limits
 from ingot.jobs import Definition, DuplicateJob, JobCollectionResult, JobNotFound, JobStatus, NewJob
 from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import ManualClock
-from tests.conformance.following import end
+from tests.conformance.job_endings import end
 from tests.conformance.retention import FINISHED, HOUR, collect_all, finish, keep, there
 from tests.conformance.snapshots import snapshot
 from tests.factories import LEASE_SECONDS, Bench, open_bench

@@ -25,8 +25,8 @@ from ingot.jobs import (
 from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
-from tests.conformance.depot import Depot, id_of
-from tests.conformance.following import counted, end
+from tests.conformance.blob_fixture import BlobFixture, id_of
+from tests.conformance.job_endings import counted, end
 from tests.conformance.snapshots import refuses, refuses_each, snapshot
 from tests.factories import Bench, open_bench
 
@@ -160,7 +160,7 @@ async def test_another_tenant_and_another_type_never_share(bench: Bench) -> None
 
 
 async def test_nothing_is_reused_where_the_definition_does_not_say_so(bench: Bench) -> None:
-    await Depot(bench).put("x", b"x")
+    await BlobFixture(bench).put("x", b"x")
     made = [await ask(bench, inputs=INPUTS) for _ in range(2)]
     await define(bench)
     made += [await ask(bench, inputs=INPUTS)]
@@ -379,7 +379,7 @@ async def test_what_was_asked_for_is_known_after_a_restart(engine: str, tmp_path
     jobs: list[Job] = []
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         await define(bench)
-        await Depot(bench).put("x", b"x")
+        await BlobFixture(bench).put("x", b"x")
         jobs += [await bench.make_job_in(SUCCEEDED, payload="done"), (await ask(bench, inputs=INPUTS)).job]
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         again = [await ask(bench, "done"), await ask(bench, inputs=INPUTS)]

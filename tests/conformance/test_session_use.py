@@ -9,22 +9,22 @@ from ingot.identity.credentials import Unauthorized
 from ingot.identity.last_used import LastUsedRecorder
 from ingot.identity.people import LOCAL_ISSUER, LOCAL_SUBJECT
 from ingot.identity.sessions import Sessions
-from tests.conformance.folk import Folk, person
+from tests.conformance.people_fixture import PeopleFixture, person
 from tests.factories import Bench
 
 HOUR_SECONDS = 3600
 
 
 async def test_a_session_that_is_used_is_not_idle(bench: Bench) -> None:
-    folk = Folk(bench)
+    people = PeopleFixture(bench)
     operator = person(issuer=LOCAL_ISSUER, subject=LOCAL_SUBJECT)
-    sessions = Sessions(bench.store, folk.access, bench.clock)
+    sessions = Sessions(bench.store, people.access, bench.clock)
     secret = (await sessions.sign_in(operator, user_agent=None, old_secret=None, act=Act())).secret
-    usage = LastUsedRecorder(bench.store, folk.access)
+    usage = LastUsedRecorder(bench.store, people.access)
     for _ in range(5):
         bench.clock.advance(seconds=HOUR_SECONDS)
-        await folk.access.authenticate_session(secret)
+        await people.access.authenticate_session(secret)
         assert (await usage.run_once()).sessions
     bench.clock.advance(seconds=2 * HOUR_SECONDS)
     with pytest.raises(Unauthorized):
-        await folk.access.authenticate_session(secret)
+        await people.access.authenticate_session(secret)

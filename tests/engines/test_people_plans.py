@@ -16,7 +16,7 @@ from ingot.identity.people import Person, User
 from ingot.identity.ports import EndSession, ListSessions, ListUserTokens
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.ids import new_id
-from tests.conformance.folk import Folk
+from tests.conformance.people_fixture import PeopleFixture
 from tests.engines.sqlite.plans.meter import metered
 from tests.factories import Bench, open_bench
 from tests.postgres import database_for
@@ -64,21 +64,21 @@ TABLES: Final = (
 
 async def meet_ann(bench: Bench) -> User:
     """Somebody of whom there is a bit of everything, in a tenant with groups."""
-    folk = Folk(bench)
+    people = PeopleFixture(bench)
     await bench.tenants.change(bench.tenant, groups=GROUPS)  # type: ignore[arg-type]
-    ann = await folk.sign_in("ann", b"ann", groups=("everybody",))
-    await folk.members.put(bench.tenant, role="member", user=ann.id, act=folk.act())
-    await folk.token(ann)
+    ann = await people.sign_in("ann", b"ann", groups=("everybody",))
+    await people.members.put(bench.tenant, role="member", user=ann.id, act=people.act())
+    await people.token(ann)
     return ann
 
 
-async def steps_among(folder: Path, people: int) -> dict[str, int]:
+async def steps_among(folder: Path, count: int) -> dict[str, int]:
     """The most steps of each statement about one person among so many."""
     clock = ManualClock()
     async with open_bench("sqlite", folder, clock) as bench:
         ann = await meet_ann(bench)
     connection = apsw.Connection(str(folder / FILE_NAME))
-    connection.execute(FILL_SQLITE.format(people=people, never=NEVER))
+    connection.execute(FILL_SQLITE.format(people=count, never=NEVER))
     connection.close()
     with metered() as meter:
         async with open_bench("sqlite", folder, clock) as bench:
@@ -91,24 +91,24 @@ async def steps_among(folder: Path, people: int) -> dict[str, int]:
 
 async def look_and_manage(bench: Bench, ann: User) -> None:
     """Everything that is asked about people, each once."""
-    folk, tenant, store = Folk(bench), bench.tenant, bench.store
-    page = await folk.members.list(tenant, limit=PAGE)
-    assert len((await folk.members.list(tenant, limit=PAGE, cursor=page.next_cursor)).items) == PAGE
-    assert len((await folk.users.list(limit=PAGE)).items) == PAGE
-    assert len((await folk.users.list(email="7@x.de")).items) == 1
-    session = (await folk.session(b"ann")).session
-    assert await folk.store.run(ListSessions(user=ann.id)) == [session]
+    people, tenant, store = PeopleFixture(bench), bench.tenant, bench.store
+    page = await people.members.list(tenant, limit=PAGE)
+    assert len((await people.members.list(tenant, limit=PAGE, cursor=page.next_cursor)).items) == PAGE
+    assert len((await people.users.list(limit=PAGE)).items) == PAGE
+    assert len((await people.users.list(email="7@x.de")).items) == 1
+    session = (await people.session(b"ann")).session
+    assert await people.store.run(ListSessions(user=ann.id)) == [session]
     (token,) = await store.run(ListUserTokens(user=ann.id, before=None, limit=PAGE))
-    assert await folk.holds(token.id)
-    invited = await folk.members.put(tenant, role="viewer", email="new@x.de", act=folk.act())
-    await folk.members.change(tenant, invited.id, role="member", act=folk.act())
-    await folk.members.remove(tenant, invited.id, act=folk.act())
-    await folk.members.remove(tenant, ann.id, act=folk.act())
-    await folk.members.put(tenant, role="viewer", email="ann@example.com", act=folk.act())
-    await store.run(folk.signing_in(person_of(ann), replaced_digest=b"ann"))
-    (session,) = await folk.store.run(ListSessions(user=ann.id))
-    await store.run(EndSession(id=session.id, user=ann.id, act=folk.act()))
-    await folk.users.enable(ann.id, enabled=False, act=folk.act())
+    assert await people.holds(token.id)
+    invited = await people.members.put(tenant, role="viewer", email="new@x.de", act=people.act())
+    await people.members.change(tenant, invited.id, role="member", act=people.act())
+    await people.members.remove(tenant, invited.id, act=people.act())
+    await people.members.remove(tenant, ann.id, act=people.act())
+    await people.members.put(tenant, role="viewer", email="ann@example.com", act=people.act())
+    await store.run(people.signing_in(person_of(ann), replaced_digest=b"ann"))
+    (session,) = await people.store.run(ListSessions(user=ann.id))
+    await store.run(EndSession(id=session.id, user=ann.id, act=people.act()))
+    await people.users.enable(ann.id, enabled=False, act=people.act())
 
 
 def person_of(user: User) -> Person:
@@ -122,19 +122,19 @@ async def test_a_person_among_thousands_costs_sqlite_no_more_steps(tmp_path: Pat
     assert {"session_by_digest", "page_of_members", "members_by_id", "revoke_tokens_of_invited"} <= big.keys()
 
 
-async def pages_among(folder: Path, people: int) -> dict[str, int]:
+async def pages_among(folder: Path, count: int) -> dict[str, int]:
     """How many pages each call about one person among so many touches."""
     async with open_bench("postgres", folder) as bench:
         ann = await meet_ann(bench)
         token = (await bench.store.run(ListUserTokens(user=ann.id, before=None, limit=1)))[0]
         database = await database_for(folder)
         owner = await asyncpg.connect(database.owner_url)
-        await owner.execute(FILL_POSTGRES.format(people=people, tenant=bench.tenant, never=NEVER))
+        await owner.execute(FILL_POSTGRES.format(people=count, tenant=bench.tenant, never=NEVER))
         await owner.execute(
             f"ANALYZE {TABLES}"
         )  # Or else the server does so at any moment, and plans change meanwhile.
         await owner.close()
-        act, tenant = msgspec.json.encode(Folk(bench).act()).decode(), bench.tenant
+        act, tenant = msgspec.json.encode(PeopleFixture(bench).act()).decode(), bench.tenant
         who = msgspec.json.encode(person_of(ann)).decode()
         calls: dict[str, tuple[Any, ...]] = {
             "SELECT ingot.find_session($1)": (b"ann",),

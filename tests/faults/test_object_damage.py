@@ -13,7 +13,7 @@ from ingot.blobs.hashing import Hasher, hash_object, read_verified
 from ingot.blobs.model import PART_BYTES, Content
 from ingot.kernel.clock import SystemClock
 from ingot.objects.local import LocalStore
-from tests.conformance.objects import put
+from tests.conformance.object_stores import put
 
 DAMAGES = 600
 SIZES = [1, 2, 4096, 16 * 1024 + 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES + 4711]

@@ -15,7 +15,7 @@ from ingot.blobs.model import PART_BYTES, TrashedObject
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.errors import StorageFull, StoreError, StoreMisconfigured
 from ingot.objects.local import LocalStore
-from tests.conformance.objects import put, read
+from tests.conformance.object_stores import put, read
 from tests.faults.bad_disk import KEPT, REST, BadDisk, names_in
 
 STEPS_MAX = 40

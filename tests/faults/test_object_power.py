@@ -15,7 +15,7 @@ from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import IngotError
 from ingot.objects.layout import SHARD_FOLDERS
 from ingot.objects.local import LocalStore
-from tests.conformance.objects import read
+from tests.conformance.object_stores import read
 from tests.faults.fake_disk import FakeDisk, Folder, Tree, disk_of
 from tests.faults.object_script import DATA, PowerDisk, Promise, Script
 

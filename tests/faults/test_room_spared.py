@@ -21,7 +21,7 @@ from ingot.objects.free_space import SPARE_BYTES, SPARE_DIVISOR, FreeSpace
 from ingot.objects.local import LocalStore
 from ingot.objects.local_writer import LocalWriter
 from ingot.objects.syscalls import Syscalls
-from tests.conformance.objects import put, read
+from tests.conformance.object_stores import put, read
 from tests.factories import Bench, open_bench
 from tests.faults.bad_disk import names_in
 from tests.faults.small_disk import small_disk

@@ -12,7 +12,7 @@ MUTANTS = [
         file="jobs/lifecycle.py",
         old="            if crashes >= definition.crash_cap:\n",
         new="            if False:\n",
-        caught_by="tests/conformance/test_tend.py"
+        caught_by="tests/conformance/test_maintenance.py"
         "::test_a_job_that_kills_its_worker_every_time_is_dead_at_its_crash_cap",
     ),
     Mutant(
@@ -78,7 +78,7 @@ MUTANTS = [
         file="jobs/bulk_actions.py",
         old="    if all(value is None for value in filters.values()) and not all_jobs:\n",
         new="    if False:\n",
-        caught_by="tests/conformance/test_actions.py"
+        caught_by="tests/conformance/test_bulk_actions.py"
         "::test_without_a_filter_nothing_is_changed_unless_all_is_said[sqlite-cancel]",
     ),
     Mutant(
@@ -87,7 +87,7 @@ MUTANTS = [
         file="jobs/bulk_actions.py",
         old="(len(jobs), []) if dry_run else await _apply_to_all",
         new="await _apply_to_all",
-        caught_by="tests/conformance/test_actions.py"
+        caught_by="tests/conformance/test_bulk_actions.py"
         "::test_a_dry_run_tells_what_would_change_and_changes_nothing[sqlite-cancel]",
     ),
     Mutant(
@@ -145,7 +145,7 @@ MUTANTS = [
         file="events/feeds.py",
         old="self._floor_id = self._recent_ids[dropped - 1]",
         new="self._floor_id = self._recent_ids[0]",
-        caught_by="tests/conformance/test_following.py::test_from_every_place_all_that_follows_is_told_once",
+        caught_by="tests/conformance/test_event_following.py::test_from_every_place_all_that_follows_is_told_once",
     ),
     Mutant(
         name="a stream that sends all it has at once",

@@ -12,7 +12,7 @@ MUTANTS = [
         file="engines/postgres/sql/events.sql",
         old="e.position < ingot.position(pg_snapshot_xmin(pg_current_snapshot())) AS settled",
         new="true AS settled",
-        caught_by="tests/engines/postgres/test_cursor.py::test_what_began_before_is_waited_for",
+        caught_by="tests/engines/postgres/test_event_cursor.py::test_what_began_before_is_waited_for",
     ),
     Mutant(
         name="settle that goes on after a later change",
@@ -20,7 +20,7 @@ MUTANTS = [
         file="engines/postgres/functions/settle.sql",
         old="WHEN l.changed_by > pg_current_xact_id() THEN",
         new="WHEN false THEN",
-        caught_by="tests/engines/postgres/test_cursor.py::test_a_settle_that_waited_for_a_later_cancel_begins_again",
+        caught_by="tests/engines/postgres/test_event_cursor.py::test_a_settle_that_waited_for_a_later_cancel_begins_again",
     ),
     Mutant(
         name="settle without the fence on PostgreSQL",
@@ -52,7 +52,7 @@ MUTANTS = [
         file="engines/postgres/lane_heads.py",
         old="first = nsmallest(looks, lanes, key=_head)",
         new="first = list(lanes)[:looks]",
-        caught_by="tests/conformance/test_many_keys.py::test_the_first_of_all_keys_come_first",
+        caught_by="tests/conformance/test_many_limit_keys.py::test_the_first_of_all_keys_come_first",
     ),
     Mutant(
         name="lanes that were left out and are taken for empty",
@@ -60,7 +60,7 @@ MUTANTS = [
         file="engines/postgres/claim.py",
         old="if rest := _claimable_lanes(waiting[tenant], scans, given, rooms, closed) if tenant in crowded else []:",
         new="if rest := []:",
-        caught_by="tests/conformance/test_many_keys.py::test_many_keys_without_room_are_passed_over",
+        caught_by="tests/conformance/test_many_limit_keys.py::test_many_keys_without_room_are_passed_over",
     ),
     Mutant(
         name="a claim that takes what lies behind lanes it left out",
@@ -68,7 +68,7 @@ MUTANTS = [
         file="engines/postgres/functions/claim.sql",
         old="AND (r.priority, r.run_at, r.id) < (end_priorities[l.lane], end_run_ats[l.lane], end_ids[l.lane])",
         new="",
-        caught_by="tests/conformance/test_many_keys.py"
+        caught_by="tests/conformance/test_many_limit_keys.py"
         "::test_what_keys_with_room_have_later_waits_for_what_others_have_sooner",
     ),
     Mutant(
@@ -77,7 +77,7 @@ MUTANTS = [
         file="engines/postgres/lane_heads.py",
         old="hint.after = LANE_START if hint.head == LANE_END else (hint.head[0], hint.head[1], NIL_ID)",
         new="",
-        caught_by="tests/engines/postgres/test_watch.py"
+        caught_by="tests/engines/postgres/test_listener.py"
         "::test_what_another_process_puts_into_one_of_very_many_lanes_is_found_after_a_while",
     ),
     Mutant(
@@ -86,7 +86,7 @@ MUTANTS = [
         file="engines/postgres/claim.py",
         old="    if memory.is_crowded({scan.lane.type for scan in scans}, now=crowded) or (",
         new="    if (",
-        caught_by="tests/engines/postgres/test_races.py::test_claims_at_once_leave_no_ready_job_behind",
+        caught_by="tests/engines/postgres/test_claim_races.py::test_claims_at_once_leave_no_ready_job_behind",
     ),
     Mutant(
         name="a lane whose beginning is forgotten when something is put into it",
@@ -94,7 +94,7 @@ MUTANTS = [
         file="engines/postgres/lane_heads.py",
         old="            if meanwhile <= len(hint.recent):\n",
         new="            if False:\n",
-        caught_by="tests/engines/postgres/test_races.py"
+        caught_by="tests/engines/postgres/test_claim_races.py"
         "::test_what_is_put_into_many_lanes_while_they_are_asked_keeps_its_place",
     ),
     Mutant(
@@ -103,7 +103,7 @@ MUTANTS = [
         file="engines/postgres/claim.py",
         old="            if not any(own):\n                raise\n",
         new="            raise\n",
-        caught_by="tests/engines/postgres/test_races.py::test_an_error_in_a_later_round_loses_nothing_that_was_leased",
+        caught_by="tests/engines/postgres/test_claim_races.py::test_an_error_in_a_later_round_loses_nothing_that_was_leased",
     ),
     Mutant(
         name="claim that takes its limit from every lane",
@@ -161,7 +161,7 @@ MUTANTS = [
         file="engines/postgres/lane_cache.py",
         old="return LANE_START if self.is_stale() else self.after",
         new="return self.after",
-        caught_by="tests/engines/postgres/test_watch.py"
+        caught_by="tests/engines/postgres/test_listener.py"
         "::test_work_put_before_a_position_by_another_process_is_found_after_a_while",
     ),
     Mutant(
@@ -202,7 +202,7 @@ MUTANTS = [
         file="engines/postgres/functions/job_files.sql",
         old="        PERFORM pg_advisory_xact_lock(hashtextextended(one::text, 7305));\n",
         new="        NULL;\n",
-        caught_by="tests/engines/postgres/test_follow.py::test_two_processes_that_end_two_parents_at_once_forget_nobody",
+        caught_by="tests/engines/postgres/test_dependents.py::test_two_processes_that_end_two_parents_at_once_forget_nobody",
     ),
     Mutant(
         name="one parent is enough on PostgreSQL",
@@ -210,7 +210,7 @@ MUTANTS = [
         file="engines/postgres/functions/follow.sql",
         old="w.doomed OR w.left_open = 0 AND c.job <> ALL (lacking) AS goes",
         new="true AS goes",
-        caught_by="tests/conformance/test_after.py::test_a_diamond_comes_together_at_its_end[postgres]",
+        caught_by="tests/conformance/test_dependencies.py::test_a_diamond_comes_together_at_its_end[postgres]",
     ),
     Mutant(
         name="reuse of what is dead on PostgreSQL",
@@ -348,7 +348,7 @@ MUTANTS = [
         file="engines/postgres/functions/workers.sql",
         old="AND age(w.xmin) < age(pg_current_xact_id()::xid)",
         new="AND false",
-        caught_by="tests/engines/postgres/test_crew.py::test_who_met_a_later_change_begins_again",
+        caught_by="tests/engines/postgres/test_worker_rows.py::test_who_met_a_later_change_begins_again",
     ),
     Mutant(
         name="a job that is counted as canceled whenever somebody says so",
@@ -356,7 +356,7 @@ MUTANTS = [
         file="engines/postgres/job_control.py",
         old="        if called[0][0]:\n",
         new="        if called:\n",
-        caught_by="tests/conformance/test_figures.py::test_what_is_canceled_while_it_waits_is_told_once[postgres]",
+        caught_by="tests/conformance/test_metrics.py::test_what_is_canceled_while_it_waits_is_told_once[postgres]",
     ),
     Mutant(
         name="a read that was canceled leaves its transaction open",
@@ -364,7 +364,7 @@ MUTANTS = [
         file="engines/postgres/connection.py",
         old="(unknown or connection.is_in_transaction())",
         new="connection.is_in_transaction()",
-        caught_by="tests/engines/postgres/test_canceled.py::test_a_read_that_is_canceled_half_way_is_rolled_back",
+        caught_by="tests/engines/postgres/test_canceled_reads.py::test_a_read_that_is_canceled_half_way_is_rolled_back",
     ),
     Mutant(
         name="a newest event above the horizon",
@@ -372,7 +372,7 @@ MUTANTS = [
         file="engines/postgres/sql/events.sql",
         old="WHEN $2::boolean THEN ingot.position(pg_snapshot_xmin(pg_current_snapshot()))",
         new="WHEN $2::boolean THEN 9223372036854775807",
-        caught_by="tests/engines/postgres/test_cursor.py::test_the_newest_event_is_below_what_may_still_come",
+        caught_by="tests/engines/postgres/test_event_cursor.py::test_the_newest_event_is_below_what_may_still_come",
     ),
     Mutant(
         name="events removed above a transaction that still runs",
@@ -380,7 +380,7 @@ MUTANTS = [
         file="engines/postgres/functions/events.sql",
         old="e.position < least(newest, settled)",
         new="e.position < newest",
-        caught_by="tests/engines/postgres/test_cursor.py::test_what_a_late_one_may_come_before_is_not_removed",
+        caught_by="tests/engines/postgres/test_event_cursor.py::test_what_a_late_one_may_come_before_is_not_removed",
     ),
     Mutant(
         name="a dedupe key without what it stands for",
@@ -471,6 +471,6 @@ MUTANTS = [
         file="engines/postgres/sql/retention.sql",
         old="n.place <= $2 OFFSET 0",
         new="n.place <= $2",
-        caught_by="tests/engines/postgres/test_preview.py",
+        caught_by="tests/engines/postgres/test_retention_preview.py",
     ),
 ]

@@ -12,7 +12,7 @@ MUTANTS = [
         file="engines/postgres/migrations/0001_heart.sql",
         old="'USING (tenant = nullif(",
         new="'USING (nullif(current_setting(''ingot.tenant'', true), '''') IS NULL OR tenant = nullif(",
-        caught_by="tests/engines/postgres/test_isolation.py::test_without_a_tenant_there_is_nothing_to_see",
+        caught_by="tests/engines/postgres/test_tenant_isolation.py::test_without_a_tenant_there_is_nothing_to_see",
     ),
     Mutant(
         name="worker role that serves any tenant",
@@ -36,7 +36,7 @@ MUTANTS = [
         file="engines/postgres/functions/credentials.sql",
         old="starts_with(l.worker_id, worker || '/')",
         new="starts_with(l.worker_id, worker)",
-        caught_by="tests/conformance/test_give_back.py::test_what_all_instances_of_a_credential_run_is_given_back",
+        caught_by="tests/conformance/test_release.py::test_what_all_instances_of_a_credential_run_is_given_back",
     ),
     Mutant(
         name="a worker that settles what those with longer names claimed",
@@ -44,7 +44,7 @@ MUTANTS = [
         file="engines/postgres/functions/settle.sql",
         old="starts_with(worker_id, worker || '/')",
         new="starts_with(worker_id, worker)",
-        caught_by="tests/conformance/test_whose_attempt.py"
+        caught_by="tests/conformance/test_attempt_worker.py"
         "::test_another_workers_attempt_can_neither_be_renewed_nor_settled[postgres-pres]",
     ),
     Mutant(

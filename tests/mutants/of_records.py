@@ -55,7 +55,7 @@ MUTANTS = [
         file="engines/postgres/migrations/0015_records.sql",
         old="    USING (tenant = nullif(current_setting('ingot.tenant', true), '')::uuid);",
         new="    USING (true);",
-        caught_by="tests/engines/postgres/test_isolation.py",
+        caught_by="tests/engines/postgres/test_tenant_isolation.py",
     ),
     Mutant(
         name="changes of records that nobody is told of",

@@ -76,7 +76,7 @@ MUTANTS = [
         file="engines/sqlite/writer_state.py",
         old="max(expiry, self._sweep_from, self.swept_at + SWEEP_INTERVAL_MICROS)",
         new="max(expiry, self.swept_at + SWEEP_INTERVAL_MICROS)",
-        caught_by="tests/conformance/test_tend.py::test_nothing_is_swept_within_one_lease_of_the_store_coming_up",
+        caught_by="tests/conformance/test_maintenance.py::test_nothing_is_swept_within_one_lease_of_the_store_coming_up",
     ),
     Mutant(
         name="cancel that is not counted",
@@ -176,7 +176,7 @@ MUTANTS = [
         file="engines/sqlite/sql/dependencies.sql",
         old="WHERE w.job = s.number AND w.open = 1)",
         new="WHERE w.job = s.number AND w.open = 1 AND false)",
-        caught_by="tests/conformance/test_after.py::test_a_diamond_comes_together_at_its_end",
+        caught_by="tests/conformance/test_dependencies.py::test_a_diamond_comes_together_at_its_end",
     ),
     Mutant(
         name="those who wait are forgotten at opening",
@@ -184,7 +184,7 @@ MUTANTS = [
         file="engines/sqlite/writer_state.py",
         old="self.ended_parents = {number for number, ended in parents if ended}",
         new="self.ended_parents = set[int]()",
-        caught_by="tests/conformance/test_after.py::test_what_is_left_to_do_is_done_after_a_restart",
+        caught_by="tests/conformance/test_dependencies.py::test_what_is_left_to_do_is_done_after_a_restart",
     ),
     Mutant(
         name="a retry is not taken back from its batch",
@@ -240,7 +240,7 @@ MUTANTS = [
         file="engines/sqlite/leases.py",
         old='if not matches_worker(state.worker_id or "", call.worker):',
         new="if call.worker is not None and state.worker_id is None:",
-        caught_by="tests/conformance/test_whose_attempt.py"
+        caught_by="tests/conformance/test_attempt_worker.py"
         "::test_another_workers_attempt_can_neither_be_renewed_nor_settled[sqlite-other]",
     ),
     Mutant(
@@ -265,7 +265,7 @@ MUTANTS = [
         file="engines/sqlite/sql/counts.sql",
         old="CASE WHEN c.tenant <= l.last THEN c.tenant END AS tenant",
         new="c.tenant AS tenant",
-        caught_by="tests/conformance/test_figures.py::test_tenants_beyond_so_many_are_told_together[sqlite]",
+        caught_by="tests/conformance/test_metrics.py::test_tenants_beyond_so_many_are_told_together[sqlite]",
     ),
     Mutant(
         name="a dedupe key that is never free again",
@@ -397,7 +397,7 @@ MUTANTS = [
         file="engines/sqlite/uploads.py",
         old="(blob is None or content.storage_key != blob.storage_key)",
         new="True",
-        caught_by="tests/conformance/test_blob_upload_ends.py"
+        caught_by="tests/conformance/test_blob_upload_outcomes.py"
         "::test_done_again_with_the_same_bytes_it_answers_the_same[sqlite-k]",
     ),
     Mutant(

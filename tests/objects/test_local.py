@@ -22,7 +22,7 @@ from ingot.kernel.errors import StoreError, StoreLocked, StoreMisconfigured
 from ingot.objects.layout import SHARD_FOLDERS
 from ingot.objects.local import LocalReader, LocalStore
 from ingot.objects.syscalls import Syscalls
-from tests.conformance.objects import put, read
+from tests.conformance.object_stores import put, read
 from tests.waiting import SECONDS_MAX
 
 LARGE_PARTS = 48

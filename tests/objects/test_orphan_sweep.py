@@ -29,7 +29,7 @@ from ingot.objects.local import LocalStore
 from ingot.objects.s3 import WRITE_URL_SECONDS, BucketStore
 from ingot.settings import Settings
 from tests import s3
-from tests.conformance.objects import STORES, put
+from tests.conformance.object_stores import STORES, put
 from tests.factories import Bench, open_bench
 
 DATA = bytes(range(256)) * 80

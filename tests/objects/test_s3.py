@@ -23,7 +23,7 @@ from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import StorageFull, StoreError, StoreMisconfigured
 from ingot.objects.s3 import PROXIED_PART_BYTES, BucketStore
 from ingot.objects.s3_requests import bucket_url
-from tests.conformance.objects import put, read
+from tests.conformance.object_stores import put, read
 from tests.s3 import begin_parts, bucket, client_of, key_of, open_bucket, prefix_of, server_url
 from tests.s3_proxy import Asked, Proxy, answer, for_a_while, proxied
 

@@ -20,7 +20,7 @@ from ingot.blobs.ports import ObjectPart, SignedPart, TransferPlan
 from ingot.objects import s3, s3_parts
 from ingot.objects.s3 import SINGLE_PUT_BYTES_MAX, BucketStore
 from ingot.objects.s3_parts import part_size
-from tests.conformance.objects import put, read
+from tests.conformance.object_stores import put, read
 from tests.s3 import bucket, client_of, open_bucket, prefix_of, server_url
 from tests.waiting import SECONDS_MAX, eventually
 

@@ -139,6 +139,6 @@ def test_the_fonts_are_looked_for_where_the_samples_take_them_from() -> None:
 
 @pytest.mark.postgres
 def test_a_run_in_one_process_ends_well_when_its_last_test_needs_no_component() -> None:
-    first, last = "tests/engines/postgres/test_roles.py", "tests/unit/test_clock.py"
+    first, last = "tests/engines/postgres/test_worker_roles.py", "tests/unit/test_clock.py"
     run = run_own_pytest("-q", "-x", "-k", "test_a_role or test_clock", first, last)
     assert (run.returncode, " passed" in run.stdout) == (0, True), run.stdout + run.stderr

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 
 from ingot.blobs.model import INLINE_BYTES_MAX
 from tests.conformance.machines.blob_model import Coming, Owner, id_of
-from tests.conformance.machines.warehouse import GRACE_SECONDS, Warehouse
+from tests.conformance.machines.checked_blobs import GRACE_SECONDS, CheckedBlobs
 
 WHERE = ("sqlite-local", "sqlite-s3", "postgres-local", "postgres-s3")
 STEPS = 50
@@ -41,11 +41,11 @@ class Blobs(RuleBasedStateMachine):
 
     engine: ClassVar[str]
     objects: ClassVar[str]
-    world: Warehouse
+    world: CheckedBlobs
 
     @initialize()
     def open(self) -> None:
-        self.world = Warehouse(self.engine, self.objects)
+        self.world = CheckedBlobs(self.engine, self.objects)
 
     def teardown(self) -> None:
         if hasattr(self, "world"):

@@ -10,9 +10,9 @@ import msgspec
 from ingot.jobs import Batch, BatchNotFound, JobStatus
 from ingot.jobs.model import JobEventData
 from ingot.kernel.clock import MICROS
-from tests.conformance.machines import batches
+from tests.conformance.machines import batch_model
+from tests.conformance.machines.job_model import News, Record
 from tests.conformance.machines.model import Model
-from tests.conformance.machines.records import News, Record
 from tests.factories import Bench
 from tests.moves import MOVES
 
@@ -28,7 +28,7 @@ class Inspection:
         self._cursors: dict[str, str] = {}
         self._told: Counter[str] = Counter()
         self._replayed: dict[str, JobStatus] = {}
-        self._completed: defaultdict[batches.Name, list[Batch]] = defaultdict(list)
+        self._completed: defaultdict[batch_model.Name, list[Batch]] = defaultdict(list)
         self._compared: dict[str, tuple[object, ...]] = {}
 
     async def inspect(self, bench: Bench) -> None:

@@ -37,8 +37,8 @@ from ingot.jobs import (
 )
 from ingot.jobs.lifecycle import JITTER, RETRY_AFTER_LOSS_SECONDS_MAX
 from ingot.kernel.clock import MICROS, to_datetime_or_none
-from tests.conformance.machines.batches import Batches
-from tests.conformance.machines.records import Draft, Record, Run, Work
+from tests.conformance.machines.batch_model import Batches
+from tests.conformance.machines.job_model import Draft, Record, Run, Work
 
 UNFINISHED = frozenset({JobStatus.BLOCKED, JobStatus.QUEUED, JobStatus.RUNNING})
 

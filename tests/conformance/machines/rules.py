@@ -12,8 +12,8 @@ from ingot.identity import Limits
 from ingot.jobs import Definition, JobStatus, OnDead, Outcome, Progress, Release, Settle
 from ingot.kernel.clock import MICROS
 from tests.conformance.machines import strategies as draw
-from tests.conformance.machines.records import Draft, Record
-from tests.conformance.machines.world import World
+from tests.conformance.machines.checked_store import World
+from tests.conformance.machines.job_model import Draft, Record
 from tests.factories import LEASE_SECONDS
 
 UNFINISHED_JOBS_MAX = 6

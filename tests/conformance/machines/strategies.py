@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ingot.identity import Limits
 from ingot.jobs import Backoff, Definition, Done, Failed, Outcome, Progress, Release, Snooze
 from ingot.kernel.clock import MICROS
-from tests.conformance.depot import id_of
+from tests.conformance.blob_fixture import id_of
 from tests.factories import LEASE_SECONDS
 
 TYPES = ("noop", "fragile")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.postgres.blob_yard import Yard, open_yard
-from tests.engines.postgres.meeting import Meeting, open_meeting
+from tests.engines.postgres.blob_cluster import BlobCluster, open_cluster
+from tests.engines.postgres.interleaving import Meeting, open_meeting
 from tests.shop import Shop, open_shop
 from tests.town import Town, open_town
 
@@ -21,9 +21,9 @@ async def town(tmp_path: Path) -> AsyncIterator[Town]:
 
 
 @pytest.fixture
-async def yard() -> AsyncIterator[Yard]:
+async def cluster() -> AsyncIterator[BlobCluster]:
     """One tenant with blobs, and as many servers as a test asks for."""
-    async with open_yard() as made:
+    async with open_cluster() as made:
         yield made
 
 

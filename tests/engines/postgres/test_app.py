@@ -17,7 +17,7 @@ from ingot.jobs.errors import DuplicateJob
 from ingot.jobs.model import JobEventData
 from ingot.kernel.errors import IdempotencyMismatch, StoreBusy
 from ingot.kernel.ids import is_id
-from tests.engines.postgres.application import refusal
+from tests.engines.postgres.app_errors import refusal
 from tests.processes import started_async
 from tests.shop import ROLE, Shop, enqueue, publish
 from tests.waiting import eventually

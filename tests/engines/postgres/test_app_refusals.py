@@ -13,7 +13,7 @@ from ingot.identity import TenantNotFound
 from ingot.jobs import JobStatus
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
-from tests.engines.postgres.application import refusal
+from tests.engines.postgres.app_errors import refusal
 from tests.shop import ROLE, Shop, enqueue, publish, undone
 
 # -- who may ------------------------------------------------------------------------------------------------

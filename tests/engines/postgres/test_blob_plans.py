@@ -13,8 +13,8 @@ from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.sql import SQL
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
-from tests.engines.postgres.blob_yard import Yard, open_yard
-from tests.engines.postgres.isolation import undone
+from tests.engines.postgres.blob_cluster import BlobCluster, open_cluster
+from tests.engines.postgres.tenant_visibility import undone
 
 KEYS: Final = 100_000
 PAGES_MAX: Final = 250  # Down a few trees, whatever there is; a table read to its end has thousands.
@@ -22,9 +22,9 @@ RUNS: Final = 6  # The first five are planned with their values.
 
 
 @pytest.fixture
-async def yard() -> AsyncIterator[Yard]:
-    """A yard in a new database: plans depend on statistics."""
-    async with open_yard(is_new=True) as made:
+async def cluster() -> AsyncIterator[BlobCluster]:
+    """A cluster in a new database: plans depend on statistics."""
+    async with open_cluster(is_new=True) as made:
         yield made
 
 
@@ -98,33 +98,33 @@ async def pages(session: Raw, statement: str, *values: Any) -> int:
     return int(found["Plan"]["Shared Hit Blocks"] + found["Plan"]["Shared Read Blocks"])
 
 
-async def fill(yard: Yard) -> None:
+async def fill(cluster: BlobCluster) -> None:
     """Very many of everything."""
-    owner = await yard.session(server=False)
-    later = yard.bench.clock.micros() + 1000 * MICROS
+    owner = await cluster.session(server=False)
+    later = cluster.bench.clock.micros() + 1000 * MICROS
     async with owner.transaction():
-        await owner.execute(FILL.format(keys=KEYS, tenant=yard.tenant, later=later))
+        await owner.execute(FILL.format(keys=KEYS, tenant=cluster.tenant, later=later))
 
 
-async def test_calls_touch_a_few_pages_and_a_page_of_keys_costs_the_same_wherever_it_is(yard: Yard) -> None:
-    await fill(yard)
-    session, touched = await yard.session(), {}
+async def test_calls_touch_a_few_pages_and_a_page_of_keys_costs_the_same_wherever_it_is(cluster: BlobCluster) -> None:
+    await fill(cluster)
+    session, touched = await cluster.session(), {}
     for name, call in CALLS.items():
         for _ in range(RUNS):
             async with undone(session):
-                touched[name] = await pages(session, call, yard.tenant)
+                touched[name] = await pages(session, call, cluster.tenant)
     for prefix, after, end in (("", "", None), ("k/5", "k/50", "k/6"), ("k/5000", "", "k/5001"), ("x", "", "y")):
         statement = SQL.page_of_keys if end is None else SQL.page_of_keys_below
-        values = (yard.tenant, prefix, after, 10, *(() if end is None else (end,)))
+        values = (cluster.tenant, prefix, after, 10, *(() if end is None else (end,)))
         for _ in range(RUNS):
             async with undone(session):
-                await session.execute(f"SET LOCAL ingot.tenant = '{yard.tenant}'")
+                await session.execute(f"SET LOCAL ingot.tenant = '{cluster.tenant}'")
                 touched[f"keys from {prefix}"] = await pages(session, statement, *values)
     for statement in (SQL.files_of_job, SQL.open_uploads):
         for _ in range(RUNS):
             async with undone(session):
-                await session.execute(f"SET LOCAL ingot.tenant = '{yard.tenant}'")
+                await session.execute(f"SET LOCAL ingot.tenant = '{cluster.tenant}'")
                 touched[statement] = await pages(session, statement, new_id())
     assert {name: number for name, number in touched.items() if number > PAGES_MAX} == {}
-    keys = await yard.depot.store.run(ListKeys(tenant=yard.tenant, prefix="k/5000", after="", limit=100))
+    keys = await cluster.blobs.store.run(ListKeys(tenant=cluster.tenant, prefix="k/5000", after="", limit=100))
     assert [key.key for key in keys] == ["k/5000", *(f"k/5000{n}" for n in range(10))]

@@ -7,16 +7,16 @@ import asyncio
 from ingot.blobs.ports import DeleteKey, GetBlobMetrics, PutBlob, SweepUploads
 from ingot.engines.postgres import PostgresStore
 from ingot.kernel.ids import new_id
-from tests.conformance.depot import content_of
-from tests.engines.postgres.blob_yard import Yard
+from tests.conformance.blob_fixture import content_of
+from tests.engines.postgres.blob_cluster import BlobCluster
 
 SERVERS = 3
 BLOBS = 30
 TOTALS = "SELECT count(*), coalesce(sum(blobs), 0), coalesce(sum(bytes), 0) FROM ingot.blob_totals"
 
 
-async def test_totals_stay_right_while_they_are_summed_up_by_several(yard: Yard) -> None:
-    servers = [await yard.server() for _ in range(SERVERS)]
+async def test_totals_stay_right_while_they_are_summed_up_by_several(cluster: BlobCluster) -> None:
+    servers = [await cluster.server() for _ in range(SERVERS)]
 
     async def sum_up(store: PostgresStore) -> None:
         for _ in range(BLOBS):
@@ -25,30 +25,30 @@ async def test_totals_stay_right_while_they_are_summed_up_by_several(yard: Yard)
     async def store_and_delete(store: PostgresStore, number: int) -> None:
         for n in range(BLOBS):
             key, content = f"{number}/{n}", content_of(b"%d" % (n * number))
-            await store.run(PutBlob(id=new_id(), tenant=yard.tenant, owner="token:a", key=key, content=content))
+            await store.run(PutBlob(id=new_id(), tenant=cluster.tenant, owner="token:a", key=key, content=content))
             if n % 3 == 0:
-                await store.run(DeleteKey(tenant=yard.tenant, key=key))
+                await store.run(DeleteKey(tenant=cluster.tenant, key=key))
 
     await asyncio.gather(*map(sum_up, servers), *map(store_and_delete, servers, range(1, SERVERS + 1)))
     await asyncio.gather(*map(sum_up, servers))
-    assert await yard.depot.collect(grace=0)
-    owner = await yard.session(server=False)
+    assert await cluster.blobs.collect(grace=0)
+    owner = await cluster.session(server=False)
     ((rows, *told),) = await owner.fetch(TOTALS)
     (counted,) = await owner.fetch("SELECT count(*), sum(size) FROM ingot.blobs")
     assert told == [*counted]
     assert rows > 1
-    figures = await yard.depot.store.run(GetBlobMetrics())
+    figures = await cluster.blobs.store.run(GetBlobMetrics())
     assert [figures.blobs, figures.bytes] == told
-    await yard.depot.store.run(SweepUploads(limit=1))
+    await cluster.blobs.store.run(SweepUploads(limit=1))
     ((*after,),) = await owner.fetch(TOTALS)
     assert after == [1, *told]
 
 
-async def test_who_stores_a_blob_waits_for_nobody_who_stores_another(yard: Yard) -> None:
-    holder = await yard.session(server=False)
+async def test_who_stores_a_blob_waits_for_nobody_who_stores_another(cluster: BlobCluster) -> None:
+    holder = await cluster.session(server=False)
     async with holder.transaction():
         await holder.execute("SELECT * FROM ingot.blob_totals FOR UPDATE")
-        await yard.depot.put("a", b"some bytes")
-        await yard.depot.store.run(SweepUploads(limit=1))
-        figures = await yard.depot.store.run(GetBlobMetrics())
+        await cluster.blobs.put("a", b"some bytes")
+        await cluster.blobs.store.run(SweepUploads(limit=1))
+        figures = await cluster.blobs.store.run(GetBlobMetrics())
     assert (figures.blobs, figures.bytes) == (1, 10)

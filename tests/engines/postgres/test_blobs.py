@@ -34,16 +34,18 @@ from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.identity import Limits
 from ingot.kernel.errors import OutcomeUnknown
 from ingot.kernel.ids import new_id
-from tests.conformance.depot import HOUR, OWNER, content_of, id_of
-from tests.engines.postgres.blob_yard import WAIT_SECONDS, Noting, Yard, losing
+from tests.conformance.blob_fixture import HOUR, OWNER, content_of, id_of
+from tests.engines.postgres.blob_cluster import WAIT_SECONDS, BlobCluster, Noting, losing
 from tests.town import Town, refused
 
 SERVERS: Final = 3
 COLLECT: Final = "SELECT ingot.collect_blob($1, 0)"
 
 
-def put(yard: Yard, key: str, data: bytes = b"data", storage_key: str | None = None, **values: Any) -> PutBlob:
-    values = {"id": new_id(), "tenant": yard.tenant, "owner": OWNER} | values
+def put(
+    cluster: BlobCluster, key: str, data: bytes = b"data", storage_key: str | None = None, **values: Any
+) -> PutBlob:
+    values = {"id": new_id(), "tenant": cluster.tenant, "owner": OWNER} | values
     return PutBlob(key=key, content=content_of(data, storage_key), **values)
 
 
@@ -57,38 +59,38 @@ async def standing_still(connection: Raw) -> AsyncIterator[None]:
 # -- quotas -------------------------------------------------------------------------------------------------
 
 
-async def test_servers_at_once_never_exceed_a_quota_and_use_it_up(yard: Yard) -> None:
-    await yard.bench.tenants.change(yard.tenant, limits=Limits(quota_bytes=100))
-    stores = [await yard.server() for _ in range(SERVERS)]
+async def test_servers_at_once_never_exceed_a_quota_and_use_it_up(cluster: BlobCluster) -> None:
+    await cluster.bench.tenants.change(cluster.tenant, limits=Limits(quota_bytes=100))
+    stores = [await cluster.server() for _ in range(SERVERS)]
     calls: list[Any] = []
     for n in range(60):
         store = stores[n % SERVERS]
-        calls.append(store.run(put(yard, f"k{n}", n.to_bytes(4), owner=f"token:{n % 2}", owner_quota=52)))
-        begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner="token:2", reserve=4, lifetime=HOUR)
+        calls.append(store.run(put(cluster, f"k{n}", n.to_bytes(4), owner=f"token:{n % 2}", owner_quota=52)))
+        begin = BeginUpload(id=new_id(), tenant=cluster.tenant, owner="token:2", reserve=4, lifetime=HOUR)
         calls.append(store.run(begin))
     answers = await asyncio.gather(*calls, return_exceptions=True)
     done = [answer for answer in answers if not isinstance(answer, BaseException)]
     assert {type(answer) for answer in answers if isinstance(answer, BaseException)} == {QuotaExceeded}
-    usage = await stores[0].run(GetUsage(tenant=yard.tenant))
+    usage = await stores[0].run(GetUsage(tenant=cluster.tenant))
     assert usage.bytes + usage.reserved_bytes == 4 * len(done) == 100
     for owner in ("token:0", "token:1"):
-        assert (await stores[0].run(GetUsage(tenant=yard.tenant, owner=owner))).bytes <= 52
-    assert await yard.is_counted()
+        assert (await stores[0].run(GetUsage(tenant=cluster.tenant, owner=owner))).bytes <= 52
+    assert await cluster.is_counted()
 
 
-async def test_puts_deletes_and_uploads_of_several_servers_are_counted_right(yard: Yard) -> None:
-    stores = [await yard.server() for _ in range(SERVERS)]
-    other = (await yard.bench.tenants.create("other")).id
+async def test_puts_deletes_and_uploads_of_several_servers_are_counted_right(cluster: BlobCluster) -> None:
+    stores = [await cluster.server() for _ in range(SERVERS)]
+    other = (await cluster.bench.tenants.create("other")).id
 
     async def work(n: int) -> None:
-        store, tenant = stores[n % SERVERS], (yard.tenant, other)[n % 2]
+        store, tenant = stores[n % SERVERS], (cluster.tenant, other)[n % 2]
         for step in range(12):
             key, data = f"k{(n + step) % 5}", bytes((n * step) % 7)
             about: dict[str, Any] = {"tenant": tenant, "owner": f"token:{step % 3}"}
             try:
                 match (n + step) % 4:
                     case 0 | 1:
-                        await store.run(put(yard, key, data, f"{n} {step}", if_match="*", **about))
+                        await store.run(put(cluster, key, data, f"{n} {step}", if_match="*", **about))
                     case 2:
                         await store.run(DeleteKey(tenant=tenant, key=key))
                     case 3:
@@ -101,8 +103,8 @@ async def test_puts_deletes_and_uploads_of_several_servers_are_counted_right(yar
             await store.run(CollectBlob(blob_id=id_of(data), grace=0))
 
     await asyncio.gather(*map(work, range(12)))
-    assert await yard.is_counted()
-    owner = await yard.session(server=False)
+    assert await cluster.is_counted()
+    owner = await cluster.session(server=False)
     missing = (
         "SELECT count(*) FROM ingot.keys AS k WHERE NOT EXISTS (SELECT FROM ingot.{0} AS b WHERE b.digest = k.blob)"
     )
@@ -119,31 +121,31 @@ async def test_puts_deletes_and_uploads_of_several_servers_are_counted_right(yar
 # -- crowds -------------------------------------------------------------------------------------------------
 
 
-async def test_a_crowd_shares_few_transactions_and_the_refused_hold_up_nobody(yard: Yard) -> None:
-    store, noting = await yard.server(), Noting()
+async def test_a_crowd_shares_few_transactions_and_the_refused_hold_up_nobody(cluster: BlobCluster) -> None:
+    store, noting = await cluster.server(), Noting()
     store.add_listener(noting)
-    await store.run(put(yard, "k7"))
+    await store.run(put(cluster, "k7"))
     answers = await asyncio.gather(
-        *(store.run(put(yard, f"k{n}", f"{n}".encode())) for n in range(200)), return_exceptions=True
+        *(store.run(put(cluster, f"k{n}", f"{n}".encode())) for n in range(200)), return_exceptions=True
     )
     assert [n for n, answer in enumerate(answers) if isinstance(answer, KeyExists)] == [7]
     assert sum(isinstance(answer, Key) for answer in answers) == 199
     assert noting.sizes["put_blob"] == [1, 200]
     gone = await asyncio.gather(
-        *(store.run(DeleteKey(tenant=yard.tenant, key=f"k{n}")) for n in range(201)), return_exceptions=True
+        *(store.run(DeleteKey(tenant=cluster.tenant, key=f"k{n}")) for n in range(201)), return_exceptions=True
     )
     assert [n for n, answer in enumerate(gone) if isinstance(answer, KeyNotFound)] == [200]
     assert noting.sizes["delete_key"] == [201]
-    assert await yard.is_counted()
+    assert await cluster.is_counted()
 
 
-async def test_finishes_of_uploads_go_together(yard: Yard) -> None:
-    store, noting = await yard.server(), Noting()
+async def test_finishes_of_uploads_go_together(cluster: BlobCluster) -> None:
+    store, noting = await cluster.server(), Noting()
     store.add_listener(noting)
     begun = [
         BeginUpload(
             id=new_id(),
-            tenant=yard.tenant,
+            tenant=cluster.tenant,
             owner=OWNER,
             reserve=9,
             lifetime=HOUR,
@@ -155,7 +157,7 @@ async def test_finishes_of_uploads_go_together(yard: Yard) -> None:
     for one in begun:
         await store.run(one)
     finishes = [
-        FinishUpload(tenant=yard.tenant, id=one.id, content=content_of(b"the same", one.storage_key), lifetime=HOUR)
+        FinishUpload(tenant=cluster.tenant, id=one.id, content=content_of(b"the same", one.storage_key), lifetime=HOUR)
         for one in begun
     ]
     answers = await asyncio.gather(*map(store.run, finishes), return_exceptions=True)
@@ -163,41 +165,41 @@ async def test_finishes_of_uploads_go_together(yard: Yard) -> None:
     assert {n for n, answer in enumerate(answers) if isinstance(answer, KeyExists)} == set(range(40, 50))
     assert noting.sizes["finish_upload"] == [50]
     assert len(await store.run(ListTrash(limit=100))) == 39, "one object is the blob's, and those refused keep theirs"
-    assert await yard.is_counted()
+    assert await cluster.is_counted()
 
 
 # -- lost answers -------------------------------------------------------------------------------------------
 
 
-async def test_what_was_done_before_its_answer_was_lost_is_done_once(yard: Yard) -> None:
-    store = await yard.server(losing(yard.bench.clock, "put_blobs"))
-    key = await store.run(put(yard, "k", b"12345", "place-1"))
-    assert key == await store.run(GetKey(tenant=yard.tenant, key="k"))
+async def test_what_was_done_before_its_answer_was_lost_is_done_once(cluster: BlobCluster) -> None:
+    store = await cluster.server(losing(cluster.bench.clock, "put_blobs"))
+    key = await store.run(put(cluster, "k", b"12345", "place-1"))
+    assert key == await store.run(GetKey(tenant=cluster.tenant, key="k"))
     assert await store.run(ListTrash(limit=10)) == []
     begin = BeginUpload(
-        id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=9, lifetime=HOUR, key="up", storage_key="place-2"
+        id=new_id(), tenant=cluster.tenant, owner=OWNER, reserve=9, lifetime=HOUR, key="up", storage_key="place-2"
     )
-    store = await yard.server(losing(yard.bench.clock, "begin_upload"))
+    store = await cluster.server(losing(cluster.bench.clock, "begin_upload"))
     begun = await store.run(begin)
-    assert begun == await store.run(GetUpload(tenant=yard.tenant, id=begin.id))
-    store = await yard.server(losing(yard.bench.clock, "finish_uploads"))
-    finish = FinishUpload(tenant=yard.tenant, id=begin.id, content=content_of(b"other", "place-2"), lifetime=HOUR)
+    assert begun == await store.run(GetUpload(tenant=cluster.tenant, id=begin.id))
+    store = await cluster.server(losing(cluster.bench.clock, "finish_uploads"))
+    finish = FinishUpload(tenant=cluster.tenant, id=begin.id, content=content_of(b"other", "place-2"), lifetime=HOUR)
     done = await store.run(finish)
-    assert done.key == await store.run(GetKey(tenant=yard.tenant, key="up"))
+    assert done.key == await store.run(GetKey(tenant=cluster.tenant, key="up"))
     assert await store.run(ListTrash(limit=10)) == []
-    assert len(await yard.depot.news("blob.stored")) == 2
-    assert await yard.is_counted()
+    assert len(await cluster.blobs.news("blob.stored")) == 2
+    assert await cluster.is_counted()
 
 
-async def test_a_delete_whose_answer_was_lost_is_not_told_as_refused(yard: Yard) -> None:
-    await yard.depot.put("k", b"12345")
-    store = await yard.server(losing(yard.bench.clock, "delete_keys"))
+async def test_a_delete_whose_answer_was_lost_is_not_told_as_refused(cluster: BlobCluster) -> None:
+    await cluster.blobs.put("k", b"12345")
+    store = await cluster.server(losing(cluster.bench.clock, "delete_keys"))
     with pytest.raises(OutcomeUnknown):
-        await store.run(DeleteKey(tenant=yard.tenant, key="k"))
-    assert await store.run(GetKey(tenant=yard.tenant, key="k")) is None
-    assert len(await yard.depot.news("blob.deleted")) == 1
+        await store.run(DeleteKey(tenant=cluster.tenant, key="k"))
+    assert await store.run(GetKey(tenant=cluster.tenant, key="k")) is None
+    assert len(await cluster.blobs.news("blob.deleted")) == 1
     with pytest.raises(KeyNotFound):
-        await store.run(DeleteKey(tenant=yard.tenant, key="k"))
+        await store.run(DeleteKey(tenant=cluster.tenant, key="k"))
 
 
 # -- one session in the middle of something -----------------------------------------------------------------
@@ -209,48 +211,48 @@ PUT: Final = """
 BLOB: Final = bytes.fromhex(id_of(b"12345"))
 
 
-async def condemned(yard: Yard) -> str:
+async def condemned(cluster: BlobCluster) -> str:
     """A blob that nothing refers to."""
-    await yard.depot.put("old", content_of(b"12345", "old"))
-    await yard.depot.delete("old")
+    await cluster.blobs.put("old", content_of(b"12345", "old"))
+    await cluster.blobs.delete("old")
     return BLOB.hex()
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_a_blob_to_which_a_reference_is_being_made_is_not_collected(yard: Yard, commits: bool) -> None:
-    blob, store = await condemned(yard), await yard.server()
-    session = await yard.session()
+async def test_a_blob_to_which_a_reference_is_being_made_is_not_collected(cluster: BlobCluster, commits: bool) -> None:
+    blob, store = await condemned(cluster), await cluster.server()
+    session = await cluster.session()
     change = session.transaction()
     await change.start()
-    await session.fetch(PUT, yard.tenant, "new", BLOB, "new")
+    await session.fetch(PUT, cluster.tenant, "new", BLOB, "new")
     assert await store.run(CollectBlob(blob_id=blob, grace=0)) is None, "nobody waits for it either"
     await (change.commit() if commits else change.rollback())
     assert await store.run(CollectBlob(blob_id=blob, grace=0)) == (None if commits else 5)
-    found = await store.run(OpenKey(tenant=yard.tenant, key="new"))
+    found = await store.run(OpenKey(tenant=cluster.tenant, key="new"))
     assert (found is not None and found[1].storage_key == "old") == commits
     assert [one.storage_key for one in await store.run(ListTrash(limit=10))] == (["new"] if commits else ["old"])
 
 
 @pytest.mark.parametrize("commits", [True, False])
 async def test_a_reference_to_a_blob_that_is_being_collected_finds_it_gone_or_stays_with_it(
-    yard: Yard, commits: bool
+    cluster: BlobCluster, commits: bool
 ) -> None:
-    await condemned(yard)
-    store = await yard.server()
-    session = await yard.session()
+    await condemned(cluster)
+    store = await cluster.server()
+    session = await cluster.session()
     change = session.transaction()
     await change.start()
     assert await session.fetchval(COLLECT, BLOB) == 5
-    begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=5, lifetime=HOUR, storage_key="new")
+    begin = BeginUpload(id=new_id(), tenant=cluster.tenant, owner=OWNER, reserve=5, lifetime=HOUR, storage_key="new")
     await store.run(begin)
     content = content_of(b"12345", "new")
-    finish = FinishUpload(tenant=yard.tenant, id=begin.id, content=content, lifetime=HOUR)
+    finish = FinishUpload(tenant=cluster.tenant, id=begin.id, content=content, lifetime=HOUR)
     finishing = asyncio.ensure_future(store.run(finish))
-    await yard.somebody_waits()
+    await cluster.somebody_waits()
     await (change.commit() if commits else change.rollback())
     async with asyncio.timeout(WAIT_SECONDS):
         await finishing
-    found = await store.run(FindBlob(tenant=yard.tenant, blob_id=BLOB.hex()))
+    found = await store.run(FindBlob(tenant=cluster.tenant, blob_id=BLOB.hex()))
     assert found is not None
     assert found[0].storage_key == ("new" if commits else "old")
     assert [one.storage_key for one in await store.run(ListTrash(limit=10))] == (["old"] if commits else ["new"])
@@ -258,89 +260,89 @@ async def test_a_reference_to_a_blob_that_is_being_collected_finds_it_gone_or_st
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_the_same_bytes_of_two_at_once_are_stored_once(yard: Yard, commits: bool) -> None:
-    store, session = await yard.server(), await yard.session()
-    other = (await yard.bench.tenants.create("other")).id
+async def test_the_same_bytes_of_two_at_once_are_stored_once(cluster: BlobCluster, commits: bool) -> None:
+    store, session = await cluster.server(), await cluster.session()
+    other = (await cluster.bench.tenants.create("other")).id
     change = session.transaction()
     await change.start()
     await session.fetch(PUT, other, "k", BLOB, "first")
-    putting = asyncio.ensure_future(store.run(put(yard, "k", b"12345", "second")))
-    await yard.somebody_waits()
+    putting = asyncio.ensure_future(store.run(put(cluster, "k", b"12345", "second")))
+    await cluster.somebody_waits()
     await (change.commit() if commits else change.rollback())
     async with asyncio.timeout(WAIT_SECONDS):
         await putting
-    found = await store.run(OpenKey(tenant=yard.tenant, key="k"))
+    found = await store.run(OpenKey(tenant=cluster.tenant, key="k"))
     assert found is not None
     assert found[1].storage_key == ("first" if commits else "second")
     assert [one.storage_key for one in await store.run(ListTrash(limit=10))] == (["second"] if commits else [])
 
 
-async def test_a_reference_that_goes_while_the_collector_looks_leaves_its_tombstone(yard: Yard) -> None:
-    await yard.depot.put("k", content_of(b"12345", "place"))
-    await yard.depot.put("more", content_of(b"12345", "place"))
-    await yard.depot.delete("more")
-    session = await yard.session()
+async def test_a_reference_that_goes_while_the_collector_looks_leaves_its_tombstone(cluster: BlobCluster) -> None:
+    await cluster.blobs.put("k", content_of(b"12345", "place"))
+    await cluster.blobs.put("more", content_of(b"12345", "place"))
+    await cluster.blobs.delete("more")
+    session = await cluster.session()
     async with standing_still(session):
-        await session.fetch("SELECT * FROM ingot.delete_keys(ARRAY[$1::uuid], '{k}', '{NULL}')", yard.tenant)
-        assert await yard.depot.store.run(CollectBlob(blob_id=BLOB.hex(), grace=0)) is None
-    assert await yard.depot.store.run(ListTombstonedBlobs(grace=0, limit=10)) == [BLOB.hex()]
-    assert await yard.depot.store.run(CollectBlob(blob_id=BLOB.hex(), grace=0)) == 5
+        await session.fetch("SELECT * FROM ingot.delete_keys(ARRAY[$1::uuid], '{k}', '{NULL}')", cluster.tenant)
+        assert await cluster.blobs.store.run(CollectBlob(blob_id=BLOB.hex(), grace=0)) is None
+    assert await cluster.blobs.store.run(ListTombstonedBlobs(grace=0, limit=10)) == [BLOB.hex()]
+    assert await cluster.blobs.store.run(CollectBlob(blob_id=BLOB.hex(), grace=0)) == 5
 
 
-async def test_two_that_mend_a_damaged_blob_at_once_leave_one_object(yard: Yard) -> None:
-    await yard.depot.put("k", content_of(b"12345", "damaged"))
-    await yard.depot.store.run(RecordScrub(damaged=[(BLOB.hex(), "damaged")]))
-    store, session = await yard.server(), await yard.session()
-    other = (await yard.bench.tenants.create("other")).id
+async def test_two_that_mend_a_damaged_blob_at_once_leave_one_object(cluster: BlobCluster) -> None:
+    await cluster.blobs.put("k", content_of(b"12345", "damaged"))
+    await cluster.blobs.store.run(RecordScrub(damaged=[(BLOB.hex(), "damaged")]))
+    store, session = await cluster.server(), await cluster.session()
+    other = (await cluster.bench.tenants.create("other")).id
     async with standing_still(session):
         await session.fetch(PUT, other, "k", BLOB, "first")
-        putting = asyncio.ensure_future(store.run(put(yard, "more", b"12345", "second")))
-        await yard.somebody_waits()
+        putting = asyncio.ensure_future(store.run(put(cluster, "more", b"12345", "second")))
+        await cluster.somebody_waits()
     async with asyncio.timeout(WAIT_SECONDS):
         await putting
-    found = await store.run(OpenKey(tenant=yard.tenant, key="k"))
+    found = await store.run(OpenKey(tenant=cluster.tenant, key="k"))
     assert found is not None
     assert (found[1].storage_key, found[1].damaged) == ("first", False)
     assert sorted(one.storage_key for one in await store.run(ListTrash(limit=10))) == ["damaged", "second"]
 
 
-async def test_events_of_a_tenant_are_told_in_the_order_in_which_things_were_done(yard: Yard) -> None:
+async def test_events_of_a_tenant_are_told_in_the_order_in_which_things_were_done(cluster: BlobCluster) -> None:
     """A call that was begun before another, and came to a tenant after it, is told after it."""
-    tenants = sorted([(await yard.bench.tenants.create(f"tenant-{n}")).id for n in range(3)])
-    store, blocker, quick = await yard.server(), await yard.session(), await yard.session()
+    tenants = sorted([(await cluster.bench.tenants.create(f"tenant-{n}")).id for n in range(3)])
+    store, blocker, quick = await cluster.server(), await cluster.session(), await cluster.session()
     for tenant in tenants:
-        await store.run(put(yard, "k", tenant=tenant))
+        await store.run(put(cluster, "k", tenant=tenant))
     async with standing_still(blocker):
         await blocker.fetch(PUT, tenants[1], "other", BLOB, "blocker")
-        slow = asyncio.gather(*(store.run(put(yard, "k", b"last", tenant=one, if_match="*")) for one in tenants))
-        await yard.somebody_waits()  # It has a number, and the first tenant.
+        slow = asyncio.gather(*(store.run(put(cluster, "k", b"last", tenant=one, if_match="*")) for one in tenants))
+        await cluster.somebody_waits()  # It has a number, and the first tenant.
         await quick.fetch(PUT, tenants[2], "quick", bytes(32), "quick")
     async with asyncio.timeout(WAIT_SECONDS):
         await slow
-    events = [event for event in await yard.bench.events.read(tenants[2], limit=10) if event.name == "blob.stored"]
+    events = [event for event in await cluster.bench.events.read(tenants[2], limit=10) if event.name == "blob.stored"]
     stored = [msgspec.json.decode(event.data)["blob_id"] for event in events]
     assert stored == [id_of(b"data"), bytes(32).hex(), id_of(b"last")]
 
 
-async def test_an_attempt_does_not_end_while_its_upload_is_finished(yard: Yard) -> None:
-    claim = await yard.bench.make_claim()
+async def test_an_attempt_does_not_end_while_its_upload_is_finished(cluster: BlobCluster) -> None:
+    claim = await cluster.bench.make_claim()
     about: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence, "file": "output", "name": "out"}
-    begin = BeginUpload(id=new_id(), tenant=yard.tenant, owner=OWNER, reserve=5, lifetime=HOUR, **about)
-    await yard.depot.store.run(begin)
-    session = await yard.session()
+    begin = BeginUpload(id=new_id(), tenant=cluster.tenant, owner=OWNER, reserve=5, lifetime=HOUR, **about)
+    await cluster.blobs.store.run(begin)
+    session = await cluster.session()
     async with standing_still(session):
         await session.fetch(
             """SELECT * FROM ingot.finish_uploads(ARRAY[$1::uuid], ARRAY[$2::uuid], '{NULL}', '{1}', '{NULL}',
                 ARRAY[$3::bytea], ARRAY[$3::bytea], '{5}', '{place}', '{NULL}', '{""}')""",
-            yard.tenant,
+            cluster.tenant,
             begin.id,
             BLOB,
         )
-        completing = asyncio.ensure_future(yard.bench.jobs.complete(claim))
-        await yard.somebody_waits()
+        completing = asyncio.ensure_future(cluster.bench.jobs.complete(claim))
+        await cluster.somebody_waits()
     async with asyncio.timeout(WAIT_SECONDS):
         await completing
-    assert await yard.depot.files(claim.job.id) == [("output", "out", BLOB.hex())]
+    assert await cluster.blobs.files(claim.job.id) == [("output", "out", BLOB.hex())]
 
 
 # -- who may ask --------------------------------------------------------------------------------------------

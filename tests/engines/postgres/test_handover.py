@@ -17,8 +17,8 @@ from ingot.jobs import Claim, JobStatus
 from ingot.jobs.job_options import new_job
 from ingot.jobs.model import Definition
 from ingot.kernel.clock import ManualClock
-from tests.conformance.watched import WatchedStore
-from tests.engines.postgres.blob_yard import open_server
+from tests.conformance.counting_store import WatchedStore
+from tests.engines.postgres.blob_cluster import open_server
 from tests.engines.postgres.two_stores import two_stores
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 from tests.postgres import borrowed_database, clocked, database_for

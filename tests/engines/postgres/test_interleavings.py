@@ -19,7 +19,17 @@ from ingot.jobs.errors import DuplicateJob
 from ingot.jobs.ports import RetryJob
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.ids import new_id
-from tests.engines.postgres.meeting import ATTEMPTS, CALLS, ENQUEUE, STATES, Meeting, Party, check, claim, events_of
+from tests.engines.postgres.interleaving import (
+    ATTEMPTS,
+    CALLS,
+    ENQUEUE,
+    STATES,
+    Meeting,
+    Party,
+    check,
+    claim,
+    events_of,
+)
 from tests.postgres import until_blocked
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ingot.engines.postgres.connection import Record
 from ingot.kernel.ids import new_id
-from tests.engines.postgres.meeting import (
+from tests.engines.postgres.interleaving import (
     ENQUEUE,
     NIL,
     Meeting,

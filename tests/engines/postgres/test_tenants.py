@@ -13,7 +13,7 @@ from ingot.jobs import Done, JobNotFound, JobStatus
 from ingot.jobs.ports import CancelJob, JobFilter, ListJobs
 from ingot.kernel.errors import IngotError, StoreError
 from ingot.kernel.ids import new_id
-from tests.engines.postgres.isolation import READABLE, rows_of
+from tests.engines.postgres.tenant_visibility import READABLE, rows_of
 from tests.factories import Bench
 from tests.town import Town, store_with_one_connection
 from tests.waiting import eventually

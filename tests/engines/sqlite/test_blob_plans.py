@@ -13,7 +13,7 @@ from ingot.engines.sqlite.blob_reads import METRIC_ROWS_MAX
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.kernel.clock import ManualClock
-from tests.engines.sqlite.plans.blob_errand import run_blob_errand
+from tests.engines.sqlite.plans.every_blob_statement import run_blob_errand
 from tests.engines.sqlite.plans.meter import metered
 from tests.factories import open_bench
 

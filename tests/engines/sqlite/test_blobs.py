@@ -16,7 +16,7 @@ from ingot.blobs.ports import CollectBlob, DeleteKey, FindBlob, GetBlobMetrics, 
 from ingot.jobs import Claim, Definition
 from ingot.kernel.errors import StoreError
 from ingot.kernel.ids import new_id
-from tests.conformance.depot import HOUR, OWNER, Depot, content_of, id_of
+from tests.conformance.blob_fixture import HOUR, OWNER, BlobFixture, content_of, id_of
 from tests.engines.sqlite.plans.meter import metered
 from tests.factories import open_bench
 
@@ -56,10 +56,10 @@ class Commits:
 
 
 @pytest.fixture
-async def depot(tmp_path: Path) -> AsyncIterator[Depot]:
+async def blobs(tmp_path: Path) -> AsyncIterator[BlobFixture]:
     """The blobs of a tenant in SQLite."""
     async with open_bench("sqlite", tmp_path / "data") as bench:
-        yield Depot(bench)
+        yield BlobFixture(bench)
 
 
 def put(tenant: str, number: int) -> PutBlob:
@@ -71,7 +71,7 @@ def put(tenant: str, number: int) -> PutBlob:
 async def test_a_thousand_small_blobs_go_through_few_commits(tmp_path: Path) -> None:
     with metered() as meter:
         async with open_bench("sqlite", tmp_path / "data") as bench:
-            depot, commits = Depot(bench), Commits()
+            blobs, commits = BlobFixture(bench), Commits()
             bench.store.coalesce_commands()
             bench.store.add_listener(commits)
             meter.steps.clear()
@@ -79,37 +79,37 @@ async def test_a_thousand_small_blobs_go_through_few_commits(tmp_path: Path) -> 
 
             async def put_some() -> None:
                 for number in numbers:
-                    await depot.store.run(put(depot.tenant, number))
+                    await blobs.store.run(put(blobs.tenant, number))
 
             await asyncio.gather(*[put_some() for _ in range(AT_ONCE)])
             assert sum(commits.sizes) == PUTS
             assert len(commits.sizes) <= PUTS // 8
             statements = sum(map(len, meter.steps.values()))
             assert statements <= 25 * len(commits.sizes)
-            assert await depot.usage() == (PUTS * 1024, 0, PUTS)
-            assert len(await depot.news("blob.stored")) == PUTS
+            assert await blobs.usage() == (PUTS * 1024, 0, PUTS)
+            assert len(await blobs.news("blob.stored")) == PUTS
 
 
-async def test_one_that_cannot_be_written_spoils_no_other(depot: Depot) -> None:
-    bad = msgspec.structs.replace(put(depot.tenant, 3), original_name=b"no text")
-    depot.bench.store.coalesce_commands()
-    commands = [put(depot.tenant, 1), bad, put(depot.tenant, 2)]
+async def test_one_that_cannot_be_written_spoils_no_other(blobs: BlobFixture) -> None:
+    bad = msgspec.structs.replace(put(blobs.tenant, 3), original_name=b"no text")
+    blobs.bench.store.coalesce_commands()
+    commands = [put(blobs.tenant, 1), bad, put(blobs.tenant, 2)]
     with capture_logs():
-        answers = await asyncio.gather(*map(depot.store.run, commands), return_exceptions=True)
+        answers = await asyncio.gather(*map(blobs.store.run, commands), return_exceptions=True)
     assert [type(answer) for answer in answers] == [Key, StoreError, Key]
-    await depot.check()
-    assert await depot.usage() == (2048, 0, 2)
-    assert len(await depot.news("blob.stored")) == 2
-    figures = await depot.store.run(GetBlobMetrics())
+    await blobs.check()
+    assert await blobs.usage() == (2048, 0, 2)
+    assert len(await blobs.news("blob.stored")) == 2
+    figures = await blobs.store.run(GetBlobMetrics())
     assert (figures.blobs, figures.bytes) == (2, 2048)
 
 
 # -- files of jobs ------------------------------------------------------------------------------------------
 
 
-def add_file(depot: Depot, claim: Claim, data: bytes, *, kind: str = "output", name: str = "a") -> None:
+def add_file(blobs: BlobFixture, claim: Claim, data: bytes, *, kind: str = "output", name: str = "a") -> None:
     """Let a job have a file, and count it, as the command that does so will."""
-    connection = depot.bench.sqlite.connection
+    connection = blobs.bench.sqlite.connection
     connection.execute(
         "INSERT INTO job_files SELECT s.tenant, s.number, ?, ?, b.number, 'text/plain', ?, s.fence, 7 "
         "FROM states AS s, blobs AS b WHERE s.id = ? AND b.id = ?",
@@ -118,69 +118,69 @@ def add_file(depot: Depot, claim: Claim, data: bytes, *, kind: str = "output", n
     for owner in ("", OWNER):
         connection.execute(
             "INSERT INTO usage VALUES (?1, ?2, ?3, 0, 0, 0) ON CONFLICT DO UPDATE SET bytes = bytes + ?3",
-            (number_of(depot), owner, len(data)),
+            (number_of(blobs), owner, len(data)),
         )
 
 
-def number_of(depot: Depot) -> int:
+def number_of(blobs: BlobFixture) -> int:
     """The number of the tenant in the file."""
-    return depot.bench.sqlite.writer_state.tenants[depot.tenant]
+    return blobs.bench.sqlite.writer_state.tenants[blobs.tenant]
 
 
-def check(depot: Depot) -> None:
+def check(blobs: BlobFixture) -> None:
     """Usage is what a recount of the tables says."""
-    connection = depot.bench.sqlite.connection
+    connection = blobs.bench.sqlite.connection
     usage = list(connection.execute("SELECT * FROM usage WHERE owner <> '' ORDER BY tenant, owner"))
     assert usage == list(connection.execute(RECOUNT))
     total = list(connection.execute("SELECT * FROM usage WHERE owner = ''"))
     assert total == list(connection.execute(TOTAL))
 
 
-async def claim_with_file(depot: Depot, data: bytes) -> Claim:
+async def claim_with_file(blobs: BlobFixture, data: bytes) -> Claim:
     """A job that runs and has this file, which nothing else refers to."""
-    claim = await depot.bench.make_claim("filed")
-    await depot.put("k", data)
-    add_file(depot, claim, data)
-    check(depot)
-    await depot.store.run(DeleteKey(tenant=depot.tenant, key="k"))
-    check(depot)
+    claim = await blobs.bench.make_claim("filed")
+    await blobs.put("k", data)
+    add_file(blobs, claim, data)
+    check(blobs)
+    await blobs.store.run(DeleteKey(tenant=blobs.tenant, key="k"))
+    check(blobs)
     return claim
 
 
-async def test_a_file_of_a_job_keeps_its_blob(depot: Depot) -> None:
-    claim = await claim_with_file(depot, b"12345")
-    depot.bench.clock.advance(days=1)
-    assert await depot.store.run(CollectBlob(blob_id=id_of(b"12345"), grace=0)) is None
-    assert await depot.condemned() == set()
-    assert await depot.references(id_of(b"12345")) == 1
-    found = await depot.store.run(FindBlob(tenant=depot.tenant, blob_id=id_of(b"12345")))
+async def test_a_file_of_a_job_keeps_its_blob(blobs: BlobFixture) -> None:
+    claim = await claim_with_file(blobs, b"12345")
+    blobs.bench.clock.advance(days=1)
+    assert await blobs.store.run(CollectBlob(blob_id=id_of(b"12345"), grace=0)) is None
+    assert await blobs.condemned() == set()
+    assert await blobs.references(id_of(b"12345")) == 1
+    found = await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=id_of(b"12345")))
     assert found is not None
     (reference,) = found[1]
     assert (reference.kind, reference.name) == ("output", "a")
     assert (reference.job_id, reference.job_type) == (claim.job.id, "filed")
-    other = (await depot.bench.tenants.create("other")).id
-    assert await depot.store.run(FindBlob(tenant=other, blob_id=id_of(b"12345"))) is None
+    other = (await blobs.bench.tenants.create("other")).id
+    assert await blobs.store.run(FindBlob(tenant=other, blob_id=id_of(b"12345"))) is None
 
 
-async def test_the_files_of_a_job_go_with_it(depot: Depot) -> None:
-    await depot.bench.jobs.define(Definition(type="filed", retention_seconds=0))
-    claim = await claim_with_file(depot, b"12345")
-    add_file(depot, claim, b"12345", kind="input", name="b")
-    check(depot)
-    await depot.bench.jobs.complete(claim)
-    assert (await depot.bench.jobs.collect(10)).removed == 1
-    check(depot)
-    assert await depot.usage() == (0, 0, 0)
-    assert await depot.condemned() == {id_of(b"12345")}
-    depot.bench.clock.advance(days=1)
-    assert await depot.store.run(CollectBlob(blob_id=id_of(b"12345"), grace=HOUR)) == 5
+async def test_the_files_of_a_job_go_with_it(blobs: BlobFixture) -> None:
+    await blobs.bench.jobs.define(Definition(type="filed", retention_seconds=0))
+    claim = await claim_with_file(blobs, b"12345")
+    add_file(blobs, claim, b"12345", kind="input", name="b")
+    check(blobs)
+    await blobs.bench.jobs.complete(claim)
+    assert (await blobs.bench.jobs.collect(10)).removed == 1
+    check(blobs)
+    assert await blobs.usage() == (0, 0, 0)
+    assert await blobs.condemned() == {id_of(b"12345")}
+    blobs.bench.clock.advance(days=1)
+    assert await blobs.store.run(CollectBlob(blob_id=id_of(b"12345"), grace=HOUR)) == 5
 
 
-async def test_of_a_blob_that_is_gone_nothing_is_left(depot: Depot) -> None:
+async def test_of_a_blob_that_is_gone_nothing_is_left(blobs: BlobFixture) -> None:
     for content in (content_of(b"small"), content_of(b"large", "place-1")):
-        await depot.put("k", content)
-        await depot.delete("k")
-    assert await depot.collect(grace=0) == [5, 5]
-    connection = depot.bench.sqlite.connection
+        await blobs.put("k", content)
+        await blobs.delete("k")
+    assert await blobs.collect(grace=0) == [5, 5]
+    connection = blobs.bench.sqlite.connection
     for table in ("blobs", "blob_bytes", "blob_checks", "tombstones", "keys", "usage"):
         assert connection.execute(f"SELECT count(*) FROM {table}").get == 0, table

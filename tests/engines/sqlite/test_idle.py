@@ -13,7 +13,7 @@ import pytest
 from ingot.identity import Tenants
 from ingot.jobs.maintenance import JobMaintenance
 from ingot.kernel.clock import SystemClock
-from tests.conformance.watched import WatchedStore
+from tests.conformance.counting_store import WatchedStore
 from tests.factories import open_store
 
 IDLE_SECONDS = 3.0

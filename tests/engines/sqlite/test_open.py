@@ -20,7 +20,7 @@ from ingot.engines.sqlite.migrate import migrations
 from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import StoreLocked, StoreMisconfigured, StoreTooNew
-from tests.conformance.depot import OWNER, Depot, id_of
+from tests.conformance.blob_fixture import OWNER, BlobFixture, id_of
 from tests.conformance.job_files import upload
 from tests.factories import LEASE_SECONDS, open_bench
 from tests.processes import started_async
@@ -202,12 +202,12 @@ async def test_tables_that_are_made_anew_keep_their_rows_and_their_indexes(
         know_only(before, tmp_path, patch)
         await (await _open(tmp_path / "data")).close()
         async with open_bench("sqlite", tmp_path / "data") as bench:
-            depot = Depot(bench)
+            blobs = BlobFixture(bench)
             found = await bench.make_claim()
-            depot.jobs[found.job.id] = OWNER
-            await depot.begin(5, key="k", storage_key="place", blob_id=id_of(b"12345"))
+            blobs.jobs[found.job.id] = OWNER
+            await blobs.begin(5, key="k", storage_key="place", blob_id=id_of(b"12345"))
             for kind in ("output", "log"):
-                await upload(depot, found, kind, kind.encode(), kind)
+                await upload(blobs, found, kind, kind.encode(), kind)
             await bench.jobs.complete(found)
     old = _rows_and_indexes(file)
     await (await _open(tmp_path / "data")).close()

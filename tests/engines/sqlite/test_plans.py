@@ -18,7 +18,7 @@ from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.jobs import JobStatus, Source
 from ingot.kernel.clock import ManualClock, to_datetime
-from tests.engines.sqlite.plans.errand import BATCH, TYPE, run_errand
+from tests.engines.sqlite.plans.every_statement import BATCH, TYPE, run_errand
 from tests.engines.sqlite.plans.meter import Meter, metered
 from tests.factories import open_bench
 

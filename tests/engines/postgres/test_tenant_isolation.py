@@ -1,0 +1,422 @@
+"""Tenants are isolated by PostgreSQL itself, whatever the code above it forgets.
+
+What a role may do is asked of the server by that role.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import asyncpg
+import pytest
+
+from ingot.engines.postgres.connection import as_tenant
+from ingot.engines.postgres.lane_cache import NIL_ID
+from ingot.jobs import JobStatus
+from ingot.kernel.ids import new_id
+from tests.engines.postgres.tenant_visibility import READABLE, rows_of
+from tests.town import REFUSED, Town, refused, store_with_one_connection, tables_of
+
+HIDDEN: Final = [
+    "app_roles",
+    "askers",
+    "audit",
+    "blob_contents",
+    "blob_totals",
+    "blobs",
+    "buckets",
+    "dedupe_keys",
+    "definitions",
+    "event_keys",
+    "idempotency_keys",
+    "invitations",
+    "logins",
+    "members",
+    "object_store",
+    "pauses",
+    "record_changes",
+    "removed_tenants",
+    "reuse_keys",
+    "secret_key",
+    "sessions",
+    "tenant_groups",
+    "tenants",
+    "tokens",
+    "tombstones",
+    "trash",
+    "usage_owed",
+    "user_groups",
+    "users",
+    "worker_credentials",
+    "worker_roles",
+    "workers",
+]
+# A column of each that is nobody's, or of all.
+WITHOUT_A_TENANT: Final = {
+    "object_store": "id",
+    "blob_contents": "checks",
+    "blob_totals": "blobs",
+    "blobs": "size",
+    "home": "server",
+    "logins": "next",
+    "migrations": "number",
+    "record_changes": "changes",
+    "secret_key": "fingerprint",
+    "sessions": "id",
+    "tenants": "id",
+    "tombstones": "at",
+    "trash": "place",
+    "user_groups": "name",
+    "users": "id",
+}
+OF_SERVER: Final = {
+    "append_logs",
+    "at_home",
+    "begin_login",
+    "begin_upload",
+    "blob_figures",
+    "cancel",
+    "change",
+    "change_tenant",
+    "change_worker_credential",
+    "check_leases",
+    "claim",
+    "clear_tenants",
+    "clock",
+    "close_batches",
+    "collect",
+    "collect_blob",
+    "create_tenant",
+    "create_token",
+    "create_worker_credential",
+    "delete_keys",
+    "delete_record",
+    "depths",
+    "drain_worker",
+    "enable_user",
+    "end_session",
+    "end_upload",
+    "ended_parents",
+    "enqueue",
+    "expect_room",
+    "expired",
+    "find_attempts",
+    "find_definition",
+    "find_limits",
+    "find_member",
+    "find_session",
+    "find_tenants",
+    "find_token",
+    "find_user",
+    "find_worker",
+    "find_worker_credential",
+    "finish_uploads",
+    "fold_batches",
+    "fold_counts",
+    "forget_events",
+    "forget_trash",
+    "get_sealed",
+    "get_usage",
+    "heads",
+    "hear_worker",
+    "is_held",
+    "is_worker_name",
+    "keep_objects",
+    "keep_secret_key",
+    "keeping",
+    "known_places",
+    "leases_of_worker",
+    "list_acts",
+    "list_condemned",
+    "list_draining",
+    "list_members",
+    "list_people_tokens",
+    "list_sessions",
+    "list_tenants",
+    "list_to_scrub",
+    "list_tokens",
+    "list_trash",
+    "list_users",
+    "list_verifying",
+    "list_worker_credentials",
+    "list_workers",
+    "look",
+    "newest_ended",
+    "next_due",
+    "next_expiry",
+    "note_askers",
+    "note_scrub",
+    "note_upload",
+    "note_use",
+    "open_blob",
+    "open_file",
+    "open_key",
+    "position",
+    "promote",
+    "publish",
+    "purge_keys",
+    "put_blobs",
+    "put_member",
+    "put_record",
+    "register_worker",
+    "release",
+    "remove_member",
+    "remove_tenant",
+    "remove_worker",
+    "renew",
+    "resolve_orders",
+    "retry",
+    "revoke_token",
+    "settle",
+    "shift",
+    "sign_in",
+    "sums_of_batch",
+    "sweep",
+    "sweep_uploads",
+    "take_login",
+    "take_upload",
+    "tell",
+    "tend_workers",
+    "turn_away",
+    "up_since",
+}
+OF_WORKER: Final = {
+    "worker_append_logs",
+    "worker_claim",
+    "worker_hear",
+    "worker_hello",
+    "worker_leave",
+    "worker_look",
+    "worker_ready",
+    "worker_register",
+    "worker_renew",
+    "worker_settle",
+}
+OF_APP: Final = {"enqueue_jobs", "enqueue_json", "publish_event", "publish_json"}
+
+
+# -- what the server's role sees ----------------------------------------------------------------------------
+
+
+async def test_each_tenant_sees_rows_of_its_own_in_every_table_and_no_others(town: Town) -> None:
+    server = await town.server()
+    for tenant in town.tenants:
+        async with as_tenant(server, tenant):
+            assert await rows_of(server) == {name: {tenant} for name in READABLE}
+
+
+@pytest.mark.parametrize("value", [None, ""])
+async def test_without_a_tenant_there_is_nothing_to_see(town: Town, value: str | None) -> None:
+    server = await town.server()
+    if value is not None:
+        await server.execute(f"SET ingot.tenant = '{value}'")
+    assert await rows_of(server) == {name: set() for name in READABLE}
+    for name in READABLE:
+        assert await server.execute(f"COPY (SELECT tenant FROM ingot.{name}) TO STDOUT") == "COPY 0"
+
+
+async def test_the_tenant_of_all_zeros_sees_what_is_shared(town: Town) -> None:
+    server = await town.server()
+    async with as_tenant(server, NIL_ID):
+        assert await rows_of(server) == {name: {NIL_ID} if name == "records" else set() for name in READABLE}
+
+
+async def test_a_sealed_value_cannot_be_read(town: Town) -> None:
+    server = await town.server()
+    await server.execute(f"SET ingot.tenant = '{town.tenants[0]}'")
+    assert await refused(server, "SELECT sealed FROM ingot.records")
+    assert await refused(server, "SELECT * FROM ingot.records")
+
+
+async def test_a_tenant_that_is_not_there_sees_nothing(town: Town) -> None:
+    server = await town.server()
+    async with as_tenant(server, new_id()):
+        assert await rows_of(server) == {name: set() for name in READABLE}
+
+
+@pytest.mark.parametrize("value", ["everybody", "' OR true --", "%"])
+async def test_a_tenant_that_is_no_id_is_an_error(town: Town, value: str) -> None:
+    server = await town.server()
+    await server.execute("SELECT set_config('ingot.tenant', $1, false)", value)
+    for name in READABLE:
+        with pytest.raises(asyncpg.InvalidTextRepresentationError):
+            await server.fetch(f"SELECT tenant FROM ingot.{name}")
+
+
+async def test_the_tenant_is_forgotten_at_the_end_of_its_transaction(town: Town) -> None:
+    server = await town.server()
+    async with as_tenant(server, town.tenants[0]):
+        pass
+    assert await rows_of(server) == {name: set() for name in READABLE}
+
+
+async def test_who_can_run_any_statement_can_change_the_tenant_and_still_sees_one_at_a_time(town: Town) -> None:
+    """The setting is a safety net below our own code, not a wall: a role with free SQL can name another tenant."""
+    first, second = town.tenants
+    server = await town.server()
+    async with as_tenant(server, first):
+        await server.execute(f"SET LOCAL ingot.tenant = '{second}'")
+        assert await rows_of(server) == {name: {second} for name in READABLE}
+    async with as_tenant(server, first):
+        query = "SELECT tenant::text FROM ingot.jobs, (SELECT set_config('ingot.tenant', $1, true) OFFSET 0) AS s"
+        seen = {row[0] for row in await server.fetch(query, second)}
+        assert seen in ({first}, {second})
+
+
+async def test_a_condition_that_looks_at_rows_sees_none_of_another_tenant(town: Town) -> None:
+    """A function of the reader's own in a condition would be called with hidden rows if it ran before the policy."""
+    first, second = town.tenants
+    server = await town.server()
+    await server.execute("""
+        CREATE FUNCTION pg_temp.peek(seen uuid) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS $$
+        BEGIN RAISE NOTICE '%', seen; RETURN true; END $$
+    """)
+    told: list[str] = []
+    server.add_log_listener(lambda _, message: told.append(str(message)))
+    async with as_tenant(server, first):
+        for name in READABLE:
+            await server.fetch(f"SELECT FROM ingot.{name} WHERE pg_temp.peek(tenant)")
+    await server.fetch("SELECT 1")
+    assert told != []
+    assert [message for message in told if second in message] == []
+
+
+# -- what the server's role may not do ----------------------------------------------------------------------
+
+
+async def test_the_server_can_become_nobody_else(town: Town) -> None:
+    server = await town.server()
+    for role in ("ingot_owner", "ingot_worker", "postgres"):
+        assert await refused(server, f"SET ROLE {role}")
+        assert await refused(server, f"SET SESSION AUTHORIZATION {role}")
+    assert await server.fetchval("SELECT current_user") == "ingot_server"
+
+
+async def test_row_security_cannot_be_switched_off(town: Town) -> None:
+    server = await town.server()
+    await server.execute("SET row_security = off")
+    for name in READABLE:
+        for tenant in ("", town.tenants[0]):
+            await server.execute(f"SET ingot.tenant = '{tenant}'")
+            with pytest.raises(REFUSED, match="row-level security"):
+                await server.fetch(f"SELECT * FROM ingot.{name}")
+
+
+async def test_the_server_writes_to_no_table(town: Town) -> None:
+    server = await town.server()
+    await server.execute(f"SET ingot.tenant = '{town.tenants[0]}'")
+    allowed = []
+    for name in await tables_of(town):
+        column = WITHOUT_A_TENANT.get(name, "tenant")
+        statements = [f"SELECT * FROM ingot.{name} FOR UPDATE", f"LOCK TABLE ingot.{name} IN EXCLUSIVE MODE"]
+        if name not in ("attempts", "definitions", "job_rows", "pauses"):
+            statements += [
+                f"UPDATE ingot.{name} SET {column} = {column}",
+                f"DELETE FROM ingot.{name}",
+                f"INSERT INTO ingot.{name} DEFAULT VALUES",
+                f"TRUNCATE ingot.{name}",
+                f"COPY ingot.{name} FROM PROGRAM 'true'",
+                f"COPY ingot.{name} TO PROGRAM 'cat'",
+                f"ALTER TABLE ingot.{name} DISABLE ROW LEVEL SECURITY",
+                f"CREATE POLICY mine ON ingot.{name} USING (true)",
+                f"DROP TABLE ingot.{name}",
+            ]
+            with pytest.raises(REFUSED):
+                await server.copy_records_to_table(name, schema_name="ingot", records=[(None,)], columns=[column])
+        allowed += [statement for statement in statements if not await refused(server, statement)]
+    assert allowed == []
+
+
+async def test_the_server_makes_nothing_in_our_schema_and_takes_no_fence(town: Town) -> None:
+    server = await town.server()
+    for statement in (
+        "CREATE TABLE ingot.mine (a integer)",
+        "CREATE VIEW ingot.mine AS SELECT 1",
+        "CREATE FUNCTION ingot.mine() RETURNS integer LANGUAGE sql AS 'SELECT 1'",
+        "SELECT nextval('ingot.fences')",
+        "SELECT setval('ingot.fences', 4294967297)",
+        "SELECT * FROM ingot.fences",
+        "ALTER FUNCTION ingot.claim SECURITY INVOKER",
+    ):
+        assert await refused(server, statement), statement
+
+
+async def test_what_is_shown_by_functions_only_cannot_be_read(town: Town) -> None:
+    server = await town.server()
+    await server.execute(f"SET ingot.tenant = '{town.tenants[0]}'")
+    for name in HIDDEN:
+        assert await refused(server, f"SELECT * FROM ingot.{name}"), name
+        assert await refused(server, f"COPY ingot.{name} TO STDOUT"), name
+    assert sorted([*READABLE, *HIDDEN, "migrations", "home"]) == await tables_of(town)
+
+
+async def test_each_role_may_call_what_it_was_given_and_nothing_else(town: Town) -> None:
+    admin = await town.connect()
+    allowed = {
+        role: {
+            row[0]
+            for row in await admin.fetch(
+                "SELECT proname FROM pg_proc WHERE pronamespace = 'ingot'::regnamespace"
+                " AND has_function_privilege($1, oid, 'EXECUTE')",
+                role,
+            )
+        }
+        for role in ("ingot_server", "ingot_worker", "ingot_app")
+    }
+    assert allowed == {"ingot_server": OF_SERVER, "ingot_worker": OF_WORKER, "ingot_app": OF_APP}
+
+
+async def test_a_function_that_was_not_given_is_refused(town: Town) -> None:
+    server = await town.server()
+    for call in (
+        "SELECT ingot.begin_again()",
+        "SELECT ingot.refuse('IN001', 'no')",
+        "SELECT ingot.spread()",
+        "SELECT ingot.worker_tenant()",
+        "SELECT ingot.backoff(1, 1, 1, 1, 0)",
+        "SELECT ingot.expect(true, 'all is well')",
+        "SELECT * FROM ingot.worker_claim('{}', 'w', NULL, NULL, 1, 1)",
+        "SELECT * FROM ingot.worker_hello()",
+        "SELECT ingot.worker_name('w')",
+    ):
+        assert await refused(server, call), call
+
+
+async def test_a_lease_is_not_lost_before_it_has_run_out(town: Town) -> None:
+    claim = await town.bench.make_claim("mine")
+    lost = "SELECT * FROM ingot.settle($1, $2, NULL, '{lost}', NULL, NULL, NULL, NULL, NULL)"
+    async with store_with_one_connection(town) as store:
+        assert await store.database.call(lost, [claim.job.id], [claim.fence]) == []
+    assert (await town.bench.reload(claim)).status is JobStatus.RUNNING
+
+
+async def test_the_owner_cannot_log_in_and_no_role_of_ours_is_above_the_rules(town: Town) -> None:
+    for role in ("ingot_owner", "ingot_worker"):
+        with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):
+            await town.connect(role)
+    admin = await town.connect()
+    rows = await admin.fetch("""
+        SELECT rolname FROM pg_roles WHERE rolname LIKE 'ingot\\_%'
+            AND (rolsuper OR rolbypassrls OR rolcreaterole OR rolcreatedb OR rolreplication)
+    """)
+    assert [row[0] for row in rows] == []
+    for member, role in [("ingot_server", "ingot_owner"), ("ingot_worker", "ingot_owner")]:
+        assert not await admin.fetchval("SELECT pg_has_role($1, $2, 'MEMBER')", member, role)
+
+
+async def test_a_role_without_a_grant_can_do_nothing(town: Town) -> None:
+    stranger = await town.connect(await town.make_role(""))
+    await stranger.execute(f"SET ingot.tenant = '{town.tenants[0]}'")
+    for name in await tables_of(town):
+        assert await refused(stranger, f"SELECT * FROM ingot.{name}"), name
+    for call in ("ingot.clock()", "ingot.find_tenants(NULL, NULL)", "ingot.look()", "ingot.fold_counts(1)"):
+        assert await refused(stranger, f"SELECT * FROM {call}"), call
+    admin = await town.connect()
+    name = await stranger.fetchval("SELECT current_user")
+    await admin.execute(f"GRANT USAGE ON SCHEMA ingot TO {name}")
+    callable_now = await stranger.fetch(
+        "SELECT proname FROM pg_proc"
+        " WHERE pronamespace = 'ingot'::regnamespace AND has_function_privilege(oid, 'EXECUTE')"
+    )
+    assert callable_now == []
+    assert await refused(stranger, "SELECT ingot.clock()")
