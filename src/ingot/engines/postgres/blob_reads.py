@@ -125,7 +125,7 @@ async def list_tombstoned_blobs(context: Context, command: ports.ListTombstonedB
 async def list_trash(context: Context, command: ports.ListTrash) -> list[TrashedObject]:
     """Objects to delete, in the order of their places."""
     rows = await context.database.call(CALL.list_trash, command.limit, command.after)
-    return [TrashedObject(**row) for row in rows]
+    return [TrashedObject(storage_key=row["place"], multipart=row["multipart"]) for row in rows]
 
 
 async def known_storage_keys(context: Context, command: ports.FindKnownStorageKeys) -> set[str]:

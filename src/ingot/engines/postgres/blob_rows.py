@@ -23,8 +23,13 @@ def digest_of(blob_id: str) -> bytes | None:
 def read_upload(text: str) -> UploadFields:
     """An upload from its row as JSON."""
     row = msgspec.json.decode(text)
-    named = {"blob_id": _digits_of(row["blob"]), "sha256": _digits_of(row["sha256"]), "job_id": row["job"]}
-    return msgspec.convert(row | named, UploadFields)
+    renamed = {
+        "blob_id": _digits_of(row["blob"]),
+        "sha256": _digits_of(row["sha256"]),
+        "job_id": row["job"],
+        "storage_key": row["place"],
+    }
+    return msgspec.convert(row | renamed, UploadFields)
 
 
 def _digits_of(digest: str | None) -> str | None:
