@@ -112,7 +112,7 @@ MUTANTS = [
         name="an upload whose place is not known",
         breaks="B4: what an upload refers to is not taken away",
         file="engines/sqlite/sql/objects.sql",
-        old="    OR EXISTS (SELECT 1 FROM uploads AS u WHERE u.place = p.value)\n",
+        old="    OR EXISTS (SELECT 1 FROM uploads AS u WHERE u.place = item.value)\n",
         new="",
         caught_by="tests/conformance/test_blob_storage_keys.py::test_those_are_known_that_are_named[sqlite]",
     ),

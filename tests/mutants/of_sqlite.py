@@ -197,7 +197,7 @@ MUTANTS = [
     Mutant(
         name="reuse of what is dead",
         breaks="a job that is dead or canceled is not reused",
-        file="engines/sqlite/sql/repeats.sql",
+        file="engines/sqlite/sql/order_keys.sql",
         old="WHERE s.status NOT IN ('dead', 'canceled')\n",
         new="",
         caught_by="tests/conformance/test_reuse.py::test_a_job_that_is_dead_or_canceled_is_not_reused",
@@ -205,9 +205,9 @@ MUTANTS = [
     Mutant(
         name="reuse of another tenant's work",
         breaks="T1: a tenant sees nothing of another, nor that it works on the same",
-        file="engines/sqlite/sql/repeats.sql",
-        old="k.tenant = w.value ->> 0 AND k.type = w.value ->> 1 AND k.key = unhex",
-        new="k.type = w.value ->> 1 AND k.key = unhex",
+        file="engines/sqlite/sql/order_keys.sql",
+        old="k.tenant = item.value ->> 0 AND k.type = item.value ->> 1 AND k.key = unhex",
+        new="k.type = item.value ->> 1 AND k.key = unhex",
         caught_by=f"{REUSED_UPLOADS}::test_two_tenants_have_a_job_each_and_one_copy[sqlite]",
     ),
     Mutant(
@@ -304,9 +304,9 @@ MUTANTS = [
         name="a change that outlives its entry",
         breaks="an act and its entry are one transaction",
         file="engines/sqlite/transaction.py",
-        old="        self.execute(SQL.insert_audit, *row, as_json(before), as_json(after))\n",
+        old="        self.execute(SQL.insert_audit_entry, *row, as_json(before), as_json(after))\n",
         new="        try:\n"
-        "            self.execute(SQL.insert_audit, *row, as_json(before), as_json(after))\n"
+        "            self.execute(SQL.insert_audit_entry, *row, as_json(before), as_json(after))\n"
         "        except apsw.Error:\n"
         "            return\n",
         caught_by=f"{AUDIT}::test_what_cannot_be_put_on_record_does_not_happen[sqlite-revoke_token]",
@@ -363,7 +363,7 @@ MUTANTS = [
         name="collecting what something refers to",
         breaks="B4: no blob with a reference is ever taken away",
         file="engines/sqlite/blobs.py",
-        old="    if tx.execute(SQL.is_referred_to, blob.number, id).get:\n",
+        old="    if tx.execute(SQL.is_blob_referenced, blob.number, id).get:\n",
         new="    if False:\n",
         caught_by=f"{BLOB_KEYS}::test_a_key_set_again_is_not_touched_by_an_older_tombstone[sqlite]",
     ),

@@ -64,7 +64,7 @@ async def steps_among(folder: Path, blobs: int) -> dict[str, int]:
 async def test_a_blob_among_thousands_costs_no_more_steps(tmp_path: Path) -> None:
     small, big = await steps_among(tmp_path / "small", SMALL), await steps_among(tmp_path / "big", BIG)
     assert {name: (small[name], steps) for name, steps in big.items() if steps > small[name] * MORE_STEPS_MAX} == {}
-    assert {"page_of_keys", "uploads_to_sweep", "is_referred_to", "keys_of_owner", "blob_figures"} <= big.keys()
+    assert {"page_of_keys", "uploads_to_sweep", "is_blob_referenced", "keys_of_owner", "blob_metrics"} <= big.keys()
 
 
 async def test_keys_are_listed_from_one_text_up_to_another(tmp_path: Path) -> None:

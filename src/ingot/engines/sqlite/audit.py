@@ -13,5 +13,5 @@ def list_audit_entries(reader: Reader, command: ListAuditEntries) -> list[Entry]
     reader.writer_state.check_tenant(which.tenant)
     wanted = (command.before or ABOVE_ALL_TEXTS, which.action, which.who, which.target, command.limit)
     if which.tenant is None:
-        return reader.read(list[Entry], SQL.acts_of_all, *wanted)
-    return reader.read(list[Entry], SQL.acts_of_tenant, which.tenant, *wanted)
+        return reader.read(list[Entry], SQL.audit_entries, *wanted)
+    return reader.read(list[Entry], SQL.audit_entries_of_tenant, which.tenant, *wanted)

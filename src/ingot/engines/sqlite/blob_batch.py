@@ -185,7 +185,7 @@ class BlobBatch:
         """Let new bytes take the place of those that are damaged."""
         if blob.storage_key is not None and blob.storage_key != content.storage_key:
             self.add_trash(blob.storage_key)
-        self.tx.execute(SQL.heal_blob, blob.number, content.storage_key, self.tx.now)
+        self.tx.execute(SQL.repair_blob, blob.number, content.storage_key, self.tx.now)
         self.tx.execute(SQL.remove_blob_bytes, blob.number)
         self.tx.execute(SQL.remove_blob_checks, blob.number)
         self._add_bytes(blob.number, content)
@@ -216,14 +216,14 @@ class BlobBatch:
         described = blob.number, upload.content_type, upload.owner, upload.fence, now
         self._new_files[file_key] = (self.tx.writer_state.tenant_numbers[upload.tenant], *file_key, *described)
         if upload.file == "input":
-            self.tx.execute(SQL.add_input, file_key[0], upload.name, blob.id)
+            self.tx.execute(SQL.set_input, file_key[0], upload.name, blob.id)
             self.jobs_with_input[file_key[0]] = None
 
     def begin_checkpoint(self, upload: SQLiteUploadRow) -> None:
         """Keep an upload of a checkpoint that was checked, and forget one that its attempt has finished before."""
         assert upload.job_id is not None, "a file of a job is that of one"
         self._checkpoints[upload.job_id].add(upload.name)
-        self.tx.execute(SQL.forget_saved, upload.job_id, upload.fence, upload.name)
+        self.tx.execute(SQL.remove_finished_checkpoint_uploads, upload.job_id, upload.fence, upload.name)
         self.save_upload(upload)
 
     def save_upload(self, upload: SQLiteUploadRow) -> None:

@@ -86,17 +86,17 @@ def list_tombstoned_blobs(reader: Reader, command: ports.ListTombstonedBlobs) ->
     """Read which blobs have had a tombstone for long enough."""
     until = reader.clock.micros() - command.grace
     passed = None if command.after is None else bytes.fromhex(command.after)
-    return reader.read(list[str], SQL.condemned_blobs, until, command.limit, passed)
+    return reader.read(list[str], SQL.tombstoned_blobs, until, command.limit, passed)
 
 
 def list_trash(reader: Reader, command: ports.ListTrash) -> list[TrashedObject]:
     """Read a page of the objects to delete."""
-    return reader.read(list[TrashedObject], SQL.trash_in_order, command.limit, command.after)
+    return reader.read(list[TrashedObject], SQL.page_of_trash, command.limit, command.after)
 
 
 def known_storage_keys(reader: Reader, command: ports.FindKnownStorageKeys) -> set[str]:
     """Find those of some places that something names."""
-    return reader.read(set[str], SQL.known_places, as_json(command.storage_keys))
+    return reader.read(set[str], SQL.known_storage_keys, as_json(command.storage_keys))
 
 
 def list_to_scrub(reader: Reader, command: ports.ListBlobsToScrub) -> list[Content]:
@@ -106,7 +106,7 @@ def list_to_scrub(reader: Reader, command: ports.ListBlobsToScrub) -> list[Conte
 
 def get_blob_metrics(reader: Reader, _: ports.GetBlobMetrics) -> BlobMetrics:
     """Count all blobs, and what is to be done about them."""
-    return reader.read(BlobMetrics, SQL.blob_figures, METRIC_ROWS_MAX)
+    return reader.read(BlobMetrics, SQL.blob_metrics, METRIC_ROWS_MAX)
 
 
 def get_reusable_bytes(reader: Reader, _: ports.GetReusableBytes) -> int | None:

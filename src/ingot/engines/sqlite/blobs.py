@@ -90,7 +90,7 @@ def collect_blob(tx: Transaction, command: ports.CollectBlob) -> int | None:
     if not found:
         return None
     (blob,) = found
-    if tx.execute(SQL.is_referred_to, blob.number, id).get:
+    if tx.execute(SQL.is_blob_referenced, blob.number, id).get:
         if not command.dry_run:
             tx.execute(SQL.remove_tombstone, blob.number)
         return None
@@ -115,18 +115,18 @@ def forget_trash(tx: Transaction, command: ports.ForgetTrash) -> None:
 
 def register_object_store(tx: Transaction, command: ports.RegisterObjectStore) -> StoreIdentity:
     """Remember which object store this is, unless there are objects in another one."""
-    known: str | None = tx.execute(SQL.object_store).get
+    known: str | None = tx.execute(SQL.object_store_id).get
     if known is None or (known != command.store_id and not tx.execute(SQL.has_objects).get):
         tx.execute(SQL.put_object_store, command.store_id)
         known = command.store_id
-    return StoreIdentity(store_id=known, database_id=tx.execute(SQL.name_of_database).get)
+    return StoreIdentity(store_id=known, database_id=tx.execute(SQL.database_id).get)
 
 
 def record_scrub(tx: Transaction, command: ports.RecordScrub) -> None:
     """Keep when blobs were read, and how they were found."""
     for read, damaged in ((command.intact, False), (command.damaged, True)):
         if read:
-            tx.execute(SQL.note_scrub, as_json(read), damaged, tx.now)
+            tx.execute(SQL.record_scrub, as_json(read), damaged, tx.now)
 
 
 def clear_keys(tx: Transaction, tenant: int, limit: int) -> int:

@@ -19,7 +19,7 @@ def create_token(tx: Transaction, command: ports.CreateToken) -> Token:
     """Keep a token."""
     token = command.token
     expires_at = None if token.expires_at is None else to_micros(token.expires_at)
-    if token.user is not None and not tx.execute(SQL.is_enabled_user, token.user).get:
+    if token.user is not None and not tx.execute(SQL.is_user_enabled, token.user).get:
         raise UserNotFound(f"there is no person {token.user[:64]!r}")
     tx.execute(
         SQL.insert_tokens,
@@ -84,11 +84,11 @@ def change_worker_credential(tx: Transaction, command: ports.ChangeWorkerCredent
 def record_last_used(tx: Transaction, command: ports.RecordLastUsed) -> None:
     """Remember when credentials were last used."""
     for token_id, at in command.tokens.items():
-        tx.execute(SQL.note_token_use, token_id, at)
+        tx.execute(SQL.record_token_use, token_id, at)
     for worker_id, at in command.workers.items():
-        tx.execute(SQL.note_worker_use, worker_id, at)
+        tx.execute(SQL.record_worker_credential_use, worker_id, at)
     for session_id, at in command.sessions.items():
-        tx.execute(SQL.note_session_use, session_id, at)
+        tx.execute(SQL.record_session_use, session_id, at)
 
 
 def _tenant_number(tx: Transaction, tenant: str | None) -> int | None:

@@ -43,7 +43,7 @@ def _release_round(tx: Transaction, parents: list[int], edges_max: int) -> int:
 
 def _unblock_all(tx: Transaction, waited: Iterable[int], doomed: set[int]) -> None:
     """Move those of these jobs that wait for nothing any more."""
-    states = tx.read(list[JobState], SQL.blocked_by_none, as_json(sorted(waited)), as_json(sorted(doomed)))
+    states = tx.read(list[JobState], SQL.unblocked_jobs, as_json(sorted(waited)), as_json(sorted(doomed)))
     for state in states:
         _unblock(tx, state, cancel=state.number in doomed)
     tx.save_states(states)
@@ -63,7 +63,7 @@ def cancel_without_inputs(tx: Transaction, reasons: Mapping[str, str]) -> None:
     states = [state for state in tx.job_states(list(reasons)).values() if state.status is JobStatus.BLOCKED]
     for state in states:
         _unblock(tx, state, cancel=True, error=reasons[state.id])
-        tx.execute(SQL.note_reason, state.number, reasons[state.id])
+        tx.execute(SQL.set_cancel_reason, state.number, reasons[state.id])
     tx.save_states(states)
     close_edges_of(tx, {state.number for state in states})
     drop_input_uploads(tx, states)

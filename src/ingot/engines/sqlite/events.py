@@ -54,7 +54,7 @@ def publish(tx: Transaction, commands: Sequence[PublishEvent]) -> list[Published
 def _find_repeat(tx: Transaction, command: PublishEvent) -> Published | IngotError | None:
     """What the key of a command stands for already."""
     number = tx.writer_state.tenants[command.tenant]
-    row = tx.execute(SQL.event_of_key, number, command.dedupe_key, tx.now - DEDUPE_KEY_MICROS).fetchone()
+    row = tx.execute(SQL.event_of_dedupe_key, number, command.dedupe_key, tx.now - DEDUPE_KEY_MICROS).fetchone()
     if row is None:
         return None
     digest, batch, place = row
@@ -115,7 +115,7 @@ def forget_events(tx: Transaction, command: ForgetEvents) -> Forgotten:
 
 
 def _forget_tenant_events(tx: Transaction, number: int, cutoff: int, limit: int) -> int:
-    oldest = tx.read(list[tuple[int, int]], SQL.oldest_events, number, limit + 1)
+    oldest = tx.read(list[tuple[int, int]], SQL.oldest_event_batches, number, limit + 1)
     gone = [batch for batch, _ in takewhile(lambda row: row[1] <= cutoff, oldest[:-1])]  # The newest stays.
     if gone:
         entries = tx.execute(SQL.entries_of_batch, number, gone[-1]).get
@@ -135,7 +135,7 @@ def read_events(reader: Reader, command: ReadEvents) -> list[Event]:
         floor = None if after is None else reader.execute(SQL.event_floor, tenant).fetchone()
         if floor is not None and start < floor:
             raise Gap(format_event_id(*floor))
-        rows = reader.execute(SQL.read_events, tenant, start[0], limit + 1)
+        rows = reader.execute(SQL.event_batches, tenant, start[0], limit + 1)
         for batch, at, entries in rows:
             for place, (name, data) in enumerate(msgspec.json.decode(entries, type=list[tuple[str, msgspec.Raw]])):
                 if (batch, place) > start:
@@ -150,7 +150,7 @@ def read_events(reader: Reader, command: ReadEvents) -> list[Event]:
 def get_newest_event_id(reader: Reader, command: GetNewestEventId) -> str | None:
     """Find the id of a tenant's newest event; all that are committed are settled."""
     reader.writer_state.check_tenant(command.tenant)
-    row = reader.execute(SQL.newest_events, command.tenant).fetchone()
+    row = reader.execute(SQL.newest_event_batch, command.tenant).fetchone()
     if row is None:
         return None
     batch, entries = row

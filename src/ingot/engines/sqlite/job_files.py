@@ -59,7 +59,7 @@ class OrderFiles:
         asked = list({(order.tenant, blob): None for order in orders for _, _, blob in named_files(order)})
         if asked:
             digests = as_json([(tx.writer_state.tenants[tenant], blob) for tenant, blob in asked])
-            for held in tx.read(list[ReferencedBlob], SQL.blobs_held, digests):
+            for held in tx.read(list[ReferencedBlob], SQL.referenced_blobs, digests):
                 self._blobs[asked[held.index]] = held
         if pairs := [(order.tenant, upload.id) for order in orders for upload in order.uploads]:
             shelf = BlobBatch(tx)
@@ -135,7 +135,7 @@ class AttemptOutputs:
             for row in tx.read(list[OutputRow], SQL.outputs_of_attempts, asked):
                 self._outputs.setdefault(row.job, {})[row.name] = row
             jobs = as_json([state.number for state, _ in attempts])
-            for old in tx.read(list[ProducedFileRow], SQL.files_made, jobs):
+            for old in tx.read(list[ProducedFileRow], SQL.produced_files, jobs):
                 self._earlier_files.setdefault(old.job, []).append(old)
 
     def check_uploaded(self, state: JobState, names: Iterable[str]) -> None:
@@ -155,7 +155,7 @@ class AttemptOutputs:
         if not self._succeeded:
             return
         tx, shelf = self._tx, BlobBatch(self._tx)
-        tx.execute(SQL.remove_files_made, as_json([state.number for state in self._succeeded]))
+        tx.execute(SQL.remove_produced_files, as_json([state.number for state in self._succeeded]))
         files: list[Row] = []
         moved: list[tuple[int, str]] = []
         for state in self._succeeded:
@@ -195,7 +195,7 @@ def drop_uploads(tx: Transaction, pairs: Sequence[TenantName], why: str) -> dict
 
 def drop_input_uploads(tx: Transaction, jobs: Sequence[JobState]) -> None:
     """These jobs wait for inputs no more: what was on its way is dropped."""
-    if jobs and (pairs := tx.read(list[TenantName], SQL.open_inputs, as_json([state.id for state in jobs]))):
+    if jobs and (pairs := tx.read(list[TenantName], SQL.input_uploads_of_jobs, as_json([state.id for state in jobs]))):
         drop_uploads(tx, pairs, "is not needed")
 
 
@@ -240,5 +240,5 @@ def open_file(reader: Reader, command: OpenJobFile) -> tuple[JobFile, Content]:
 
 
 def _running_state(reader: Reader, call: AttemptCall) -> JobState:
-    states = reader.read(list[JobState], SQL.state_of_jobs, as_json([call.job_id]))
+    states = reader.read(list[JobState], SQL.states_by_id, as_json([call.job_id]))
     return find_leased_job({state.id: state for state in states}, call)

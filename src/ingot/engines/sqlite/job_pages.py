@@ -80,13 +80,13 @@ class JobPageReader:
                 held = [number for number in numbers if self._lowest <= number < self._below]
                 ways.append(SQLiteIndexPath(seen, [lambda _: held]))
         if where.tag is not None:
-            rows = self._count_rows(SQL.rows_of_tag, self._tenant, where.tag)
+            rows = self._count_rows(SQL.count_jobs_of_tag, self._tenant, where.tag)
             exact = where == JobFilter(tenant=where.tenant, tag=where.tag)
-            ways.append(SQLiteIndexPath(rows, [self._scan(SQL.line_of_tag, self._tenant, where.tag)], exact))
+            ways.append(SQLiteIndexPath(rows, [self._scan(SQL.job_numbers_of_tag, self._tenant, where.tag)], exact))
         if where.source not in (None, Source.MANUAL):
-            rows = self._count_rows(SQL.rows_of_source, where.source)
+            rows = self._count_rows(SQL.count_jobs_of_source, where.source)
             if rows < COUNTED_ROWS_MAX:  # The line has the jobs of all tenants.
-                ways.append(SQLiteIndexPath(rows, [self._scan(SQL.line_of_source, where.source)]))
+                ways.append(SQLiteIndexPath(rows, [self._scan(SQL.job_numbers_of_source, where.source)]))
         way = min(ways, key=lambda way: way.rows)
         if way is not ways[0]:  # What is newer than the newest of its type and status does not fit.
             newest = max((number for line in ways[0].scans for number in islice(line(1), 1)), default=0)
@@ -103,11 +103,11 @@ class JobPageReader:
             if where.type in (None, type) and where.status in (None, status)
         ]
         live = dict.fromkeys(type for type, status, _ in fitting if status not in FINISHED)
-        lines = [self._scan(SQL.line_of_live, self._tenant, type) for type in live]
+        lines = [self._scan(SQL.unfinished_job_numbers, self._tenant, type) for type in live]
         rows = sum(jobs for type, status, jobs in counts if type in live and status not in FINISHED)
         for type, status, jobs in fitting:
             if status in FINISHED:
-                lines.append(self._scan(SQL.line_of_finished, self._tenant, type, status))
+                lines.append(self._scan(SQL.finished_job_numbers, self._tenant, type, status))
                 rows += jobs
         of_kind = JobFilter(tenant=where.tenant, type=where.type, status=where.status)
         exact = where == of_kind and (where.status is None or where.status in FINISHED)
@@ -133,7 +133,7 @@ class JobPageReader:
     def _filter(self, numbers: list[int]) -> list[int]:
         where = self._where
         asked = (where.status, where.type, where.tag, where.source, where.created_after, where.created_before)
-        fitting: list[int] = self._read_json(list[int], SQL.fit_jobs, as_json(numbers), self._tenant, *asked)
+        fitting: list[int] = self._read_json(list[int], SQL.matching_jobs, as_json(numbers), self._tenant, *asked)
         return fitting
 
     def _first_number_from(self, moment: int | None, otherwise: int) -> int:
@@ -143,7 +143,7 @@ class JobPageReader:
         low, high = 0, self._reader.execute(SQL.last_job_number).get + 1
         while low < high:
             middle = (low + high) // 2
-            found = self._reader.execute(SQL.made_from_number, (middle,)).get
+            found = self._reader.execute(SQL.first_job_from_number, (middle,)).get
             if found is None or found[1] >= moment:
                 high = middle
             else:

@@ -53,7 +53,7 @@ def tally_jobs(reader: Reader, command: ports.CountMatchingJobs) -> tuple[dict[J
             found += numbers
             if position is None:
                 break
-        counts = reader.read(dict[JobStatus, int], SQL.tally_of_jobs, as_json(found))
+        counts = reader.read(dict[JobStatus, int], SQL.count_jobs_by_status, as_json(found))
     return counts, position is not None
 
 
@@ -108,8 +108,8 @@ def list_depths(reader: Reader, command: ports.ListQueueDepths) -> list[Depth]:
     """Count the jobs of all tenants by status, and find what has been ready longest."""
     tenants_max = command.tenants_max
     with reader.snapshot():  # One for both.
-        counts = reader.read(list[tuple[str | None, dict[JobStatus, int]]], SQL.depths, tenants_max)
-        rows = reader.read(list[tuple[str | None, int]], SQL.oldest_ready_of_all, tenants_max, command.lanes_max)
+        counts = reader.read(list[tuple[str | None, dict[JobStatus, int]]], SQL.queue_depths, tenants_max)
+        rows = reader.read(list[tuple[str | None, int]], SQL.oldest_ready_by_tenant, tenants_max, command.lanes_max)
     oldest, now = dict(rows), reader.clock.micros()
     return [depth_of(tenant, counted, oldest.get(tenant), now) for tenant, counted in counts]
 
@@ -139,13 +139,13 @@ def _waiting_of(reader: Reader, row: JobRow) -> WaitState:
     waiting = WaitState(job=job, now=now, limit_key=state.limit_key, last_claim_at=asked)
     if state.status is JobStatus.BLOCKED:
         parents = reader.read(list[tuple[str, JobStatus]], SQL.open_parents, state.number)
-        uploads = reader.read(list[str], SQL.names_of_open_inputs, state.id)
+        uploads = reader.read(list[str], SQL.names_of_awaited_inputs, state.id)
         return msgspec.structs.replace(waiting, parents=parents, uploads=uploads)
     if state.status is not JobStatus.QUEUED:
         return waiting
     lane = (state.type, reader.writer_state.number_of(state.tenant), state.limit_key)
     position = (state.priority, state.run_at, state.id)
-    ahead = reader.execute(SQL.ready_ahead, *lane, *position, JOBS_AHEAD_MAX).get
+    ahead = reader.execute(SQL.count_ready_before, *lane, *position, JOBS_AHEAD_MAX).get
     pause = reader.writer_state.pauses.get((state.tenant, state.type))
     return msgspec.structs.replace(waiting, jobs_ahead=ahead, pause=pause, limits=_limits(reader, state))
 
@@ -155,6 +155,6 @@ def _limits(reader: Reader, state: JobState) -> list[LimitUsage]:
     bounds, number = reader.writer_state.bounds(state.tenant, state.type), reader.writer_state.number_of(state.tenant)
     limits: list[LimitUsage] = []
     for scope, most, type, key in scopes_of(bounds, state.type, state.limit_key):
-        running, holders = reader.read(tuple[int, list[str]], SQL.running_under, number, type, key)
+        running, holders = reader.read(tuple[int, list[str]], SQL.running_under_limit, number, type, key)
         limits.append(LimitUsage(scope=scope, maximum=most, running=running, holders=holders))
     return limits

@@ -33,7 +33,7 @@ def begin_login(tx: Transaction, command: ports.BeginLogin) -> None:
 
 def consume_login(tx: Transaction, command: ports.ConsumeLogin) -> str | None:
     """Where to go after a sign-in that was begun."""
-    where: str | None = tx.execute(SQL.take_login, command.digest, command.is_link, tx.now).get
+    where: str | None = tx.execute(SQL.consume_login, command.digest, command.is_link, tx.now).get
     return where
 
 
@@ -90,7 +90,7 @@ def end_session(tx: Transaction, command: ports.EndSession) -> None:
 def set_user_enabled(tx: Transaction, command: ports.SetUserEnabled) -> User:
     """Let a person in or out."""
     before = _get_user(tx, command.id)
-    tx.execute(SQL.enable_user, command.id, command.enabled)
+    tx.execute(SQL.set_user_enabled, command.id, command.enabled)
     if not command.enabled:
         tx.execute(SQL.delete_sessions_of_user, command.id)
         tx.execute(SQL.revoke_tokens_of_user, command.id, tx.now, None)
@@ -131,7 +131,7 @@ def remove_member(tx: Transaction, command: ports.RemoveMember) -> Member:
         raise MemberByGroup(f"the role of {command.id!r} comes from a group")
     if member.user is None:
         tx.execute(SQL.delete_invitation, member.id)
-        tx.execute(SQL.revoke_tokens_of_invited, tenant, member.email, tx.now)
+        tx.execute(SQL.revoke_tokens_of_invitees, tenant, member.email, tx.now)
     else:
         tx.execute(SQL.delete_member, tenant, member.user)
         tx.execute(SQL.delete_invitation_of_user, tenant, member.user)
@@ -165,7 +165,7 @@ def list_sessions(reader: Reader, command: ports.ListSessions) -> list[Session]:
 
 def find_user(reader: Reader, command: ports.FindUser) -> ports.UserWithRoles | None:
     """Find a person, with their roles."""
-    return reader.find(ports.UserWithRoles, SQL.owner_by_id, command.user_id)
+    return reader.find(ports.UserWithRoles, SQL.user_with_roles_by_id, command.user_id)
 
 
 def list_users(reader: Reader, command: ports.ListUsers) -> list[User]:

@@ -37,7 +37,7 @@ class Capacity:
                     self._by_type[tenant, type] += jobs
         if keyed := [pair for pair in by_type if memory.definition(pair[1], pair[0]).max_running_per_key is not None]:
             asked = as_json([(type, tenant, memory.tenants[tenant]) for type, tenant in keyed])
-            for type, tenant, key, jobs in tx.read(list[tuple[str, str, str, int]], SQL.running_by_key, asked):
+            for type, tenant, key, jobs in tx.read(list[tuple[str, str, str, int]], SQL.running_by_limit_key, asked):
                 self._by_key[Lane(type, tenant, key)] = jobs
 
     def lanes_with_capacity(

@@ -53,7 +53,7 @@ class RetentionRule(msgspec.Struct, array_like=True, gc=False):
 def collect_jobs(tx: Transaction, command: CollectJobs) -> JobCollectionResult:
     """Remove jobs of one kind after the other, until as many as the limit says have been looked at."""
     looked = removed = kept = 0
-    for kind in tx.read(list[RetentionRule], SQL.kinds_to_collect, None):
+    for kind in tx.read(list[RetentionRule], SQL.retention_rules, None):
         cutoff = kind.cutoff(tx.now)
         numbers, more = _take_endings(tx, kind, cutoff, command.limit - looked)
         looked += len(numbers)
@@ -76,7 +76,7 @@ def _take_endings(tx: Transaction, kind: RetentionRule, cutoff: int, limit: int)
     numbers = list(chain.from_iterable(named[batch] for batch in batches))
     more = len(numbers) > limit or len(batches) < len(endings)
     if left := numbers[limit:]:
-        tx.execute(SQL.cut_ending, as_json(left), len(left), batches.pop())
+        tx.execute(SQL.shorten_ending, as_json(left), len(left), batches.pop())
     tx.execute(SQL.remove_endings, as_json(batches))
     return numbers[:limit], more
 
@@ -133,7 +133,7 @@ def preview_retention(reader: Reader, command: PreviewRetention) -> list[Retenti
     tenant, now = reader.writer_state.number_of(command.tenant), reader.clock.micros()
     found: list[RetentionPreview] = []
     with reader.snapshot():  # One for all looks.
-        for kind in reader.read(list[RetentionRule], SQL.kinds_to_collect, tenant):
+        for kind in reader.read(list[RetentionRule], SQL.retention_rules, tenant):
             which = (kind.number, kind.type, kind.cutoff(now))
             endings = reader.read(list[tuple[int, int]], SQL.endings_before, *which, PREVIEW_JOBS_MAX + 1)
             batches = first_batches(endings, PREVIEW_JOBS_MAX + 1)

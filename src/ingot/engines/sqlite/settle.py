@@ -177,7 +177,7 @@ class _SettleBatch:
         tx, done = self._tx, JobStatus.SUCCEEDED
         # Most attempts end well, and all jobs that do change in the same way.
         if succeeded := [state.number for state in self._ended_states.values() if state.status is done]:
-            tx.execute(SQL.finish_jobs, tx.now, as_json(succeeded))
+            tx.execute(SQL.mark_jobs_succeeded, tx.now, as_json(succeeded))
         tx.save_states([state for state in self._ended_states.values() if state.status is not done])
         tx.write_rows(SQL.insert_outcomes, self._outcomes)
         self._outputs.write()

@@ -58,8 +58,8 @@ def clear_tenants(tx: Transaction, command: ClearTenants) -> ClearTenantsResult:
         number = tx.writer_state.tenant_numbers[id]
         cleared = _clear_tenant(tx, number, command.limit - rows)
         rows += cleared
-        if not cleared and not tx.has_effects_for(id) and not tx.execute(SQL.running_of_tenant, number).get:
-            tx.execute(SQL.forget_tenant, number)
+        if not cleared and not tx.has_effects_for(id) and not tx.execute(SQL.has_unfinished_jobs, number).get:
+            tx.execute(SQL.delete_removed_tenant, number)
             del tx.writer_state.tenant_numbers[id]
             gone.append(id.removeprefix("removed "))
     return ClearTenantsResult(
@@ -69,7 +69,7 @@ def clear_tenants(tx: Transaction, command: ClearTenants) -> ClearTenantsResult:
 
 def _clear_tenant(tx: Transaction, number: int, limit: int) -> int:
     """Ask what runs to stop, and take away jobs that do not run, and then the rest; answers how many rows."""
-    tx.execute(SQL.stop_jobs, number, limit)
+    tx.execute(SQL.request_cancels, number, limit)
     jobs = tx.read(list[int], SQL.jobs_to_clear, number, limit)
     if jobs:
         remove_jobs(tx, jobs)

@@ -134,7 +134,7 @@ class Transaction:
     ) -> None:
         """Put an act on record, as part of what it does. `before` and `after` are the thing, with nothing secret."""
         row = (act.id, tenant, self.now, act.who, act.name, action, target, act.address, act.request_id)
-        self.execute(SQL.insert_audit, *row, as_json(before), as_json(after))
+        self.execute(SQL.insert_audit_entry, *row, as_json(before), as_json(after))
 
     def write_rows(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         """Write many rows with few statements."""
@@ -148,7 +148,7 @@ class Transaction:
 
     def job_states(self, ids: Sequence[str]) -> dict[str, JobState]:
         """The moving rows of these jobs, by id."""
-        return {state.id: state for state in self.read(list[JobState], SQL.state_of_jobs, as_json(ids))}
+        return {state.id: state for state in self.read(list[JobState], SQL.states_by_id, as_json(ids))}
 
     def job_state(self, tenant: str, job_id: str) -> JobState:
         """The moving row of one job. Raises `JobNotFound` when it is not there or not in the tenant."""
@@ -206,7 +206,7 @@ class Transaction:
     def unfinished_jobs(self, tenants: Iterable[str]) -> Counter[tuple[str, str, JobStatus]]:
         """How many unfinished jobs these tenants have now, by tenant, type and status."""
         asked = {tenant: self.writer_state.tenant_numbers[tenant] for tenant in tenants}
-        rows = self.read(list[tuple[str, str, JobStatus, int]], SQL.unfinished_of_tenants, as_json([*asked.values()]))
+        rows = self.read(list[tuple[str, str, JobStatus, int]], SQL.unfinished_counts, as_json([*asked.values()]))
         jobs = Counter({(tenant, type, status): number for tenant, type, status, number in rows})
         for staged in self._layers():
             for key, number in staged.counts.items():
@@ -336,7 +336,7 @@ class Transaction:
         if self.effects.usage or self.effects.blob_totals:
             self._write_usage()
         if self._connection.total_changes() > self._changes_before:  # A claim that found nothing has nothing to sync.
-            self.execute(SQL.keep_clock, self.now, self.writer_state.last_job_number)
+            self.execute(SQL.save_clock, self.now, self.writer_state.last_job_number)
 
     def _write_usage(self) -> None:
         numbers = self.writer_state.tenant_numbers
@@ -360,7 +360,7 @@ class Transaction:
         ]
         self.write_rows(SQL.add_batches, rows)
         touched = as_json([row[:2] for row in rows])
-        for tenant, batch in self.read(list[tuple[str, Batch]], SQL.complete_batches, touched):
+        for tenant, batch in self.read(list[tuple[str, Batch]], SQL.completed_batches, touched):
             self.effects.events[tenant].append(("batch.completed", batch))
 
 

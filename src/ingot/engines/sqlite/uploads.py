@@ -267,5 +267,5 @@ def get_upload(reader: Reader, command: ports.GetUpload) -> StoredUpload | None:
 
 def list_verifying(reader: Reader, command: ports.ListVerifyingUploads) -> list[StoredUpload]:
     """Read which uploads are to be read back."""
-    rows = reader.read(list[SQLiteUploadRow], SQL.uploads_verifying, command.limit)
+    rows = reader.read(list[SQLiteUploadRow], SQL.verifying_uploads, command.limit)
     return [row.open_upload() for row in rows]

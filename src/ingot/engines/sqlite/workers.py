@@ -54,7 +54,7 @@ def heartbeat(tx: Transaction, command: ports.WorkerHeartbeat) -> HeartbeatAnswe
     named = [(beat.job_id, beat.fence) for beat in command.beats]
     _release_leases(tx, key, before=tx.now - command.grace, reported=named, limit=RELEASE_JOBS_MAX)
     if not row.online or tx.now - row.seen_at >= command.record_seen_after:
-        tx.execute(SQL.see_worker, *key, tx.now)
+        tx.execute(SQL.record_worker_seen, *key, tx.now)
     if not row.online:
         back = WorkerStatus.DRAINING if row.draining else WorkerStatus.ONLINE
         _append_event(tx, "worker.online", row.tenant, row.event_data(back))
@@ -101,10 +101,10 @@ def maintain(tx: Transaction, command: ports.MaintainWorkers) -> WorkerMaintenan
     if tx.writer_state.may_sweep(tx.now):
         silent = tx.read(list[SilentWorkerRow], SQL.silent_workers, tx.now - command.offline_after, command.limit)
     if silent:
-        tx.execute(SQL.miss_workers, as_json([(number, news.id) for number, _, news in silent]))
+        tx.execute(SQL.mark_workers_offline, as_json([(number, news.id) for number, _, news in silent]))
     for _, tenant, news in silent:
         _append_event(tx, "worker.offline", tenant, news)
-    forgotten = len(list(tx.execute(SQL.forget_workers, tx.now - command.remove_after, command.limit)))
+    forgotten = len(list(tx.execute(SQL.remove_offline_workers, tx.now - command.remove_after, command.limit)))
     return WorkerMaintenanceResult(
         marked_offline=len(silent), removed=forgotten, more=command.limit in (len(silent), forgotten)
     )
@@ -115,7 +115,7 @@ def _release_leases(
 ) -> int:
     tenant, worker_id = key
     values = (worker_id, tenant, before, as_json(reported), limit)
-    leases = tx.read(list[tuple[str, int]], SQL.unnamed_leases, *values)
+    leases = tx.read(list[tuple[str, int]], SQL.unreported_leases, *values)
     if leases:
         settles = [Settle(job_id=job_id, fence=fence, outcome=Release()) for job_id, fence in leases]
         settle.settle(tx, [ports.SettleJobs(settles=settles)])
@@ -177,7 +177,7 @@ def list_leases(reader: Reader, command: ports.ListLeases) -> list[tuple[str, in
 def check_leases(reader: Reader, command: ports.CheckLeases) -> list[LeaseStatus]:
     """Read how leases stand."""
     asked = as_json([(lease.job_id, lease.fence) for lease in command.leases])
-    rows = reader.read(list[tuple[str, int, int, bool]], SQL.leases_held, asked)
+    rows = reader.read(list[tuple[str, int, int, bool]], SQL.current_leases, asked)
     found = {(job_id, fence): (to_datetime(expires_at), cancel) for job_id, fence, expires_at, cancel in rows}
     answers = []
     for lease in command.leases:

@@ -69,7 +69,7 @@ class WriterState:
             (tenant, type): Pause(type=type, since=to_datetime(since), by=by)
             for tenant, type, since, by in self._read_json(list[tuple[str, str, int, str | None]], SQL.all_pauses)
         }
-        parents = self._read_json(list[tuple[int, bool]], SQL.parents)
+        parents = self._read_json(list[tuple[int, bool]], SQL.awaited_parents)
         self.parents = {number for number, _ in parents}  # The jobs that others wait for,
         self.ended_parents = {number for number, ended in parents if ended}  # and those of them that have ended.
 
@@ -82,7 +82,7 @@ class WriterState:
         self.weights: dict[str, int] = {}
         self.limits: dict[str, Limits] = {}
         self.limited_tenants: set[str] = set()
-        known = self._read_json(list[tuple[str, int, int, Limits, bool]], SQL.known_tenants)
+        known = self._read_json(list[tuple[str, int, int, Limits, bool]], SQL.all_tenants)
         for id, number, weight, limits, removed in known:
             self.last_tenant_number = max(self.last_tenant_number, number)
             if removed:

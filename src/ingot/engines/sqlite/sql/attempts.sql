@@ -1,17 +1,17 @@
--- Attempts, and how they ended.
+-- Attempts and their outcomes.
 
 -- name: insert_attempts
--- Every claim writes the attempt's row, so that a crash leaves its trace. The takers are those of `lease_jobs`.
-WITH takers AS MATERIALIZED (
+-- Every claim inserts the row of its attempt, so that a crash leaves a trace. ?2 is the array of `lease_jobs`.
+WITH claims AS MATERIALIZED (
     SELECT value ->> 0 AS fence, value ->> 1 AS worker_id, value ->> 3 AS host, value ->> 4 AS pid, value -> 5 AS jobs
     FROM json_each(?2)
 )
 INSERT INTO attempts (job, fence, number, worker_id, host, pid, started_at)
-SELECT s.number, takers.fence, s.attempts, takers.worker_id, takers.host, takers.pid, ?1
-FROM takers, json_each(takers.jobs) AS job CROSS JOIN states AS s ON s.number = job.value
+SELECT s.number, claims.fence, s.attempts, claims.worker_id, claims.host, claims.pid, ?1
+FROM claims, json_each(claims.jobs) AS job CROSS JOIN states AS s ON s.number = job.value
 
 -- name: attempts_of_job
--- The attempts of a job, oldest first, when the job is in this tenant.
+-- The attempts of a job of this tenant, oldest first.
 SELECT CAST(json_group_array(json_object(
     'job_id', a.id, 'fence', a.fence, 'number', a.number, 'worker_id', a.worker_id, 'host', a.host, 'pid', a.pid,
     'started_at', a.started_at, 'outcome', a.outcome, 'status_after', a.status_after, 'finished_at', a.finished_at,
@@ -28,20 +28,20 @@ FROM (
 ) AS a
 
 -- name: insert_outcomes
--- How attempts ended. The row of VALUES is repeated for each.
+-- The row of VALUES is repeated for each outcome.
 INSERT INTO outcomes (
     job, fence, outcome, retry, status_after, run_at, attempts, finished_at, exit_code, error, result, percent, stage
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: outcomes_of_attempts
--- How these attempts (a JSON array of pairs of job number and fence) were settled before.
+-- Recorded outcomes of these attempts (a JSON array of job numbers and fences).
 SELECT CAST('[' || coalesce(group_concat('[' || o.job
     || ',' || o.fence || ',' || json_quote(o.outcome) || ',' || iif(o.retry, 'true', 'false')
     || ',' || json_quote(o.status_after) || ',' || json_quote(o.run_at) || ',' || o.attempts || ',' || o.finished_at
     || ',' || json_quote(o.exit_code) || ',' || json_quote(o.error)
     || ',' || coalesce(CAST(o.result AS TEXT), 'null') || ',' || json_quote(a.worker_id) || ']'), '') || ']' AS BLOB)
-FROM json_each(?) AS w CROSS JOIN outcomes AS o
-    ON o.job = w.value ->> 0 AND o.fence = w.value ->> 1
+FROM json_each(?) AS item CROSS JOIN outcomes AS o
+    ON o.job = item.value ->> 0 AND o.fence = item.value ->> 1
 CROSS JOIN attempts AS a ON a.job = o.job AND a.fence = o.fence
 
 -- name: remove_attempts

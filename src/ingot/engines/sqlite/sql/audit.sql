@@ -1,11 +1,11 @@
--- Acts on record.
+-- The audit log.
 
--- name: insert_audit
+-- name: insert_audit_entry
 INSERT INTO audit (id, tenant, at, who, name, action, target, address, request_id, before, after)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (id) DO NOTHING
 
--- name: acts_of_all
+-- name: audit_entries
 SELECT CAST(json_group_array(json_object(
     'id', a.id, 'tenant', a.tenant, 'at', a.at, 'who', a.who, 'name', a.name, 'action', a.action, 'target', a.target,
     'address', a.address, 'request_id', a.request_id, 'before', json(a.before), 'after', json(a.after))) AS BLOB)
@@ -15,7 +15,7 @@ FROM (
     ORDER BY e.id DESC LIMIT ?5
 ) AS a
 
--- name: acts_of_tenant
+-- name: audit_entries_of_tenant
 SELECT CAST(json_group_array(json_object(
     'id', a.id, 'tenant', a.tenant, 'at', a.at, 'who', a.who, 'name', a.name, 'action', a.action, 'target', a.target,
     'address', a.address, 'request_id', a.request_id, 'before', json(a.before), 'after', json(a.after))) AS BLOB)

@@ -1,4 +1,4 @@
--- Blobs, their bytes if these are small, and when they were last read whole.
+-- Blobs, inline bytes, part checksums, and the time of the last scrub.
 
 -- name: last_blob_number
 SELECT coalesce(max(number), 0) FROM blobs
@@ -7,39 +7,39 @@ SELECT coalesce(max(number), 0) FROM blobs
 SELECT number FROM blobs WHERE id = ?
 
 -- name: blobs_by_id
--- What is here of these blobs (a JSON array of digests).
+-- The stored ones of these blobs (a JSON array of IDs).
 SELECT CAST(json_group_array(json_array(
-    b.number, w.value, b.size, b.place, json(iif(b.damaged, 'true', 'false')))) AS BLOB)
-FROM json_each(?1) AS w CROSS JOIN blobs AS b ON b.id = unhex(w.value)
+    b.number, item.value, b.size, b.place, json(iif(b.damaged, 'true', 'false')))) AS BLOB)
+FROM json_each(?1) AS item CROSS JOIN blobs AS b ON b.id = unhex(item.value)
 
--- name: blobs_held
--- Those of these blobs (a JSON array of the numbers of tenants and digests) that something in the tenant refers to, as
--- everybody there may know: their places in the array, numbers, sizes, and what they are said to be.
-SELECT CAST(json_group_array(json_array(h.at, h.number, h.size, h.content_type)) AS BLOB)
+-- name: referenced_blobs
+-- Those of these blobs (a JSON array of tenant numbers and blob IDs) that have a reference in the tenant which is
+-- visible to all of its callers: index in the array, number, size and content type.
+SELECT CAST(json_group_array(json_array(r.position, r.number, r.size, r.content_type)) AS BLOB)
 FROM (
-    SELECT w.key AS at, b.number, b.size, coalesce(
+    SELECT item.key AS position, b.number, b.size, coalesce(
         (
             SELECT k.content_type FROM keys AS k INDEXED BY keys_by_blob
-            WHERE k.blob = b.number AND k.tenant = w.value ->> 0 LIMIT 1
+            WHERE k.blob = b.number AND k.tenant = item.value ->> 0 LIMIT 1
         ),
         (
             SELECT u.content_type FROM uploads AS u INDEXED BY uploads_by_blob
-            WHERE u.blob_id = b.id AND u.tenant = w.value ->> 0 AND u.state = 'done' AND u.job_id IS NULL
+            WHERE u.blob_id = b.id AND u.tenant = item.value ->> 0 AND u.state = 'done' AND u.job_id IS NULL
                 AND u.blob_id IS NOT NULL AND (u.state IN ('open', 'verifying')
                     OR (u.state = 'done' AND u.key IS NULL AND (u.file IS NULL OR u.file = 'output')))
             LIMIT 1
         ),
         (
             SELECT f.content_type FROM job_files AS f INDEXED BY job_files_by_blob
-            WHERE f.blob = b.number AND f.tenant = w.value ->> 0 LIMIT 1
+            WHERE f.blob = b.number AND f.tenant = item.value ->> 0 LIMIT 1
         )
     ) AS content_type
-    FROM json_each(?1) AS w CROSS JOIN blobs AS b ON b.id = unhex(w.value ->> 1)
-) AS h
-WHERE h.content_type IS NOT NULL
+    FROM json_each(?1) AS item CROSS JOIN blobs AS b ON b.id = unhex(item.value ->> 1)
+) AS r
+WHERE r.content_type IS NOT NULL
 
 -- name: insert_blobs
--- The row of VALUES is repeated.
+-- The row of VALUES is repeated for each blob.
 INSERT INTO blobs (number, id, sha256, size, place, damaged, verified_at) VALUES (?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_blob_bytes
@@ -49,15 +49,16 @@ INSERT INTO blob_bytes (blob, bytes) VALUES (?, ?)
 INSERT INTO blob_checks (blob, checks) VALUES (?, ?)
 
 -- name: content_of_blob
--- Bytes are answered as they are, so this is no JSON text.
+-- Bytes are returned unchanged, so the result is not JSON.
 SELECT lower(hex(b.id)), lower(hex(b.sha256)), b.size, b.place, b.damaged,
     (SELECT y.bytes FROM blob_bytes AS y WHERE y.blob = b.number),
     (SELECT c.checks FROM blob_checks AS c WHERE c.blob = b.number)
 FROM blobs AS b WHERE b.id = ?1
 
 -- name: references_in_tenant
--- Some of what refers to a blob in a tenant and is in sight: not what an attempt has made that still runs. Names are in sight
--- when they begin with one of ?5, or those of types with one of ?7, in whole segments; without these, all are.
+-- Up to ?4 references to a blob in a tenant that the caller may see. Files of an attempt that still runs are not
+-- included. A caller sees names that begin with one of ?5, and files of job types that begin with one of ?7, in whole
+-- segments; NULL allows all.
 SELECT CAST(json_group_array(json_object(
     'kind', r.kind, 'name', r.name, 'job_id', r.job_id, 'job_type', r.job_type, 'since', r.since)) AS BLOB)
 FROM (
@@ -92,8 +93,8 @@ FROM (
     LIMIT ?4
 ) AS r
 
--- name: is_referred_to
--- Whether anything of any tenant refers to a blob.
+-- name: is_blob_referenced
+-- Whether a blob has a reference in any tenant.
 SELECT EXISTS (SELECT 1 FROM keys AS k WHERE k.blob = ?1)
     OR EXISTS (SELECT 1 FROM job_files AS f WHERE f.blob = ?1)
     OR EXISTS (
@@ -103,19 +104,19 @@ SELECT EXISTS (SELECT 1 FROM keys AS k WHERE k.blob = ?1)
     )
 
 -- name: contents_to_scrub
--- Bytes are answered as they are, so this is no JSON text.
+-- Bytes are returned unchanged, so the result is not JSON.
 SELECT lower(hex(b.id)), lower(hex(b.sha256)), b.size, b.place, b.damaged,
     (SELECT y.bytes FROM blob_bytes AS y WHERE y.blob = b.number),
     (SELECT c.checks FROM blob_checks AS c WHERE c.blob = b.number)
 FROM (SELECT * FROM blobs WHERE verified_at < ?1 ORDER BY verified_at LIMIT ?2) AS b
 
--- name: note_scrub
--- Those that are where they were read (a JSON array of digests and places).
+-- name: record_scrub
+-- Only blobs that still have the storage key that was read (a JSON array of blob IDs and storage keys).
 UPDATE blobs SET damaged = ?2, verified_at = ?3
-FROM json_each(?1) AS r
-WHERE blobs.id = unhex(r.value ->> 0) AND blobs.place IS (r.value ->> 1)
+FROM json_each(?1) AS item
+WHERE blobs.id = unhex(item.value ->> 0) AND blobs.place IS (item.value ->> 1)
 
--- name: heal_blob
+-- name: repair_blob
 UPDATE blobs SET place = ?2, damaged = 0, verified_at = ?3 WHERE number = ?1
 
 -- name: remove_blob
@@ -130,8 +131,8 @@ DELETE FROM blob_checks WHERE blob = ?
 -- name: add_blob_totals
 UPDATE blob_totals SET blobs = blobs + ?, bytes = bytes + ?
 
--- name: blob_figures
--- Of what is counted here row by row, no more than the limit says.
+-- name: blob_metrics
+-- Rows without a stored total are counted up to the limit.
 SELECT CAST(json_object(
     'blobs', t.blobs, 'bytes', t.bytes,
     'damaged', (SELECT count(*) FROM (SELECT 1 FROM blobs INDEXED BY blobs_damaged WHERE damaged = 1 LIMIT ?1)),

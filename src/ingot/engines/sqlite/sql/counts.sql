@@ -1,7 +1,7 @@
--- Jobs and batches in numbers.
+-- Counters of jobs and batches.
 
 -- name: add_counts
--- Counts are exact: they change in the transaction that moves the jobs. The row of VALUES is repeated.
+-- Counters are exact: they change in the transaction that changes the jobs. The row of VALUES is repeated.
 INSERT INTO counts (tenant, type, status, jobs) VALUES (?, ?, ?, ?)
 ON CONFLICT (tenant, type, status) DO UPDATE SET jobs = jobs + excluded.jobs
 
@@ -16,15 +16,15 @@ FROM (
 -- name: counts_by_type
 SELECT CAST(json_group_array(json_array(type, status, jobs) ORDER BY type) AS BLOB) FROM counts WHERE tenant = ? AND jobs > 0
 
--- name: unfinished_of_tenants
--- How many unfinished jobs these tenants (a JSON array of numbers) have, by type and status.
+-- name: unfinished_counts
+-- The unfinished jobs of these tenants (a JSON array of numbers), by type and status.
 SELECT CAST(json_group_array(json_array(t.id, c.type, c.status, c.jobs)) AS BLOB)
-FROM json_each(?) AS asked
-    CROSS JOIN tenants AS t ON t.number = asked.value
+FROM json_each(?) AS item
+    CROSS JOIN tenants AS t ON t.number = item.value
     CROSS JOIN counts AS c ON c.tenant = t.number AND c.status IN ('blocked', 'queued', 'running') AND c.jobs > 0
 
--- name: depths
--- The jobs of every tenant by status: of the oldest tenants each by itself, of all others together, without a name.
+-- name: queue_depths
+-- The jobs of all tenants by status: each of the oldest tenants separately, the others together under a NULL name.
 SELECT CAST(json_group_array(json_array((SELECT slug FROM tenants WHERE number = d.tenant), json(d.counts))) AS BLOB)
 FROM (
     SELECT tenant, json_group_object(status, jobs) AS counts
@@ -42,26 +42,26 @@ FROM (
 DELETE FROM counts WHERE (tenant, type, status) IN (SELECT tenant, type, status FROM counts WHERE tenant = ?1 LIMIT ?2)
 
 -- name: add_batches
--- Batches are counted in the transaction that moves their jobs. The row of VALUES is repeated.
+-- Batches are counted in the transaction that changes their jobs. The row of VALUES is repeated for each batch.
 INSERT INTO batches (tenant, batch, total, succeeded, dead, canceled) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, batch) DO UPDATE SET
     total = total + excluded.total, succeeded = succeeded + excluded.succeeded, dead = dead + excluded.dead,
     canceled = canceled + excluded.canceled
 
 -- name: batch_of_tenant
--- A batch of a tenant in numbers.
+-- The counters of one batch.
 SELECT CAST(json_object(
     'batch', batch, 'total', total, 'unfinished', total - succeeded - dead - canceled, 'succeeded', succeeded,
     'dead', dead, 'canceled', canceled) AS BLOB)
 FROM batches WHERE tenant = (SELECT number FROM tenants WHERE id = ?) AND batch = ?
 
--- name: complete_batches
--- Those of these batches (a JSON array of tenant and name) in which nothing is left unfinished, with their tenants.
+-- name: completed_batches
+-- Those of these batches (a JSON array of tenant numbers and names) that have no unfinished jobs, with their tenants.
 SELECT CAST(json_group_array(json_array(t.id, json_object(
     'batch', b.batch, 'total', b.total, 'unfinished', 0, 'succeeded', b.succeeded, 'dead', b.dead, 'canceled', b.canceled
 ))) AS BLOB)
-FROM json_each(?) AS e
-CROSS JOIN batches AS b ON b.tenant = e.value ->> 0 AND b.batch = e.value ->> 1
+FROM json_each(?) AS item
+CROSS JOIN batches AS b ON b.tenant = item.value ->> 0 AND b.batch = item.value ->> 1
 CROSS JOIN tenants AS t ON t.number = b.tenant
 WHERE b.total = b.succeeded + b.dead + b.canceled
 

@@ -14,7 +14,7 @@ SELECT CAST(json_object(
 FROM tokens AS t WHERE t.id = ?
 
 -- name: tokens_of_tenant
--- Of a tenant, or of the operator; newest first, from below an id.
+-- Tokens of a tenant, or of the operator for NULL, below an ID, newest first.
 SELECT CAST(json_group_array(json_object(
     'id', id, 'tenant', ?1, 'digest', '',
     'description', description, 'grants', json(grants), 'limits', json(limits), 'ending', ending,
@@ -27,7 +27,7 @@ FROM (
 )
 
 -- name: tokens_of_user
--- Newest first, from below an id.
+-- Tokens below an ID, newest first.
 SELECT CAST(json_group_array(json_object(
     'id', t.id, 'tenant', (SELECT n.id FROM tenants AS n WHERE n.number = t.tenant), 'digest', '',
     'description', t.description, 'grants', json(t.grants), 'limits', json(t.limits), 'ending', t.ending,
@@ -35,25 +35,26 @@ SELECT CAST(json_group_array(json_object(
     'last_used_at', t.last_used_at, 'revoked_at', t.revoked_at, 'user', t.user)) AS BLOB)
 FROM (SELECT * FROM tokens AS o WHERE o.user = ?1 AND o.user IS NOT NULL AND o.id < ?2 ORDER BY o.id DESC LIMIT ?3) AS t
 
--- name: note_token_use
+-- name: record_token_use
 UPDATE tokens SET last_used_at = ?2 WHERE id = ?1 AND coalesce(last_used_at, 0) < ?2
 
 -- name: revoke_token
 UPDATE tokens SET revoked_at = coalesce(revoked_at, ?2) WHERE id = ?1
 
 -- name: revoke_tokens_of_user
--- In a tenant, or everywhere.
+-- In one tenant, or in all for NULL.
 UPDATE tokens SET revoked_at = ?2
 WHERE user = ?1 AND user IS NOT NULL AND revoked_at IS NULL AND (?3 IS NULL OR tenant = ?3)
 
--- name: revoke_tokens_of_invited
--- Those that people made in a tenant where they were by an invitation to their email, and not by a role of their own.
+-- name: revoke_tokens_of_invitees
+-- Tokens of people whose role in the tenant came from an invitation to their email, not from a membership.
 UPDATE tokens SET revoked_at = ?3
 WHERE user IN (
     SELECT u.id FROM users AS u
     WHERE u.email_lower = ?2 AND u.email_verified = 1
         AND NOT EXISTS (SELECT 1 FROM members AS m WHERE m.tenant = ?1 AND m.user = u.id)
-) AND user IS NOT NULL AND +tenant = ?1 AND revoked_at IS NULL  -- By the people: a tenant has more tokens.
+) AND user IS NOT NULL AND revoked_at IS NULL
+    AND +tenant = ?1  -- The `+` makes the planner use the index by user: a tenant has many more tokens.
 
 -- name: remove_tokens
 DELETE FROM tokens WHERE tenant = ?1
@@ -71,7 +72,7 @@ SELECT CAST(json_object(
 FROM worker_credentials AS w WHERE w.id = ?
 
 -- name: worker_credentials_of_tenant
--- Of a tenant, or those shared by all; by id, from behind one.
+-- Worker credentials of a tenant, or the shared ones for NULL, after an ID, in order.
 SELECT CAST(json_group_array(json_object(
     'id', id, 'tenant', ?1, 'digest', '',
     'types', json(types), 'enabled', json(iif(enabled, 'true', 'false')), 'ending', ending,
@@ -88,7 +89,7 @@ UPDATE worker_credentials SET enabled = coalesce(?2, enabled), digest = coalesce
     regenerated_at = CASE WHEN ?3 IS NULL THEN regenerated_at ELSE ?5 END
 WHERE id = ?1
 
--- name: note_worker_use
+-- name: record_worker_credential_use
 UPDATE worker_credentials SET last_used_at = ?2 WHERE id = ?1 AND coalesce(last_used_at, 0) < ?2
 
 -- name: remove_worker_credentials

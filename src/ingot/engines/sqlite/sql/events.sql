@@ -1,7 +1,7 @@
--- Events in batches, the keys that made some, and where a log begins after old events went.
+-- Batches of events, dedupe keys, and the position up to which old events were removed.
 
 -- name: last_event_batch
--- The newest batch of all tenants, by jumping from tenant to tenant.
+-- The newest batch of all tenants. The subquery uses the index once per tenant.
 SELECT coalesce(max((SELECT max(batch) FROM events WHERE tenant = t.number)), 0) FROM tenants AS t
 
 -- name: entries_of_batch
@@ -10,27 +10,27 @@ SELECT entries FROM events WHERE tenant = ? AND batch = ?
 -- name: insert_events
 INSERT INTO events (tenant, batch, at, entries) VALUES (?, ?, ?, ?)
 
--- name: read_events
--- A tenant's batches from one onwards, enough of them for n events (each holds at least one).
+-- name: event_batches
+-- Batches of a tenant from ?2 on. Every batch has at least one event, so n batches are enough for n events.
 SELECT batch, at, entries FROM events
 WHERE tenant = (SELECT number FROM tenants WHERE id = ?) AND batch >= ?
 ORDER BY batch
 LIMIT ?
 
--- name: newest_events
+-- name: newest_event_batch
 -- The newest batch of a tenant.
 SELECT batch, entries FROM events
 WHERE tenant = (SELECT number FROM tenants WHERE id = ?)
 ORDER BY batch DESC
 LIMIT 1
 
--- name: oldest_events
+-- name: oldest_event_batches
 SELECT json_group_array(json_array(batch, at)) FROM (
     SELECT batch, at FROM events WHERE tenant = ? ORDER BY batch LIMIT ?
 )
 
 -- name: tenants_with_old_events
--- Tenants whose oldest batch is from then or before, and is not their newest.
+-- Tenants whose oldest batch is at most as new as the cutoff and is not their newest batch.
 SELECT json_group_array(number) FROM tenants
 WHERE (SELECT at FROM events WHERE tenant = tenants.number ORDER BY batch LIMIT 1) <= ?
     AND (SELECT min(batch) FROM events WHERE tenant = tenants.number)
@@ -42,14 +42,14 @@ DELETE FROM events WHERE tenant = ? AND batch <= ?
 -- name: clear_events
 DELETE FROM events WHERE (tenant, batch) IN (SELECT tenant, batch FROM events WHERE tenant = ?1 LIMIT ?2)
 
--- name: event_of_key
+-- name: event_of_dedupe_key
 SELECT digest, batch, place FROM event_keys WHERE tenant = ? AND key = ? AND at > ?
 
 -- name: put_event_keys
 INSERT OR REPLACE INTO event_keys (tenant, key, digest, batch, place, at) VALUES (?, ?, ?, ?, ?, ?)
 
 -- name: remove_event_keys
--- Keys that were kept long enough, a bounded number of them.
+-- Remove dedupe keys that have expired, up to a limit.
 DELETE FROM event_keys WHERE (tenant, key) IN (
     SELECT tenant, key FROM event_keys WHERE at <= ? ORDER BY at LIMIT ?
 )

@@ -1,4 +1,4 @@
--- Jobs: what was ordered (`jobs`), and how each stands (`states`).
+-- Jobs: the immutable body (`jobs`) and the changing state (`states`).
 
 -- name: last_job_number
 SELECT max(last_number, (SELECT coalesce(max(number), 0) FROM jobs)) FROM store
@@ -7,21 +7,21 @@ SELECT max(last_number, (SELECT coalesce(max(number), 0) FROM jobs)) FROM store
 SELECT s.number FROM states AS s JOIN tenants AS t ON t.number = s.tenant WHERE s.id = ? AND t.id = ?
 
 -- name: insert_jobs
--- The bodies of new jobs. The row of VALUES is repeated for each.
+-- Insert the bodies of new jobs. The row of VALUES is repeated for each job.
 INSERT INTO jobs (
     number, payload, metadata, created_at, source, source_ref, created_by, correlation_id, trace_id, idempotency_key,
     inputs, payload_blob, reuse_key, depth
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_states
--- New jobs begin to move. The row of VALUES is repeated for each.
+-- Insert the states of new jobs. The row of VALUES is repeated for each job.
 INSERT INTO states (
     number, id, tenant, type, limit_key, dedupe_key, status, due, priority, run_at, max_attempts, batch,
     attempts, failures, crashes, fence, cancel_requested, told_at
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0, 0, 0)
 
 -- name: save_states
--- Write back what moved. The row of VALUES is repeated for each job.
+-- Write changed states back. The row of VALUES is repeated for each job.
 WITH new (
     number, status, due, priority, run_at, attempts, failures, crashes, max_attempts, fence, worker_id, started_at,
     lease_expires_at, cancel_requested, percent, stage, told_at, finished_at
@@ -35,8 +35,8 @@ UPDATE states SET
 FROM new
 WHERE states.number = new.number
 
--- name: state_of_jobs
--- The moving rows of the jobs with these ids (a JSON array), as one JSON text; ids that are not there are left out.
+-- name: states_by_id
+-- The states of the jobs with these IDs (a JSON array), as one JSON text. IDs of jobs that do not exist are omitted.
 SELECT CAST(json_group_array(json_array(
     s.number, s.id, t.id, s.type, s.limit_key, s.status, json(iif(s.due, 'true', 'false')), s.priority, s.run_at,
     s.attempts, s.failures, s.crashes, s.max_attempts, s.fence, s.dedupe_key, s.worker_id, s.started_at,
@@ -46,8 +46,8 @@ FROM states AS s JOIN tenants AS t ON t.number = s.tenant
 WHERE s.id IN (SELECT value FROM json_each(?))
 
 -- name: whole_jobs
--- Whole jobs with these numbers (a JSON array), as one JSON text, in no order.
--- Payload, metadata and result are JSON text already: they are pasted in as they are, so that they come back as received.
+-- Complete jobs with these numbers (a JSON array), as one JSON text, in no order. Payload, metadata and result are
+-- stored as JSON text and inserted unchanged, so that clients get exactly what they sent.
 SELECT CAST('[' || coalesce(group_concat('[' ||
     json_array(
         s.number, s.id, t.id, s.type, s.limit_key, s.status, json(iif(s.due, 'true', 'false')), s.priority, s.run_at,
@@ -79,16 +79,16 @@ SELECT CAST('[' || coalesce(group_concat('[' ||
 FROM states AS s JOIN tenants AS t ON t.number = s.tenant JOIN jobs AS j ON j.number = s.number
 WHERE s.number IN (SELECT value FROM json_each(?))
 
--- name: finish_jobs
--- These running jobs (a JSON array of numbers) have succeeded.
+-- name: mark_jobs_succeeded
+-- Mark these running jobs (a JSON array of numbers) as succeeded.
 UPDATE states SET
     status = 'succeeded', worker_id = NULL, lease_expires_at = NULL, percent = NULL, stage = NULL, finished_at = ?
 WHERE number IN (SELECT value FROM json_each(?))
 
--- name: fit_jobs
--- Which of these numbers (a JSON array) are those of a tenant's jobs that fit a filter, newest first.
+-- name: matching_jobs
+-- Those of these numbers (a JSON array) whose jobs belong to the tenant and match the filter, newest first.
 SELECT CAST(json_group_array(s.number ORDER BY s.number DESC) AS BLOB)
-FROM json_each(?1) AS w CROSS JOIN states AS s ON s.number = w.value
+FROM json_each(?1) AS item CROSS JOIN states AS s ON s.number = item.value
 WHERE s.tenant = ?2
     AND (?3 IS NULL OR s.status = ?3)
     AND (?4 IS NULL OR s.type = ?4)
@@ -97,18 +97,18 @@ WHERE s.tenant = ?2
     AND (?7 IS NULL OR (SELECT j.created_at FROM jobs AS j WHERE j.number = s.number) >= ?7)
     AND (?8 IS NULL OR (SELECT j.created_at FROM jobs AS j WHERE j.number = s.number) < ?8)
 
--- name: note_reason
+-- name: set_cancel_reason
 UPDATE jobs SET reason = ?2 WHERE number = ?1
 
--- name: stop_jobs
--- Up to n running jobs of a tenant are asked to stop.
+-- name: request_cancels
+-- Request up to ?2 running jobs of a tenant to stop.
 UPDATE states SET cancel_requested = 1 WHERE number IN (
     SELECT number FROM states INDEXED BY states_leased
     WHERE status = 'running' AND tenant = ?1 AND cancel_requested = 0 LIMIT ?2
 )
 
 -- name: jobs_to_clear
--- Up to n jobs of a tenant that do not run: first those that wait, then those that are finished.
+-- Up to ?2 jobs of a tenant that are not running: waiting jobs first, then finished ones.
 SELECT CAST(json_group_array(number) AS BLOB) FROM (
     SELECT number FROM (
         SELECT number FROM states INDEXED BY states_live

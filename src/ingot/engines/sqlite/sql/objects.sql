@@ -1,9 +1,9 @@
--- Objects in the object store, and those that are to be deleted.
+-- Objects in the object store, tombstones of blobs, and the trash.
 
--- name: object_store
+-- name: object_store_id
 SELECT id FROM object_store
 
--- name: name_of_database
+-- name: database_id
 SELECT database FROM object_store
 
 -- name: put_object_store
@@ -14,22 +14,23 @@ ON CONFLICT (only_row) DO UPDATE SET id = excluded.id
 SELECT EXISTS (SELECT 1 FROM blobs WHERE place IS NOT NULL)
     OR EXISTS (SELECT 1 FROM uploads WHERE place IS NOT NULL) OR EXISTS (SELECT 1 FROM trash)
 
--- name: known_places
--- Those of these places (a JSON array) that are named somewhere. One moves from one table to another in one transaction.
-SELECT CAST(json_group_array(p.value) AS BLOB) FROM json_each(?1) AS p
-WHERE EXISTS (SELECT 1 FROM blobs AS b WHERE b.place = p.value)
-    OR EXISTS (SELECT 1 FROM uploads AS u WHERE u.place = p.value)
-    OR EXISTS (SELECT 1 FROM trash AS t WHERE t.place = p.value)
+-- name: known_storage_keys
+-- Those of these storage keys (a JSON array) that a row names. A storage key moves between the tables in one
+-- transaction.
+SELECT CAST(json_group_array(item.value) AS BLOB) FROM json_each(?1) AS item
+WHERE EXISTS (SELECT 1 FROM blobs AS b WHERE b.place = item.value)
+    OR EXISTS (SELECT 1 FROM uploads AS u WHERE u.place = item.value)
+    OR EXISTS (SELECT 1 FROM trash AS t WHERE t.place = item.value)
 
 -- name: put_tombstones
--- The youngest counts. The row of VALUES is repeated.
+-- The newest tombstone of a blob counts. The row of VALUES is repeated for each blob.
 INSERT INTO tombstones (blob, at) VALUES (?, ?) ON CONFLICT (blob) DO UPDATE SET at = excluded.at
 
 -- name: tombstone_of_blob
 SELECT at FROM tombstones WHERE blob = ?
 
--- name: condemned_blobs
--- Behind a blob that was told before, as long as that has a tombstone.
+-- name: tombstoned_blobs
+-- Blobs with a tombstone up to ?1, after the blob ?3, or from the beginning if that has no tombstone.
 SELECT CAST(json_group_array(lower(hex(b.id))) AS BLOB)
 FROM (
     SELECT blob FROM tombstones
@@ -44,10 +45,10 @@ FROM (
 DELETE FROM tombstones WHERE blob = ?
 
 -- name: insert_trash
--- The row of VALUES is repeated.
+-- The row of VALUES is repeated for each object.
 INSERT INTO trash (place, multipart) VALUES (?, ?) ON CONFLICT (place) DO NOTHING
 
--- name: trash_in_order
+-- name: page_of_trash
 SELECT CAST(json_group_array(json_object('storage_key', place, 'multipart', multipart)) AS BLOB)
 FROM (SELECT place, multipart FROM trash WHERE place > ?2 ORDER BY place LIMIT ?1) AS o
 
@@ -55,5 +56,5 @@ FROM (SELECT place, multipart FROM trash WHERE place > ?2 ORDER BY place LIMIT ?
 DELETE FROM trash WHERE place IN (SELECT value FROM json_each(?))
 
 -- name: reusable_bytes
--- Pages that nothing is in any more: the file does not grow before they are used again.
+-- Free pages of the file. SQLite uses them before the file grows.
 SELECT CAST(json_array((SELECT freelist_count FROM pragma_freelist_count) * (SELECT page_size FROM pragma_page_size)) AS BLOB)

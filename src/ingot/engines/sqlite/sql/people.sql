@@ -1,7 +1,7 @@
 -- People, their groups, memberships, invitations, logins and sessions.
 
 -- name: put_user
--- Somebody who signs in: what is known of them is what their provider says now.
+-- Store a person who signs in. The values of their provider replace the stored ones.
 INSERT INTO users
     (id, issuer, subject, email, email_lower, email_verified, name, picture, enabled, created_at, signed_in_at)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 1, ?9, ?9)
@@ -13,34 +13,34 @@ ON CONFLICT (issuer, subject) DO UPDATE SET
 SELECT CAST(person AS BLOB) FROM people WHERE id = ?
 
 -- name: user_by_subject
--- Who a provider knows by this subject, and whether they are let in.
+-- The person with this subject of a provider, and whether they may sign in.
 SELECT id, enabled FROM users WHERE issuer = ?1 AND subject = ?2
 
--- name: owner_by_id
+-- name: user_with_roles_by_id
 SELECT CAST(owner AS BLOB) FROM owners WHERE id = ?
 
 -- name: page_of_users
--- Newest first, from below an id.
+-- People below an ID, newest first.
 SELECT CAST(json_group_array(json(p.person)) AS BLOB)
 FROM (
     SELECT u.id FROM users AS u WHERE u.id < ?1 ORDER BY u.id DESC LIMIT ?2
 ) AS o CROSS JOIN people AS p ON p.id = o.id
 
 -- name: page_of_users_by_email
--- Newest first, from below an id.
+-- People below an ID, newest first.
 SELECT CAST(json_group_array(json(p.person)) AS BLOB)
 FROM (
     SELECT u.id FROM users AS u WHERE u.email_lower = ?1 AND u.id < ?2 ORDER BY u.id DESC LIMIT ?3
 ) AS o CROSS JOIN people AS p ON p.id = o.id
 
--- name: enable_user
+-- name: set_user_enabled
 UPDATE users SET enabled = ?2 WHERE id = ?1
 
--- name: is_enabled_user
+-- name: is_user_enabled
 SELECT enabled FROM users WHERE id = ?
 
 -- name: insert_user_groups
--- A JSON array of their names.
+-- ?2 is a JSON array of group names.
 INSERT INTO user_groups (user, name) SELECT DISTINCT ?1, g.value FROM json_each(?2) AS g
 
 -- name: delete_user_groups
@@ -51,9 +51,9 @@ INSERT INTO members (tenant, user, role, created_at, created_by) VALUES (?, ?, ?
 ON CONFLICT (tenant, user) DO UPDATE SET role = excluded.role
 
 -- name: members_by_id
--- Those of these ids (a JSON array) that have a role in a tenant: people and invitations, by id.
--- The highest role counts, which is the first by its letters; one of their own comes before those by groups.
-SELECT CAST(json_group_array(json(found.member)) AS BLOB)
+-- People and invitations with one of these IDs (a JSON array) and a role in the tenant, by ID. The highest role counts,
+-- which is the alphabetically first. A person's own role comes before those of groups.
+SELECT CAST(json_group_array(json(listed.member)) AS BLOB)
 FROM (
     SELECT json_object(
         'id', u.id, 'role', min(s.role), 'sources',
@@ -61,25 +61,25 @@ FROM (
         'user', u.id, 'email', u.email, 'name', u.name, 'picture', u.picture) AS member, u.id AS id
     FROM (
         SELECT m.user, m.role, NULL AS name
-        FROM json_each(?2) AS asked CROSS JOIN members AS m ON m.tenant = ?1 AND m.user = asked.value
+        FROM json_each(?2) AS item CROSS JOIN members AS m ON m.tenant = ?1 AND m.user = item.value
         UNION ALL
         SELECT g.user, t.role, t.name
-        FROM json_each(?2) AS asked
+        FROM json_each(?2) AS item
             CROSS JOIN tenant_groups AS t ON t.tenant = ?1
-            CROSS JOIN user_groups AS g ON g.user = asked.value AND g.name = t.name
+            CROSS JOIN user_groups AS g ON g.user = item.value AND g.name = t.name
     ) AS s CROSS JOIN users AS u ON u.id = s.user
     GROUP BY u.id
     UNION ALL
     SELECT json_object(
         'id', i.id, 'role', i.role, 'sources', json_array(json_object('role', i.role)), 'email', i.email,
         'invited', json('true')), i.id
-    FROM json_each(?2) AS asked CROSS JOIN invitations AS i ON i.id = asked.value AND i.tenant = ?1
+    FROM json_each(?2) AS item CROSS JOIN invitations AS i ON i.id = item.value AND i.tenant = ?1
     ORDER BY 2
-) AS found
+) AS listed
 
 -- name: page_of_members
--- Ids of people and invitations with a role in a tenant, in order, from behind one. Of each group no more are looked at
--- than the page has rows.
+-- The IDs of people and invitations with a role in a tenant, after an ID, in order. From each group, at most one page
+-- of rows is read.
 SELECT CAST(json_group_array(o.id) AS BLOB)
 FROM (
     SELECT m.id FROM (SELECT user AS id FROM members WHERE tenant = ?1 AND user > ?2 ORDER BY user LIMIT ?3) AS m
@@ -102,7 +102,7 @@ DELETE FROM members WHERE tenant = ?1 AND user = ?2
 DELETE FROM members WHERE tenant = ?1
 
 -- name: put_invitation
--- Answers the id it has now: one that was there before keeps its own.
+-- Returns the ID of the invitation, which is the old one if the invitation existed.
 INSERT INTO invitations (id, tenant, email, role, created_at, created_by) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, email) DO UPDATE SET role = excluded.role
 RETURNING id
@@ -111,7 +111,8 @@ RETURNING id
 SELECT id FROM invitations WHERE tenant = ?1 AND email = ?2
 
 -- name: accept_invitations
--- Invitations to an email become a person's own roles; of two in a tenant the higher one, the first by its letters.
+-- Turn the invitations to an email into memberships. Of two roles in a tenant the higher one counts, which is the
+-- alphabetically first.
 INSERT INTO members (tenant, user, role, created_at, created_by)
 SELECT i.tenant, ?1, i.role, ?3, i.created_by FROM invitations AS i WHERE i.email = ?2
 ON CONFLICT (tenant, user) DO UPDATE SET role = min(role, excluded.role)
@@ -120,7 +121,7 @@ ON CONFLICT (tenant, user) DO UPDATE SET role = min(role, excluded.role)
 DELETE FROM invitations WHERE id = ?
 
 -- name: delete_invitation_of_user
--- The one that a person has, as their email is verified.
+-- Delete the invitation to a person's verified email.
 DELETE FROM invitations
 WHERE tenant = ?1 AND email = (SELECT u.email_lower FROM users AS u WHERE u.id = ?2 AND u.email_verified = 1)
 
@@ -133,7 +134,7 @@ DELETE FROM invitations WHERE tenant = ?1
 -- name: insert_login
 INSERT INTO logins (digest, next, link, expires_at) VALUES (?, ?, ?, ?)
 
--- name: take_login
+-- name: consume_login
 DELETE FROM logins WHERE digest = ?1 AND link = ?2 AND expires_at > ?3 RETURNING next
 
 -- name: delete_expired_logins
@@ -145,12 +146,12 @@ INSERT INTO sessions (id, digest, user, created_at, expires_at, last_used_at, ad
 VALUES (?1, ?2, ?3, ?4, ?5, ?4, ?6, ?7)
 
 -- name: session_by_id
--- Whose session it is: their id and email.
+-- The ID and the email of the person whose session this is.
 SELECT CAST(json_object('user', s.user, 'email', u.email) AS BLOB)
 FROM sessions AS s CROSS JOIN users AS u ON u.id = s.user WHERE s.id = ?
 
 -- name: session_by_digest
--- A session that holds, of a person who is let in.
+-- An unexpired session of an enabled person.
 SELECT CAST(json_object('session', json_object(
     'id', s.id, 'user', s.user, 'created_at', s.created_at, 'expires_at', s.expires_at,
     'last_used_at', s.last_used_at, 'address', s.address, 'agent', s.agent), 'owner', json(w.owner)) AS BLOB)
@@ -158,7 +159,7 @@ FROM sessions AS s CROSS JOIN owners AS w ON w.id = s.user
 WHERE s.digest = ?1 AND s.expires_at > ?2 AND w.enabled = 1
 
 -- name: sessions_of_user
--- Those that hold, newest first.
+-- Unexpired sessions, newest first.
 SELECT CAST(json_group_array(json_object(
     'id', s.id, 'user', s.user, 'created_at', s.created_at, 'expires_at', s.expires_at,
     'last_used_at', s.last_used_at, 'address', s.address, 'agent', s.agent)) AS BLOB)
@@ -166,7 +167,7 @@ FROM (
     SELECT * FROM sessions AS e WHERE e.user = ?1 AND e.expires_at > ?2 ORDER BY e.id DESC LIMIT ?3
 ) AS s
 
--- name: note_session_use
+-- name: record_session_use
 UPDATE sessions SET last_used_at = ?2 WHERE id = ?1 AND last_used_at < ?2
 
 -- name: delete_session

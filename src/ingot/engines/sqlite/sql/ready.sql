@@ -1,8 +1,8 @@
--- Work that is ready, and work that will be due.
+-- Ready jobs, and jobs that become due later.
 
 -- name: live_lanes
--- The lanes that have ready work, found by jumping from lane to lane in the index, never by reading all of it.
--- One jump for each column of the lane: a comparison of whole rows would only use the first of them.
+-- The lanes that have ready jobs. The recursion jumps from lane to lane in the index and never reads all of it. It
+-- makes one jump for each column of the lane, because a comparison of whole rows would only use the first column.
 WITH RECURSIVE lanes (type, tenant, limit_key) AS (
     SELECT * FROM (
         SELECT type, tenant, limit_key FROM states INDEXED BY states_ready
@@ -36,7 +36,7 @@ WHERE t.removed_at IS NULL
 SELECT min(run_at) FROM states INDEXED BY states_later WHERE status = 'queued' AND due = 0
 
 -- name: promote_due
--- Work that has become due joins the ready work, the longest due first; answers the lanes it went to.
+-- Make jobs ready that have become due, the longest due first, and return their lanes.
 UPDATE states SET due = 1
 WHERE number IN (
     SELECT number FROM states INDEXED BY states_later
@@ -47,7 +47,7 @@ WHERE number IN (
 RETURNING type, (SELECT id FROM tenants WHERE number = tenant), limit_key
 
 -- name: ready_in_lane
--- The first n ready jobs of one lane, in the order in which they are to start.
+-- The first ready jobs of one lane, in the order in which they start.
 SELECT CAST(json_group_array(json_array(priority, run_at, id, number)) AS BLOB)
 FROM (
     SELECT priority, run_at, id, number FROM states INDEXED BY states_ready
@@ -57,8 +57,8 @@ FROM (
 )
 
 -- name: ready_in_lanes
--- The first n ready jobs of each of these lanes, given as [type, tenant, limit key].
-SELECT CAST('[' || group_concat(places) || ']' AS BLOB) FROM (
+-- The first ?2 ready jobs of each of these lanes (a JSON array of [type, tenant number, limit key]).
+SELECT CAST('[' || group_concat(positions) || ']' AS BLOB) FROM (
     SELECT (
         SELECT json_group_array(json_array(priority, run_at, id, number)) FROM (
             SELECT priority, run_at, id, number FROM states INDEXED BY states_ready
@@ -67,12 +67,12 @@ SELECT CAST('[' || group_concat(places) || ']' AS BLOB) FROM (
             ORDER BY priority, run_at, id
             LIMIT ?2
         )
-    ) AS places
+    ) AS positions
     FROM json_each(?1) AS lane ORDER BY lane.key
 )
 
--- name: ready_ahead
--- How many ready jobs of its lane go before one, up to a bound.
+-- name: count_ready_before
+-- The number of ready jobs of a lane before this position, counted up to a limit.
 SELECT count(*) FROM (
     SELECT 1 FROM states INDEXED BY states_ready
     WHERE status = 'queued' AND due = 1 AND type = ? AND tenant = ? AND limit_key = ?
@@ -81,7 +81,8 @@ SELECT count(*) FROM (
 )
 
 -- name: oldest_ready
--- When the longest waiting ready job of a tenant, perhaps of one type, became due: the head of every lane and priority, never a full look.
+-- When the ready job of a tenant that has waited longest became due, of one type or of all (NULL). Reads the first job
+-- of every lane and priority, not the whole index.
 WITH RECURSIVE lanes (tenant, type, limit_key) AS (
     SELECT c.tenant, c.type, (
         SELECT min(limit_key) FROM states INDEXED BY states_ready
@@ -105,9 +106,10 @@ SELECT min((
 FROM lanes AS l CROSS JOIN json_each('[1, 2, 3, 4, 5]') AS p
 WHERE l.limit_key IS NOT NULL
 
--- name: oldest_ready_of_all
--- When the longest waiting ready job of every tenant became due, of those that `depths` does not name together: the head
--- of every lane and priority, of so many lanes. The first lanes of all tenants and types come before the second of any.
+-- name: oldest_ready_by_tenant
+-- When the ready jobs that have waited longest became due, by tenant; tenants that `queue_depths` combines are combined
+-- here too. Reads the first job of every lane and priority, for up to ?2 lanes. The first lanes of all tenants and
+-- types come before the second lane of any.
 WITH RECURSIVE lanes (tenant, type, limit_key) AS (
     SELECT c.tenant, c.type, (
         SELECT min(limit_key) FROM states INDEXED BY states_ready

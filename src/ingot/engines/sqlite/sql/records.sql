@@ -1,4 +1,4 @@
--- Small objects with a name, by kind and tenant; those of the tenant '' are shared.
+-- Records: small named objects by kind and tenant. Those of the tenant '' are shared by all tenants.
 
 -- name: get_record
 SELECT name, version, body, created_at, created_by, updated_at, updated_by, sealed FROM records

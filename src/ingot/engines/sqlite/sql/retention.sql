@@ -1,8 +1,9 @@
--- Finished jobs that are to go, and the history that stays.
+-- Finished jobs to remove, and the history that remains.
 
--- name: kinds_to_collect
--- The tenants and types that have finished jobs which are not kept for ever, how long they are kept, and whether an
--- entry stays; of one tenant (its number) or of all. Found by jumping from type to type in the index.
+-- name: retention_rules
+-- The tenants and types with finished jobs whose retention is limited: tenant, type, retention in seconds, and whether
+-- history entries are kept. For one tenant (?1, its number) or for all (NULL). The recursion jumps from type to type in
+-- the index.
 WITH RECURSIVE kinds (tenant, type) AS (
     SELECT * FROM (
         SELECT tenant, type FROM endings INDEXED BY endings_in_order
@@ -42,7 +43,7 @@ WHERE seconds IS NOT NULL
 INSERT INTO endings (tenant, type, finished_at, size, jobs) VALUES (?, ?, ?, ?, ?)
 
 -- name: endings_before
--- When up to n batches of a tenant and type finished, the longest ago first, and how many jobs each holds.
+-- The oldest endings of a tenant and type up to the cutoff, and how many jobs each lists.
 SELECT CAST(json_group_array(json_array(batch, size)) AS BLOB)
 FROM (
     SELECT batch, size FROM endings INDEXED BY endings_in_order
@@ -52,19 +53,21 @@ FROM (
 )
 
 -- name: jobs_of_endings
--- The numbers of the jobs of these batches (a JSON array), in no order.
+-- The job numbers that these endings (a JSON array) list.
 SELECT CAST(json_group_object(e.batch, json(e.jobs)) AS BLOB)
-FROM json_each(?) AS w CROSS JOIN endings AS e ON e.batch = w.value
+FROM json_each(?) AS item CROSS JOIN endings AS e ON e.batch = item.value
 
 -- name: jobs_finished_before
--- Those of these jobs (a JSON array of numbers) that are of this tenant and type and have been finished since then.
+-- Those of these jobs (a JSON array of numbers) that belong to the tenant and type and finished at or before the
+-- cutoff.
 SELECT CAST(json_group_array(json_array(number, status, finished_at)) AS BLOB)
 FROM (
-    SELECT DISTINCT s.number, s.status, s.finished_at FROM json_each(?) AS w CROSS JOIN states AS s ON s.number = w.value
+    SELECT DISTINCT s.number, s.status, s.finished_at
+    FROM json_each(?) AS item CROSS JOIN states AS s ON s.number = item.value
     WHERE s.tenant = ? AND s.type = ? AND s.finished_at <= ?
 )
 
--- name: cut_ending
+-- name: shorten_ending
 UPDATE endings SET jobs = ?, size = ? WHERE batch = ?
 
 -- name: remove_endings
@@ -74,15 +77,15 @@ DELETE FROM endings WHERE batch IN (SELECT value FROM json_each(?))
 DELETE FROM endings WHERE batch IN (SELECT batch FROM endings WHERE tenant = ?1 LIMIT ?2)
 
 -- name: insert_history
--- What is kept of these jobs (a JSON array of numbers).
+-- Insert history entries for these jobs (a JSON array of numbers).
 INSERT OR REPLACE INTO history (tenant, finished_at, id, type, status, attempts, created_at, last_error)
 SELECT s.tenant, s.finished_at, s.id, s.type, s.status, s.attempts, j.created_at, iif(s.failures + s.crashes > 0, substr((
     SELECT o.error FROM outcomes AS o
     WHERE o.job = s.number AND o.error IS NOT NULL ORDER BY o.fence DESC LIMIT 1), 1, ?), NULL)
-FROM json_each(?) AS w CROSS JOIN states AS s ON s.number = w.value CROSS JOIN jobs AS j ON j.number = s.number
+FROM json_each(?) AS item CROSS JOIN states AS s ON s.number = item.value CROSS JOIN jobs AS j ON j.number = s.number
 
 -- name: page_of_history
--- Up to n entries of a tenant's history, last finished first, below one position.
+-- History entries of a tenant before a position, last finished first.
 SELECT CAST(json_group_array(json_object(
     'id', id, 'tenant', (SELECT t.id FROM tenants AS t WHERE t.number = ?1), 'type', type, 'status', status,
     'attempts', attempts, 'created_at', created_at, 'finished_at', finished_at, 'last_error', last_error)) AS BLOB)
@@ -94,7 +97,7 @@ FROM (
 )
 
 -- name: page_of_history_by_type
--- Up to n entries of a tenant's history of one type, last finished first, below one position.
+-- History entries of one type of a tenant before a position, last finished first.
 SELECT CAST(json_group_array(json_object(
     'id', id, 'tenant', (SELECT t.id FROM tenants AS t WHERE t.number = ?1), 'type', type, 'status', status,
     'attempts', attempts, 'created_at', created_at, 'finished_at', finished_at, 'last_error', last_error)) AS BLOB)

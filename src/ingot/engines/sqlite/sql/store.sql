@@ -1,14 +1,14 @@
--- The store itself: its clock, and how often it was opened.
+-- The clock and the epoch of the store.
 
 -- name: store_epoch
 SELECT epoch FROM store
 
 -- name: begin_epoch
--- Fences of a new epoch are above all fences of the epochs before.
+-- Fences of a new epoch are higher than all fences of earlier epochs.
 UPDATE store SET epoch = epoch + 1 RETURNING epoch
 
 -- name: store_clock
 SELECT clock FROM store
 
--- name: keep_clock
+-- name: save_clock
 UPDATE store SET clock = ?, last_number = ?

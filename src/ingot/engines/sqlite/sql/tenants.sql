@@ -1,6 +1,6 @@
 -- Tenants, and the groups that have roles in them.
 
--- name: known_tenants
+-- name: all_tenants
 SELECT CAST(json_group_array(json_array(
     id, number, weight, json(limits), json(iif(removed_at IS NULL, 'false', 'true')))) AS BLOB) FROM tenants
 
@@ -26,11 +26,11 @@ UPDATE tenants SET slug = ?, weight = ?, time_zone = ?, limits = ? WHERE id = ?
 -- name: remove_tenant
 UPDATE tenants SET id = 'removed ' || id, slug = 'removed ' || id, removed_at = ?2 WHERE number = ?1 RETURNING id
 
--- name: forget_tenant
+-- name: delete_removed_tenant
 DELETE FROM tenants WHERE number = ?1 AND removed_at IS NOT NULL
 
 -- name: insert_tenant_groups
--- A JSON object of their names and the roles of their people.
+-- ?2 is a JSON object of group names and roles.
 INSERT INTO tenant_groups (tenant, name, role) SELECT ?1, g.key, g.value FROM json_each(?2) AS g
 
 -- name: delete_tenant_groups

@@ -1,7 +1,7 @@
--- Uploads that are open, verified, done or failed.
+-- Uploads: open, verifying, done or failed.
 
 -- name: put_uploads
--- The row of VALUES is repeated.
+-- The row of VALUES is repeated for each upload.
 INSERT INTO uploads (
     tenant, id, state, epoch, owner, reserved, received, size, blob_id, sha256, content_type, original_name, key, if_match,
     job_id, fence, file, name, place, multipart, error, created_at, expires_at, verifying_at, done_at)
@@ -13,21 +13,21 @@ ON CONFLICT (tenant, id) DO UPDATE SET
     verifying_at = excluded.verifying_at, done_at = excluded.done_at
 
 -- name: uploads_by_id
--- Uploads, by the numbers of their tenants and their ids (a JSON array of pairs).
+-- Uploads by tenant number and ID (a JSON array of pairs).
 SELECT CAST(json_group_array(json_array(
     t.id, u.id, u.state, u.epoch, u.owner, u.reserved, u.received, u.size,
     iif(u.blob_id IS NULL, NULL, lower(hex(u.blob_id))), iif(u.sha256 IS NULL, NULL, lower(hex(u.sha256))),
     u.content_type, u.original_name, u.key, u.if_match, u.job_id, u.fence, u.file, u.name, u.place, u.multipart, u.error,
     u.created_at, u.expires_at, u.verifying_at, u.done_at)) AS BLOB)
-FROM json_each(?1) AS w CROSS JOIN uploads AS u ON u.tenant = w.value ->> 0 AND u.id = w.value ->> 1
+FROM json_each(?1) AS item CROSS JOIN uploads AS u ON u.tenant = item.value ->> 0 AND u.id = item.value ->> 1
 CROSS JOIN tenants AS t ON t.number = u.tenant
 
 -- name: uploads_of_tenant
 SELECT CAST(json_group_array(json_array(t.id, u.id)) AS BLOB)
 FROM (SELECT tenant, id FROM uploads WHERE tenant = ?1 LIMIT ?2) AS u CROSS JOIN tenants AS t ON t.number = u.tenant
 
--- name: uploads_verifying
--- Uploads whose bytes are to be read back, those that wait for longest first.
+-- name: verifying_uploads
+-- Uploads whose bytes must be read back, the longest waiting first.
 SELECT CAST(json_group_array(json_array(
     t.id, u.id, u.state, u.epoch, u.owner, u.reserved, u.received, u.size,
     iif(u.blob_id IS NULL, NULL, lower(hex(u.blob_id))), iif(u.sha256 IS NULL, NULL, lower(hex(u.sha256))),
@@ -38,8 +38,8 @@ FROM (
 ) AS u CROSS JOIN tenants AS t ON t.number = u.tenant
 
 -- name: uploads_to_sweep
--- Uploads whose time is over, and those for an attempt that does not run under its fence any more. What is done for an
--- attempt that runs stays for as long as that does.
+-- Uploads that have expired, and uploads of attempts that no longer run under their fence. Done uploads of an attempt
+-- are kept as long as the attempt runs.
 SELECT CAST(json_group_array(json_array(t.id, f.id)) AS BLOB)
 FROM (
     SELECT tenant, id FROM (

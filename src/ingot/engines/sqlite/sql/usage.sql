@@ -1,7 +1,7 @@
--- Bytes that tenants and owners use.
+-- Storage usage of tenants and owners.
 
 -- name: put_usage
--- The row of VALUES is repeated.
+-- The row of VALUES is repeated for each owner.
 INSERT INTO usage (tenant, owner, bytes, reserved, keys, key_bytes) VALUES (?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, owner) DO UPDATE SET
     bytes = excluded.bytes, reserved = excluded.reserved, keys = excluded.keys, key_bytes = excluded.key_bytes

@@ -1,7 +1,7 @@
--- Workers.
+-- Registered workers.
 
 -- name: register_worker
--- Keep a worker, or what it says of itself now: it is online, and drains no more.
+-- Store a worker, or replace what it reported before. It is online and not draining.
 INSERT INTO workers (tenant, id, types, hostname, version, metadata, registered_at, registered_by, seen_at, online, draining)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?7, 1, 0)
 ON CONFLICT (tenant, id) DO UPDATE SET
@@ -10,7 +10,7 @@ ON CONFLICT (tenant, id) DO UPDATE SET
     online = 1, draining = 0
 
 -- name: worker_by_id
--- One worker, and whether its credential lets it in, where it has one of its own tenant.
+-- One worker. It is disabled if its credential, in the same tenant, is disabled.
 SELECT CAST(json_object(
     'id', w.id, 'tenant', (SELECT t.id FROM tenants AS t WHERE t.number = w.tenant), 'types', json(w.types),
     'hostname', w.hostname, 'version', w.version, 'metadata', CAST(w.metadata AS TEXT),
@@ -23,7 +23,7 @@ SELECT CAST(json_object(
 FROM workers AS w WHERE w.tenant = ?1 AND w.id = ?2
 
 -- name: workers_of_tenant
--- Workers of a tenant, or those that serve all; by id, from behind one.
+-- Workers of a tenant, or the shared ones (0), after an ID, in order.
 SELECT CAST(json_group_array(json_object(
     'id', w.id, 'tenant', (SELECT t.id FROM tenants AS t WHERE t.number = w.tenant), 'types', json(w.types),
     'hostname', w.hostname, 'version', w.version, 'metadata', CAST(w.metadata AS TEXT),
@@ -37,7 +37,7 @@ FROM (
     SELECT * FROM workers WHERE tenant = ?1 AND id > ?2 ORDER BY id LIMIT ?3
 ) AS w
 
--- name: see_worker
+-- name: record_worker_seen
 UPDATE workers SET seen_at = ?3, online = 1 WHERE tenant = ?1 AND id = ?2
 
 -- name: drain_worker
@@ -48,8 +48,8 @@ SELECT CAST(json_group_array(json_array((SELECT t.id FROM tenants AS t WHERE t.n
 FROM workers AS w INDEXED BY workers_draining WHERE w.draining = 1
 
 -- name: silent_workers
--- Up to n workers that were silent for longest, as far as nothing was heard of them since an instant: the number and the
--- id of their tenants, and what is told of them.
+-- Online workers that were last seen at or before the cutoff, the longest silent first: tenant number, tenant ID, and
+-- the data of their event.
 SELECT CAST(json_group_array(json_array(
     w.tenant, (SELECT t.id FROM tenants AS t WHERE t.number = w.tenant), json_object(
         'id', w.id, 'status', 'offline', 'types', json(w.types), 'hostname', w.hostname, 'version', w.version))) AS BLOB)
@@ -57,14 +57,14 @@ FROM (
     SELECT * FROM workers WHERE online = 1 AND seen_at <= ?1 ORDER BY seen_at LIMIT ?2
 ) AS w
 
--- name: miss_workers
--- These workers, a JSON array of [tenant, id], are offline.
+-- name: mark_workers_offline
+-- Mark these workers (a JSON array of [tenant number, ID]) as offline.
 UPDATE workers SET online = 0
-FROM (SELECT value ->> 0 AS tenant, value ->> 1 AS id FROM json_each(?)) AS missed
-WHERE workers.tenant = missed.tenant AND workers.id = missed.id
+FROM (SELECT value ->> 0 AS tenant, value ->> 1 AS id FROM json_each(?)) AS silent
+WHERE workers.tenant = silent.tenant AND workers.id = silent.id
 
--- name: forget_workers
--- Up to n workers that are offline and were not heard of since an instant.
+-- name: remove_offline_workers
+-- Remove workers that are offline and were last seen at or before the cutoff, up to a limit.
 DELETE FROM workers WHERE (tenant, id) IN (
     SELECT tenant, id FROM workers WHERE online = 0 AND seen_at <= ?1 ORDER BY seen_at LIMIT ?2
 )

@@ -1,11 +1,11 @@
--- Pages of jobs by filter, in the order of their numbers.
+-- Index scans for pages of jobs, in the order of job numbers.
 
--- name: made_from_number
--- The first job from a number on, and when it was made.
+-- name: first_job_from_number
+-- The first job with this number or a higher one, and when it was created.
 SELECT number, created_at FROM jobs WHERE number >= ? ORDER BY number LIMIT 1
 
--- name: line_of_live
--- Numbers of a tenant's unfinished jobs of a type, newest first, below one number and not below another.
+-- name: unfinished_job_numbers
+-- The numbers of a tenant's unfinished jobs of a type, newest first, below ?3 and not below ?4.
 SELECT CAST(json_group_array(number) AS BLOB) FROM (
     SELECT number FROM states INDEXED BY states_live
     WHERE tenant = ? AND type = ? AND finished_at IS NULL AND number < ? AND number >= ?
@@ -13,8 +13,8 @@ SELECT CAST(json_group_array(number) AS BLOB) FROM (
     LIMIT ?
 )
 
--- name: line_of_finished
--- Numbers of a tenant's finished jobs of a type and status, newest first, below one number and not below another.
+-- name: finished_job_numbers
+-- The numbers of a tenant's finished jobs of a type and status, newest first, below ?4 and not below ?5.
 SELECT CAST(json_group_array(number) AS BLOB) FROM (
     SELECT number FROM states INDEXED BY states_finished
     WHERE tenant = ? AND type = ? AND status = ? AND finished_at IS NOT NULL AND number < ? AND number >= ?
@@ -22,8 +22,8 @@ SELECT CAST(json_group_array(number) AS BLOB) FROM (
     LIMIT ?
 )
 
--- name: line_of_source
--- Numbers of jobs from a rare source, of any tenant, newest first, below one number and not below another.
+-- name: job_numbers_of_source
+-- The numbers of jobs of all tenants from a rare source, newest first, below ?2 and not below ?3.
 SELECT CAST(json_group_array(number) AS BLOB) FROM (
     SELECT number FROM jobs INDEXED BY jobs_by_source
     WHERE source = ? AND source <> 'manual' AND number < ? AND number >= ?
@@ -31,8 +31,8 @@ SELECT CAST(json_group_array(number) AS BLOB) FROM (
     LIMIT ?
 )
 
--- name: line_of_tag
--- Numbers of a tenant's jobs that have a tag, newest first, below one number and not below another.
+-- name: job_numbers_of_tag
+-- The numbers of a tenant's jobs with a tag, newest first, below ?3 and not below ?4.
 SELECT CAST(json_group_array(job) AS BLOB) FROM (
     SELECT job FROM tags INDEXED BY tags_by_tenant
     WHERE tenant = ? AND tag = ? AND job < ? AND job >= ?
@@ -40,17 +40,17 @@ SELECT CAST(json_group_array(job) AS BLOB) FROM (
     LIMIT ?
 )
 
--- name: rows_of_source
--- How many jobs came from a rare source, counted so far and no further.
+-- name: count_jobs_of_source
+-- The number of jobs from a rare source, counted up to the limit.
 SELECT count(*) FROM (SELECT 1 FROM jobs INDEXED BY jobs_by_source WHERE source = ? AND source <> 'manual' LIMIT ?)
 
--- name: rows_of_tag
--- How many jobs of a tenant have a tag, counted so far and no further.
+-- name: count_jobs_of_tag
+-- The number of jobs of a tenant with a tag, counted up to the limit.
 SELECT count(*) FROM (SELECT 1 FROM tags INDEXED BY tags_by_tenant WHERE tenant = ? AND tag = ? LIMIT ?)
 
--- name: tally_of_jobs
--- How many of these jobs (a JSON array of numbers) there are in each status.
+-- name: count_jobs_by_status
+-- The number of these jobs (a JSON array of numbers) in each status.
 SELECT CAST(json_group_object(status, jobs) AS BLOB) FROM (
-    SELECT s.status, count(*) AS jobs FROM json_each(?) AS w CROSS JOIN states AS s ON s.number = w.value
+    SELECT s.status, count(*) AS jobs FROM json_each(?) AS item CROSS JOIN states AS s ON s.number = item.value
     GROUP BY s.status
 )
