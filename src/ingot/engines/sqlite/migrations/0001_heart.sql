@@ -1,17 +1,18 @@
--- The heart: tenants, events, definitions and jobs.
+-- Tenants, events, definitions and jobs.
 --
--- A job is an immutable body (`jobs`) and one small row that moves (`states`). Which work is ready, which is due
--- later, which lease runs out next, what runs under a limit key and who holds a dedupe key are partial indexes of
--- `states`: a finished job is in none of them, so history of any size costs the claim nothing. Attempts are written
--- at claim, outcomes at the end.
--- Instants are microseconds since 1970 UTC. Inside the file tenants and jobs go by small numbers, given in the order
--- in which they were accepted: keys stay short and new rows go to the end of every tree.
+-- A job has an immutable body (`jobs`) and one small row that changes (`states`). Partial indexes of `states` hold
+-- ready jobs, jobs that are due later, leases by expiry, running jobs by limit key, and dedupe keys. A finished job is
+-- in none of them, so claims cost the same with a history of any size. Attempts are inserted by the claim, outcomes at
+-- the end.
+--
+-- Times are microseconds since 1970 UTC. Inside the file, tenants and jobs have small numbers in the order in which
+-- they were accepted, so that keys are short and new rows go to the end of every B-tree.
 
 CREATE TABLE store (
     only_row    INTEGER PRIMARY KEY CHECK (only_row = 1),
-    epoch       INTEGER NOT NULL,   -- grows at every opening; the high bits of every fence
-    clock       INTEGER NOT NULL,   -- the largest time this store has used
-    last_number INTEGER NOT NULL    -- the largest number a job has had; none is used again
+    epoch       INTEGER NOT NULL,   -- grows each time the store is opened; the high bits of every fence
+    clock       INTEGER NOT NULL,   -- the latest time that this store has used
+    last_number INTEGER NOT NULL    -- the highest job number so far; numbers are never reused
 ) STRICT;
 INSERT INTO store VALUES (1, 0, 0, 0);
 
@@ -24,7 +25,7 @@ CREATE TABLE tenants (
     limits      TEXT NOT NULL
 ) STRICT;
 
--- One row holds the events of one tenant in one transaction, in order, as a JSON array.
+-- Each row holds the events of one tenant from one transaction, in order, as a JSON array.
 CREATE TABLE events (
     tenant      INTEGER NOT NULL,
     batch       INTEGER NOT NULL,
@@ -33,7 +34,7 @@ CREATE TABLE events (
     PRIMARY KEY (tenant, batch)
 ) STRICT, WITHOUT ROWID;
 
--- tenant '' holds for all tenants.
+-- Definitions with tenant '' apply to all tenants.
 CREATE TABLE definitions (
     tenant      TEXT NOT NULL,
     type        TEXT NOT NULL,
@@ -41,7 +42,7 @@ CREATE TABLE definitions (
     PRIMARY KEY (tenant, type)
 ) STRICT, WITHOUT ROWID;
 
--- A tenant's jobs of a type that are not handed out.
+-- Jobs of a tenant and type that are not handed out.
 CREATE TABLE pauses (
     tenant      INTEGER NOT NULL,
     type        TEXT NOT NULL,
@@ -62,7 +63,7 @@ CREATE TABLE jobs (
     inputs          TEXT,       -- a JSON array
     reuse_key       BLOB,
     depth           INTEGER NOT NULL,
-    payload         BLOB NOT NULL,      -- last: what is asked of many jobs at once must not lie behind what is wide
+    payload         BLOB NOT NULL,  -- wide columns are last, so that reading others skips their overflow pages
     metadata        BLOB
 ) STRICT;
 CREATE INDEX jobs_by_source ON jobs (source) WHERE source <> 'manual';
@@ -75,7 +76,7 @@ CREATE TABLE states (
     limit_key           TEXT NOT NULL,
     status              TEXT NOT NULL
                         CHECK (status IN ('blocked', 'queued', 'running', 'succeeded', 'dead', 'canceled')),
-    due                 INTEGER NOT NULL CHECK (due IN (0, 1)),     -- queued work: ready, or waiting for run_at
+    due                 INTEGER NOT NULL CHECK (due IN (0, 1)),     -- if queued: 1 is ready, 0 waits for run_at
     priority            INTEGER NOT NULL CHECK (priority BETWEEN 1 AND 5),
     run_at              INTEGER NOT NULL,
     attempts            INTEGER NOT NULL,
@@ -90,7 +91,7 @@ CREATE TABLE states (
     cancel_requested    INTEGER NOT NULL CHECK (cancel_requested IN (0, 1)),
     percent             REAL CHECK (percent BETWEEN 0 AND 100),
     stage               TEXT,
-    told_at             INTEGER NOT NULL,   -- when progress was last told in an event
+    told_at             INTEGER NOT NULL,   -- when progress was last reported in an event
     finished_at         INTEGER,
     batch               TEXT,
     CHECK ((status = 'running') = (lease_expires_at IS NOT NULL)),
@@ -103,11 +104,11 @@ CREATE INDEX states_leased ON states (lease_expires_at, tenant) WHERE status = '
 CREATE INDEX states_keyed ON states (tenant, type, limit_key) WHERE status = 'running' AND limit_key <> '';
 CREATE UNIQUE INDEX states_dedupe ON states (tenant, dedupe_key)
     WHERE dedupe_key IS NOT NULL AND status IN ('blocked', 'queued', 'running');
--- Lists are walked by number, newest first. A job changes the index once, when it finishes.
+-- Lists are read by number, newest first. A job moves to the other index once, when it finishes.
 CREATE INDEX states_live ON states (tenant, type) WHERE finished_at IS NULL;
 CREATE INDEX states_finished ON states (tenant, status, type) WHERE finished_at IS NOT NULL;
 
--- The table of moves once more, so that no bug in our code can break it.
+-- The allowed changes of status, enforced by the database in case the code has a bug.
 CREATE TRIGGER states_move BEFORE UPDATE OF status ON states
 WHEN old.status <> new.status AND NOT (
     (old.status = 'blocked' AND new.status IN ('queued', 'canceled', 'dead'))
@@ -119,19 +120,19 @@ BEGIN
     SELECT raise(ABORT, 'a job cannot move that way');
 END;
 
--- Jobs that wait for others: every edge is open until the other has ended, and stays.
+-- Dependencies. An edge is open until the parent has ended, and the row stays after that.
 CREATE TABLE waits (
     job         INTEGER NOT NULL,
     parent      INTEGER NOT NULL,
-    parent_id   TEXT NOT NULL,      -- told for good, although the parent may be removed
-    runs_anyway INTEGER NOT NULL CHECK (runs_anyway IN (0, 1)),     -- a dead or canceled parent is as good as any
+    parent_id   TEXT NOT NULL,      -- still reported when the parent has been removed
+    runs_anyway INTEGER NOT NULL CHECK (runs_anyway IN (0, 1)),     -- a dead or canceled parent counts as succeeded
     open        INTEGER NOT NULL CHECK (open IN (0, 1)),
     PRIMARY KEY (job, parent)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX waits_open ON waits (parent, job) WHERE open = 1;
 CREATE INDEX waits_open_of_job ON waits (job) WHERE open = 1;
 
--- Which job answers those that ask for the same.
+-- Jobs that can be reused for equivalent orders.
 CREATE TABLE reuse_keys (
     tenant      INTEGER NOT NULL,
     type        TEXT NOT NULL,
@@ -172,7 +173,7 @@ CREATE TABLE outcomes (
     job             INTEGER NOT NULL,
     fence           INTEGER NOT NULL,
     outcome         TEXT NOT NULL CHECK (outcome IN ('succeeded', 'failed', 'snoozed', 'released', 'lost')),
-    retry           INTEGER NOT NULL,   -- whether the worker said that trying again makes sense
+    retry           INTEGER NOT NULL,   -- whether the worker allowed another attempt
     status_after    TEXT NOT NULL,
     run_at          INTEGER,
     attempts        INTEGER NOT NULL,
@@ -193,7 +194,7 @@ CREATE TABLE counts (
     PRIMARY KEY (tenant, type, status)
 ) STRICT, WITHOUT ROWID;
 
--- The same for batches: how many jobs were enqueued, and how many of them have ended in which way.
+-- Counters of batches: jobs that were enqueued, and those that have ended, by status.
 CREATE TABLE batches (
     tenant      INTEGER NOT NULL,
     batch       TEXT NOT NULL,
@@ -204,9 +205,9 @@ CREATE TABLE batches (
     PRIMARY KEY (tenant, batch)
 ) STRICT, WITHOUT ROWID;
 
--- Which jobs finished when: one row for those of a tenant and type that did so in one transaction, with a JSON array of
--- their numbers, so that what has been kept long enough is found without a look at the rest. A job that was retried
--- since is still named here; whoever reads this looks at the job itself.
+-- Finished jobs by time: one row for the jobs of a tenant and type that finished in one transaction, with a JSON array
+-- of their numbers, so that jobs past their retention are found without reading others. A job that was retried since is
+-- still listed here, so readers also check its state.
 CREATE TABLE endings (
     batch       INTEGER PRIMARY KEY,
     tenant      INTEGER NOT NULL,
@@ -217,7 +218,7 @@ CREATE TABLE endings (
 ) STRICT;
 CREATE INDEX endings_in_order ON endings (tenant, type, finished_at);
 
--- What is kept of jobs that were removed.
+-- Short entries about removed jobs.
 CREATE TABLE history (
     tenant      INTEGER NOT NULL,
     finished_at INTEGER NOT NULL,

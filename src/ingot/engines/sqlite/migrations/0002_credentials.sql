@@ -1,5 +1,5 @@
--- Credentials: tokens of programs, secrets of workers. Of what proves them only a digest is kept.
--- Those of no tenant are the operator's tokens, and the credentials of workers that serve all tenants.
+-- Tokens of programs and credentials of workers. Only digests of their secrets are stored.
+-- Rows without a tenant are the operator's tokens, and the credentials of workers that serve all tenants.
 
 CREATE TABLE tokens (
     id              TEXT PRIMARY KEY,

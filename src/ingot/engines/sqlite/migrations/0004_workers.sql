@@ -1,4 +1,4 @@
--- Workers that have registered. Those of tenant 0 serve all tenants.
+-- Registered workers. Those of tenant 0 serve all tenants.
 CREATE TABLE workers (
     tenant          INTEGER NOT NULL,
     id              TEXT NOT NULL,
@@ -16,5 +16,5 @@ CREATE TABLE workers (
 CREATE INDEX workers_seen ON workers (online, seen_at);
 CREATE INDEX workers_draining ON workers (draining) WHERE draining = 1;
 
--- What a worker holds is asked whenever it is heard of.
+-- Every heartbeat reads the leases of its worker.
 CREATE INDEX states_held ON states (worker_id) WHERE status = 'running';

@@ -1,5 +1,5 @@
--- Dedupe keys of published events, each with the event it stands for; and how far the log of a tenant was removed.
--- An event goes by the number that its id is written from.
+-- Dedupe keys of published events, and the last removed event of each tenant.
+-- An event is identified by its batch and its index in the batch (`place`), from which its ID is formatted.
 
 CREATE TABLE event_keys (
     tenant      INTEGER NOT NULL,
@@ -14,6 +14,6 @@ CREATE INDEX event_keys_by_age ON event_keys (at);
 
 CREATE TABLE event_floors (
     tenant      INTEGER PRIMARY KEY,
-    batch       INTEGER NOT NULL,   -- the last that was removed,
-    place       INTEGER NOT NULL    -- and the place of its last event
+    batch       INTEGER NOT NULL,   -- the last batch that was removed
+    place       INTEGER NOT NULL    -- the index of the last event in it
 ) STRICT;

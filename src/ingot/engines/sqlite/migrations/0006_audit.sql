@@ -1,4 +1,5 @@
--- The audit log: who changed what, from where, and how it was before. An act without a tenant is about the whole place.
+-- The audit log: who changed what, from where, with the state before and after. Entries without a tenant concern the
+-- whole installation.
 CREATE TABLE audit (
     id              TEXT NOT NULL,
     tenant          TEXT,

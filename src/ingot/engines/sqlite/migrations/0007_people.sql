@@ -1,5 +1,5 @@
--- People: who has signed in, with which browsers, and who has which role in which tenant.
--- An email is compared in lower case, as `email_lower` has it.
+-- People who have signed in, their sessions, and roles in tenants.
+-- Emails are compared in lower case (`email_lower`).
 CREATE TABLE users (
     id              TEXT PRIMARY KEY,
     issuer          TEXT NOT NULL,
@@ -16,7 +16,7 @@ CREATE TABLE users (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX users_by_email ON users (email_lower, id);
 
--- The groups that a person was in when they last signed in, and those whose people have a role in a tenant.
+-- The groups of each person at their last sign-in, and the groups that have a role in a tenant.
 CREATE TABLE user_groups (
     user            TEXT NOT NULL,
     name            TEXT NOT NULL,
@@ -32,7 +32,7 @@ CREATE TABLE tenant_groups (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX tenant_groups_by_name ON tenant_groups (name, tenant);
 
--- Roles given to people, and to who will sign in with an email, in lower case.
+-- Roles of people, and roles of those who will sign in with a given email, which is in lower case.
 CREATE TABLE members (
     tenant          INTEGER NOT NULL,
     user            TEXT NOT NULL,
@@ -55,7 +55,7 @@ CREATE TABLE invitations (
 CREATE INDEX invitations_of_tenant ON invitations (tenant, id);
 CREATE INDEX invitations_by_email ON invitations (email, tenant);
 
--- Browsers in which somebody is signed in. Of what proves them only a digest is kept.
+-- Browsers in which a person is signed in. Only digests of their secrets are stored.
 CREATE TABLE sessions (
     id              TEXT PRIMARY KEY,
     digest          BLOB NOT NULL UNIQUE,
@@ -69,7 +69,7 @@ CREATE TABLE sessions (
 CREATE INDEX sessions_of_user ON sessions (user, id);
 CREATE INDEX sessions_by_end ON sessions (expires_at);
 
--- Who has set out to sign in, and is to come back.
+-- Sign-ins that have begun and are not complete.
 CREATE TABLE logins (
     digest          BLOB PRIMARY KEY,
     next            TEXT NOT NULL,
@@ -78,11 +78,11 @@ CREATE TABLE logins (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX logins_by_end ON logins (expires_at);
 
--- The person a token belongs to, and ends with.
+-- The person that a token belongs to. The token is revoked when the person is disabled.
 ALTER TABLE tokens ADD COLUMN user TEXT;
 CREATE INDEX tokens_of_user ON tokens (user, id) WHERE user IS NOT NULL;
 
--- People as they are read.
+-- People as JSON.
 CREATE VIEW people AS
 SELECT u.id, u.email_lower, u.email_verified, u.enabled, json_object(
     'id', u.id, 'issuer', u.issuer, 'subject', u.subject, 'email', u.email,
@@ -91,8 +91,8 @@ SELECT u.id, u.email_lower, u.email_verified, u.enabled, json_object(
     'enabled', json(iif(u.enabled, 'true', 'false')), 'created_at', u.created_at, 'signed_in_at', u.signed_in_at) AS person
 FROM users AS u;
 
--- People and their roles: given to them, by their groups, and by invitations to their email, when that is verified.
--- Of the roles in a tenant the highest counts, which is the first by its letters.
+-- People with their roles: their own, those of their groups, and those of invitations to their verified email.
+-- The highest role in a tenant counts, which is the alphabetically first.
 CREATE VIEW owners AS
 SELECT p.id, p.enabled, json_object('user', json(p.person), 'roles', json((
     SELECT json_group_array(json_object('tenant', t.id, 'slug', t.slug, 'role', r.role) ORDER BY t.slug)

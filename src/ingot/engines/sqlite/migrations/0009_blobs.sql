@@ -1,15 +1,15 @@
--- Blobs: what is known of their bytes, how they come in, and who refers to them.
--- Digests are 32 raw bytes. Inside the file a blob goes by a number; one that is gone is named nowhere any more, so that
--- its number may be given again. What is wide lies apart: bytes, and the checks of what lies in the object store.
+-- Blobs, uploads, and references to blobs.
+-- Digests are 32 raw bytes. Inside the file a blob has a number. No row names a deleted blob, so its number can be used
+-- again. Wide columns are in separate tables: inline bytes, and part checksums of objects.
 
 CREATE TABLE blobs (
     number      INTEGER PRIMARY KEY,
     id          BLOB NOT NULL UNIQUE CHECK (length(id) = 32),
     sha256      BLOB NOT NULL CHECK (length(sha256) = 32),
     size        INTEGER NOT NULL CHECK (size >= 0),
-    place       TEXT,               -- in the object store; without one the bytes are in `blob_bytes`
+    place       TEXT,               -- the storage key; NULL if the bytes are in `blob_bytes`
     damaged     INTEGER NOT NULL CHECK (damaged IN (0, 1)),
-    verified_at INTEGER NOT NULL    -- when it was stored, or last read whole
+    verified_at INTEGER NOT NULL    -- when it was stored or last read completely
 ) STRICT;
 CREATE INDEX blobs_to_scrub ON blobs (verified_at);
 CREATE INDEX blobs_damaged ON blobs (number) WHERE damaged = 1;
@@ -24,7 +24,7 @@ CREATE TABLE blob_checks (
     checks      BLOB NOT NULL
 ) STRICT;
 
--- How many blobs there are, and their bytes.
+-- The number of blobs and their total size.
 CREATE TABLE blob_totals (
     only_row    INTEGER PRIMARY KEY CHECK (only_row = 1),
     blobs       INTEGER NOT NULL CHECK (blobs >= 0),
@@ -41,15 +41,15 @@ CREATE TABLE keys (
     original_name   TEXT,
     owner           TEXT NOT NULL,
     uploaded_at     INTEGER NOT NULL,
-    upload          TEXT NOT NULL,      -- the id of what set it
+    upload          TEXT NOT NULL,      -- the ID of the upload or command that set it
     PRIMARY KEY (tenant, key)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX keys_by_blob ON keys (blob, tenant);
 CREATE INDEX keys_by_owner ON keys (tenant, owner);
 
--- Blobs on their way in. `blob_id`, `sha256` and `size` are what was announced, and then what it is.
--- One that is under way, or is done and neither a key's nor a file's of a job, refers to its blob: it is in
--- `uploads_by_blob`. An output is a file only when its attempt has succeeded.
+-- Uploads. `blob_id`, `sha256` and `size` are the announced values, and the actual ones when the upload is done. An
+-- upload refers to its blob (and is in `uploads_by_blob`) while it is open or verifying, and when it is done without a
+-- key or a job file. An output becomes a job file only when its attempt has succeeded.
 CREATE TABLE uploads (
     tenant          INTEGER NOT NULL,
     id              TEXT NOT NULL,
@@ -74,7 +74,7 @@ CREATE TABLE uploads (
     error           TEXT,
     created_at      INTEGER NOT NULL,
     expires_at      INTEGER NOT NULL,
-    verifying_at    INTEGER,            -- when all its bytes were there
+    verifying_at    INTEGER,            -- when all of its bytes had arrived
     done_at         INTEGER,
     PRIMARY KEY (tenant, id),
     CHECK ((state = 'done') = (done_at IS NOT NULL)),
@@ -87,7 +87,7 @@ CREATE INDEX uploads_by_end ON uploads (expires_at) WHERE fence IS NULL OR state
 CREATE INDEX uploads_of_jobs ON uploads (job_id, fence) WHERE job_id IS NOT NULL;
 CREATE INDEX uploads_to_verify ON uploads (verifying_at) WHERE state = 'verifying';
 
--- What jobs were given, and what they made.
+-- Inputs, outputs and other files of jobs.
 CREATE TABLE job_files (
     tenant          INTEGER NOT NULL,
     job             INTEGER NOT NULL,
@@ -96,24 +96,24 @@ CREATE TABLE job_files (
     blob            INTEGER NOT NULL,
     content_type    TEXT NOT NULL,
     owner           TEXT NOT NULL,
-    fence           INTEGER,            -- of the attempt that made it
+    fence           INTEGER,            -- of the attempt that produced it
     since           INTEGER NOT NULL,
     PRIMARY KEY (job, kind, name)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX job_files_by_blob ON job_files (blob, tenant);
 
--- What a tenant keeps, under owner '', and each owner in it: exact, changed in the transaction that changes the rest.
+-- Usage of each owner, and of the whole tenant under owner ''. Exact: updated in the transaction that changes the rows.
 CREATE TABLE usage (
     tenant      INTEGER NOT NULL,
     owner       TEXT NOT NULL,
     bytes       INTEGER NOT NULL CHECK (bytes >= 0),
     reserved    INTEGER NOT NULL CHECK (reserved >= 0),
     keys        INTEGER NOT NULL CHECK (keys >= 0),
-    key_bytes   INTEGER NOT NULL CHECK (key_bytes >= 0),    -- of `bytes`, those of keys
+    key_bytes   INTEGER NOT NULL CHECK (key_bytes >= 0),    -- the part of `bytes` that belongs to keys
     PRIMARY KEY (tenant, owner)
 ) STRICT, WITHOUT ROWID;
 
--- Blobs that lost a reference, and when they last did.
+-- Blobs that lost a reference, and when they last lost one.
 CREATE TABLE tombstones (
     blob        INTEGER PRIMARY KEY,
     at          INTEGER NOT NULL
@@ -127,15 +127,15 @@ CREATE TABLE trash (
     multipart   TEXT
 ) STRICT;
 
--- Which object store has them: another one would not.
+-- The ID of the object store that has the objects.
 CREATE TABLE object_store (
     only_row    INTEGER PRIMARY KEY CHECK (only_row = 1),
     id          TEXT NOT NULL
 ) STRICT;
 
--- Inputs are a JSON object now: the ids of blobs by name, and `null` for one that did not come yet. What jobs had before
--- is named by its place.
+-- `inputs` becomes a JSON object: blob IDs by name, and `null` for an input that is not uploaded yet. The inputs of
+-- existing jobs are named by their position.
 UPDATE jobs SET inputs = (SELECT json_group_object(CAST(e.key + 1 AS TEXT), e.value) FROM json_each(jobs.inputs) AS e)
 WHERE inputs IS NOT NULL;
-ALTER TABLE jobs ADD COLUMN payload_blob TEXT;   -- the id of the blob that holds the payload
-ALTER TABLE jobs ADD COLUMN reason TEXT;         -- why it was canceled, when an input did not come
+ALTER TABLE jobs ADD COLUMN payload_blob TEXT;   -- the ID of the blob that contains the payload
+ALTER TABLE jobs ADD COLUMN reason TEXT;         -- why the job was canceled, if an input was not uploaded

@@ -1,4 +1,4 @@
--- Objects are found by their place, and their store knows by a name whose they are.
+-- Rows are found by storage key, and the object store records the ID of the database that owns its objects.
 CREATE INDEX blobs_by_place ON blobs (place) WHERE place IS NOT NULL;
 CREATE INDEX uploads_by_place ON uploads (place) WHERE place IS NOT NULL;
 ALTER TABLE object_store ADD COLUMN database TEXT;

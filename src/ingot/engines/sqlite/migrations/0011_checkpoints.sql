@@ -1,4 +1,4 @@
--- Files that attempts save for later ones. What a column may hold cannot be changed: the tables are made anew.
+-- Checkpoints. SQLite cannot change the CHECK of a column, so the tables are created again.
 
 ALTER TABLE uploads RENAME TO old_uploads;
 CREATE TABLE uploads (
@@ -25,7 +25,7 @@ CREATE TABLE uploads (
     error           TEXT,
     created_at      INTEGER NOT NULL,
     expires_at      INTEGER NOT NULL,
-    verifying_at    INTEGER,            -- when all its bytes were there
+    verifying_at    INTEGER,            -- when all of its bytes had arrived
     done_at         INTEGER,
     PRIMARY KEY (tenant, id),
     CHECK ((state = 'done') = (done_at IS NOT NULL)),
@@ -50,7 +50,7 @@ CREATE TABLE job_files (
     blob            INTEGER NOT NULL,
     content_type    TEXT NOT NULL,
     owner           TEXT NOT NULL,
-    fence           INTEGER,            -- of the attempt that made it
+    fence           INTEGER,            -- of the attempt that produced it
     since           INTEGER NOT NULL,
     PRIMARY KEY (job, kind, name)
 ) STRICT, WITHOUT ROWID;

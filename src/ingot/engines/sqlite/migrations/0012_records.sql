@@ -1,11 +1,11 @@
--- Records: small objects of a tenant, or shared by all (tenant ''). Definitions and pauses become kinds of records.
+-- Records: small objects of a tenant, or of all tenants (tenant ''). Definitions and pauses become kinds of records.
 CREATE TABLE records (
     kind        TEXT NOT NULL,
     tenant      TEXT NOT NULL,
     name        TEXT NOT NULL,
     version     INTEGER NOT NULL CHECK (version > 0),
     body        TEXT NOT NULL,
-    sealed      BLOB,               -- encrypted; no read of records answers it
+    sealed      BLOB,               -- encrypted; only GetSealedValue reads it
     created_at  INTEGER NOT NULL,
     created_by  TEXT,
     updated_at  INTEGER NOT NULL,

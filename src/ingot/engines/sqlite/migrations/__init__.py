@@ -1,1 +1,1 @@
-"""Numbered steps of the schema."""
+"""Numbered migrations of the schema."""
