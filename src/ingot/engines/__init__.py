@@ -1,1 +1,1 @@
-"""Engines: the stores behind the ports, one folder each, with the same file names in each."""
+"""Engines implement the commands of the ports, one folder per database system, with the same file names in each."""

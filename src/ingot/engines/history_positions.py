@@ -1,4 +1,4 @@
-"""Pages of the history: positions in it are when a job finished, and its id."""
+"""Pages of the history. A position is the time at which a job finished, and its ID."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INSTANT_DIGITS_MAX = 18
 
 
 def page_of(entries: list[HistoryEntry], limit: int) -> tuple[list[HistoryEntry], str | None]:
-    """Return the first entries, and the position to go on from when there are more than the limit."""
+    """Return up to `limit` entries, and the position to continue from if there are more."""
     if len(entries) <= limit:
         return entries, None
     last = entries[limit - 1]
@@ -19,7 +19,7 @@ def page_of(entries: list[HistoryEntry], limit: int) -> tuple[list[HistoryEntry]
 
 
 def parse_position(text: str) -> tuple[int, str]:
-    """The position that a text stands for. Raises `InvalidCursor` when it stands for none."""
+    """Return the microseconds and the job ID of a position. Raises `InvalidCursor`."""
     instant, _, job_id = text.partition(" ")
     if not (instant.isascii() and instant.isdecimal() and len(instant) <= INSTANT_DIGITS_MAX and is_id(job_id)):
         raise InvalidCursor

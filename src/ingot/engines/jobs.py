@@ -1,4 +1,4 @@
-"""Orders and jobs, as both engines handle them."""
+"""Functions for orders and jobs that both engines use."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ingot.jobs.limits import ConcurrencyLimits
 from ingot.jobs.model import NULL, Job, JobStatus, NewJob, OnDead, Progress
 from ingot.kernel.clock import to_datetime
 
-Scope = tuple[Literal["tenant", "type", "key"], int, str | None, str | None]
+LimitScope = tuple[Literal["tenant", "type", "key"], int, str | None, str | None]
 
 
-class Made(msgspec.Struct, frozen=True):
-    """What an engine decided about an order that it accepted."""
+class AcceptedValues(msgspec.Struct, frozen=True):
+    """The values of a new job that the engine determined when it accepted the order. Times are in microseconds."""
 
     priority: int
     run_at: int
@@ -24,36 +24,36 @@ class Made(msgspec.Struct, frozen=True):
 
 
 def has_files(order: NewJob) -> bool:
-    """Whether an order names blobs, or brings uploads."""
+    """Whether the order refers to blobs or needs uploads."""
     return bool(order.inputs or order.uploads or order.payload_blob)
 
 
 def inputs_text(order: NewJob) -> str | None:
-    """The inputs of an order by name, as JSON text; those that are still to come have no blob yet."""
+    """Return the inputs of an order by name, as JSON text. Inputs that will be uploaded have `null` as their blob."""
     if not order.inputs and not order.uploads:
         return None
-    coming = {upload.name: None for upload in order.uploads}
-    return msgspec.json.encode(order.inputs | coming).decode()
+    pending_inputs = {upload.name: None for upload in order.uploads}
+    return msgspec.json.encode(order.inputs | pending_inputs).decode()
 
 
-def new_job_of(order: NewJob, made: Made) -> Job:
-    """The job that an order has just become; what it does not have yet is left at its default."""
+def new_job_of(order: NewJob, accepted: AcceptedValues) -> Job:
+    """Return the job that was just created from an order."""
     return Job(
         id=order.id,
         tenant=order.tenant,
         type=order.type,
         status=JobStatus.BLOCKED if order.after or order.uploads else JobStatus.QUEUED,
-        priority=made.priority,
+        priority=accepted.priority,
         payload=msgspec.Raw(order.payload),
-        run_at=to_datetime(made.run_at),
+        run_at=to_datetime(accepted.run_at),
         attempts=0,
         failures=0,
         crashes=0,
-        max_attempts=made.max_attempts,
+        max_attempts=accepted.max_attempts,
         fence=0,
         source=order.source,
         depth=order.depth,
-        created_at=to_datetime(made.created_at),
+        created_at=to_datetime(accepted.created_at),
         source_ref=order.source_ref,
         created_by=order.created_by,
         idempotency_key=order.idempotency_key,
@@ -71,17 +71,17 @@ def new_job_of(order: NewJob, made: Made) -> Job:
 
 
 def progress_of(percent: float | None, stage: str | None) -> Progress | None:
-    """Progress from its two columns."""
+    """Return the progress of an attempt from its two columns."""
     return None if percent is None else Progress(percent=percent, stage=stage or "")
 
 
-def scopes_of(bounds: ConcurrencyLimits, type: str, limit_key: str) -> list[Scope]:
-    """The limits there are, from the widest to the narrowest: how many may run, and of which type and limit key."""
-    scopes: list[Scope] = []
-    if bounds.tenant is not None:
-        scopes.append(("tenant", bounds.tenant, None, None))
-    if bounds.type is not None:
-        scopes.append(("type", bounds.type, type, None))
-    if bounds.key is not None and limit_key:
-        scopes.append(("key", bounds.key, type, limit_key))
+def scopes_of(limits: ConcurrencyLimits, type: str, limit_key: str) -> list[LimitScope]:
+    """Return the limits that are set, widest first: the maximum number of running jobs, their type and limit key."""
+    scopes: list[LimitScope] = []
+    if limits.tenant is not None:
+        scopes.append(("tenant", limits.tenant, None, None))
+    if limits.type is not None:
+        scopes.append(("type", limits.type, type, None))
+    if limits.key is not None and limit_key:
+        scopes.append(("key", limits.key, type, limit_key))
     return scopes

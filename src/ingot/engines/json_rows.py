@@ -1,4 +1,4 @@
-"""Rows that a database answers as JSON text, decoded as structs of the rooms: instants are microseconds in the text."""
+"""Decoding of rows that a database returns as JSON text: microseconds in the text become `datetime` in the structs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _decoders: dict[Any, Decode] = {}
 
 
 def decode(kind: type[T], text: bytes | str) -> T:
-    """Decode a JSON text as this type: a row as a struct, several as a list. Other columns are left out."""
+    """Decode JSON text as this type: a struct, or a list of structs. Columns without a field are ignored."""
     if kind not in _decoders:
         _decoders[kind] = _decoder(kind)
     value: T = _decoders[kind](text)
@@ -30,13 +30,16 @@ def decode(kind: type[T], text: bytes | str) -> T:
 
 def _decoder(kind: Any) -> Decode:
     row, build = _plan(kind)
-    prepare_structs()  # Another thread may be about to decode the same.
-    read = msgspec.json.Decoder(row).decode
-    return read if build is None else lambda text: build(read(text))
+    prepare_structs()  # Another thread may decode the same type at the same time.
+    decode_row = msgspec.json.Decoder(row).decode
+    return decode_row if build is None else lambda text: build(decode_row(text))
 
 
 def _plan(kind: Any) -> tuple[Any, Build | None]:
-    """As what msgspec decodes a type, and what builds it of that: nothing where there are no instants in it."""
+    """Return the type that msgspec decodes, and the function that builds `kind` from its value.
+
+    A type without times in it is decoded directly, and the function is `None`.
+    """
     if kind is datetime:
         return int, to_datetime
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):

@@ -1,4 +1,4 @@
-"""Callbacks of a store. All of them run on the event loop."""
+"""The callbacks that a store calls. All of them run on the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps of a schema: numbered SQL files, forward only, that every engine keeps in its `migrations` folder."""
+"""Migrations: numbered SQL files, forward only, in the `migrations` folder of each engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """One step of the schema."""
+    """A numbered change of the schema."""
 
     number: int
     name: str
@@ -19,9 +19,9 @@ class Migration(msgspec.Struct, frozen=True):
 
 
 def read_migrations(package: str) -> list[Migration]:
-    """All steps this program knows, in order."""
-    steps = []
+    """Read all migrations in a package, in order."""
+    migrations = []
     for file in resources.files(package).iterdir():
         if match := _NAME.fullmatch(file.name):
-            steps.append(Migration(int(match[1]), match[2], file.read_text(encoding="utf-8")))
-    return sorted(steps, key=lambda step: step.number)
+            migrations.append(Migration(int(match[1]), match[2], file.read_text(encoding="utf-8")))
+    return sorted(migrations, key=lambda migration: migration.number)

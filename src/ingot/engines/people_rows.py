@@ -1,4 +1,4 @@
-"""What both engines know of people."""
+"""Limits and functions for people that both engines use."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Final
 
 from ingot.identity.people import normalize_email
 
-EXPIRED_ROWS_MAX: Final = 100  # Forgotten at a time: more than one comes, so they do not pile up.
-SESSIONS_MAX: Final = 100  # Of one person in a list.
+EXPIRED_ROWS_MAX: Final = 100  # Each new row deletes up to this many expired rows, so they cannot accumulate.
+SESSIONS_MAX: Final = 100  # Maximum number of listed sessions of a person.
 
 
 def normalize_email_or_none(email: str | None) -> str | None:
-    """An email as it is compared."""
+    """Return the email in the form in which emails are compared."""
     return None if email is None else normalize_email(email)

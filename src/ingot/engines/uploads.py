@@ -1,4 +1,4 @@
-"""Rows of uploads, as both engines read them."""
+"""Upload rows, which both engines read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ingot.kernel.clock import to_datetime
 
 
 class UploadFields(msgspec.Struct):
-    """The columns of `uploads`, in the order of SQLite's statements."""
+    """The columns of the table `uploads`, in the order of the SQLite statements. Times are in microseconds."""
 
     tenant: str
     id: str
@@ -38,7 +38,7 @@ class UploadFields(msgspec.Struct):
     done_at: int | None = None
 
     def upload(self) -> Upload:
-        """The upload for people."""
+        """Return the upload as clients see it."""
         return Upload(
             id=self.id,
             state=self.state,
@@ -58,8 +58,8 @@ class UploadFields(msgspec.Struct):
             expires_at=to_datetime(self.expires_at),
         )
 
-    def open_upload(self) -> StoredUpload:
-        """The upload for the room."""
+    def stored_upload(self) -> StoredUpload:
+        """Return the upload with its internal fields."""
         return StoredUpload(
             upload=self.upload(),
             tenant=self.tenant,
@@ -71,8 +71,8 @@ class UploadFields(msgspec.Struct):
             fence=self.fence,
         )
 
-    def finished(self) -> FinishedUpload:
-        """One that is done, with its key as it was set: that may be gone since, or be another blob's."""
+    def finished_upload(self) -> FinishedUpload:
+        """Return an upload that is done, with its key as it was set then. The key may have changed since."""
         if self.key is None:
             return FinishedUpload(upload=self.upload())
         key = Key(

@@ -1,4 +1,4 @@
-"""Rows of workers, as both engines read them."""
+"""Worker rows, which both engines read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ingot.kernel.clock import to_datetime
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of `workers`, and whether the credential it belongs to is disabled."""
+    """A row of the table `workers`, and whether the worker's credential is disabled. Times are in microseconds."""
 
     id: str
     tenant: str | None
@@ -30,7 +30,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> WorkerStatus:
-        """How it stands: out, or not there, or about to go, or ready."""
+        """The status of the worker. A disabled credential takes precedence, then being offline."""
         if self.disabled:
             return WorkerStatus.DISABLED
         if not self.online:
@@ -38,7 +38,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
         return WorkerStatus.DRAINING if self.draining else WorkerStatus.ONLINE
 
     def worker(self) -> RegisteredWorker:
-        """The worker."""
+        """Return the worker."""
         return RegisteredWorker(
             id=self.id,
             tenant=self.tenant,
@@ -53,7 +53,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def event_data(self, status: WorkerStatus) -> WorkerEventData:
-        """What an event says about it."""
+        """Return the data of an event about this worker."""
         return WorkerEventData(
             id=self.id, status=status, types=self.types, hostname=self.hostname, version=self.version
         )
@@ -62,5 +62,5 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
 def lease_status(
     lease: AttemptHeartbeat | LeaseStatus, expires_at: datetime | None = None, *, cancel: bool = False
 ) -> LeaseStatus:
-    """What a worker is told of a lease that it named; without an expiry it has lost that."""
+    """Return the status of a lease that a worker listed. Without `expires_at`, the worker has lost the lease."""
     return LeaseStatus(job_id=lease.job_id, fence=lease.fence, lease_expires_at=expires_at, cancel_requested=cancel)

@@ -349,11 +349,11 @@ async def opened(url: str) -> None:
 
 
 async def test_who_is_no_worker_is_told_so(town: Town) -> None:
-    with pytest.raises(StoreMisconfigured, match="the role of servers") as refused:
+    with pytest.raises(StoreMisconfigured, match="only for servers") as refused:
         await opened(town.database.server_url)
     assert "over HTTP" in str(refused.value.hint)
     stranger = await town.make_role("")
-    with pytest.raises(StoreMisconfigured, match="is no worker's"):
+    with pytest.raises(StoreMisconfigured, match="is not a worker role"):
         await opened(with_database(town.database.owner_url, town.database.name, stranger))
     homeless = await town.make_role("IN ROLE ingot_worker")
     with pytest.raises(StoreMisconfigured, match="no worker of any tenant"):
@@ -363,7 +363,7 @@ async def test_who_is_no_worker_is_told_so(town: Town) -> None:
 async def test_a_database_that_is_not_ours_is_told(town: Town) -> None:
     role = await town.make_role("IN ROLE ingot_worker")
     empty = await empty_database()
-    with pytest.raises(StoreMisconfigured, match="nothing of Ingot's"):
+    with pytest.raises(StoreMisconfigured, match="schema of Ingot"):
         await opened(with_database(empty.owner_url, empty.name, role))
     with pytest.raises(StoreMisconfigured, match="does not exist"):
         await opened(with_database(empty.owner_url, "nowhere", role))

@@ -77,7 +77,7 @@ async def test_a_name_that_is_no_role_of_ours_is_refused(bench: Bench, tmp_path:
 
 async def test_a_role_that_is_not_a_workers_is_left_alone(bench: Bench, tmp_path: Path) -> None:
     database = await database_for(tmp_path / "data")
-    with pytest.raises(InvalidInput, match="not one of ours"):
+    with pytest.raises(InvalidInput, match="not a worker role"):
         await make_worker_role(database.owner_url, "postgres", bench.tenant)
 
 

@@ -1,4 +1,4 @@
-"""The engine on PostgreSQL: functions over arrays, calls in batches, tenants isolated by the database."""
+"""The PostgreSQL engine: SQL functions over arrays, calls in batches, and tenants isolated by row-level security."""
 
 from ingot.engines.postgres.migrate import migrate
 from ingot.engines.postgres.roles import grant_app_role, make_worker_role, revoke_app_role

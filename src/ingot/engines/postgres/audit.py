@@ -1,4 +1,4 @@
-"""Reading the audit log. The functions that change something write it."""
+"""Reading of the audit log. The SQL functions that make a change write its entry."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ingot.events.audit import Entry, ListAuditEntries
 
 
 async def list_audit_entries(context: Context, command: ListAuditEntries) -> list[Entry]:
-    """Entries, newest first."""
-    which = command.filter
-    check_tenant_id(which.tenant)
-    row = (which.tenant, which.action, which.who, which.target, command.before or ABOVE_ALL_IDS, command.limit)
-    return await context.find_all(Entry, CALL.list_acts, *row)
+    """See `ListAuditEntries`."""
+    where = command.filter
+    check_tenant_id(where.tenant)
+    arguments = (where.tenant, where.action, where.who, where.target, command.before or ABOVE_ALL_IDS, command.limit)
+    return await context.find_all(Entry, CALL.list_acts, *arguments)

@@ -1,4 +1,4 @@
-"""Reading blobs, keys and uploads, and where objects are."""
+"""Reading of blobs, keys, uploads, usage, tombstones and the trash."""
 
 from __future__ import annotations
 
@@ -28,67 +28,67 @@ from ingot.identity.model import TenantNotFound
 from ingot.kernel.clock import to_datetime_or_none
 
 REFERENCES_MAX: Final = 100
-METRIC_ROWS_MAX: Final = 10_000  # What is not counted as it changes is counted up to here.
+METRIC_ROWS_MAX: Final = 10_000  # Metrics without a counter are counted row by row, up to this number.
 CODE_POINT_MAX: Final = 0x10FFFF
 SURROGATES: Final = range(0xD800, 0xE000)
 
 
 async def get_key(context: Context, command: ports.GetKey) -> Key | None:
-    """The key with this name."""
+    """See `GetKey`."""
     await check_tenant(context, command.tenant)
     rows = await context.database.read(command.tenant, SQL.get_key, command.tenant, command.key)
     return key_of(rows[0], command.key) if rows else None
 
 
 async def open_key(context: Context, command: ports.OpenKey) -> tuple[Key, Content] | None:
-    """The key with this name, and its bytes or where they are."""
+    """See `OpenKey`."""
     await check_tenant(context, command.tenant)
     rows = await context.database.call(CALL.open_key, command.tenant, command.key)
     return (key_of(rows[0], command.key), content_of(rows[0])) if rows else None
 
 
 async def list_keys(context: Context, command: ports.ListKeys) -> list[Key]:
-    """Keys that begin with a prefix, in order."""
+    """See `ListKeys`."""
     tenant = command.tenant
     await check_tenant(context, tenant)
-    row = (tenant, command.prefix, command.after, command.limit)
+    arguments = (tenant, command.prefix, command.after, command.limit)
     end = _prefix_end(command.prefix)
     if end is None:
-        rows = await context.database.read(tenant, SQL.page_of_keys, *row)
+        rows = await context.database.read(tenant, SQL.page_of_keys, *arguments)
     else:
-        rows = await context.database.read(tenant, SQL.page_of_keys_below, *row, end)
-    return [key_of(found, found["key"]) for found in rows]
+        rows = await context.database.read(tenant, SQL.page_of_keys_below, *arguments, end)
+    return [key_of(row, row["key"]) for row in rows]
 
 
 async def find_blob(context: Context, command: ports.FindBlob) -> tuple[Content, list[Reference]] | None:
-    """A blob that something in sight refers to, and some of the references."""
+    """See `FindBlob`."""
     await check_tenant(context, command.tenant)
     digest = digest_of(command.blob_id)
     if digest is None:
         return None
-    sight = command.scope
-    row = (command.tenant, digest, REFERENCES_MAX, sight.keys, sight.uploads, sight.types)
-    rows = await context.database.call(CALL.open_blob, *row)
+    scope = command.scope
+    arguments = (command.tenant, digest, REFERENCES_MAX, scope.keys, scope.uploads, scope.types)
+    rows = await context.database.call(CALL.open_blob, *arguments)
     if not rows:
         return None
     return content_of(rows[0]), decode(list[Reference], rows[0]["refers"])
 
 
 async def get_upload(context: Context, command: ports.GetUpload) -> StoredUpload | None:
-    """The upload with this id."""
+    """See `GetUpload`."""
     await check_tenant(context, command.tenant)
     rows = await context.database.read(command.tenant, SQL.get_upload, command.tenant, id_or_nil(command.id))
-    return read_upload(rows[0][0]).open_upload() if rows else None
+    return read_upload(rows[0][0]).stored_upload() if rows else None
 
 
 async def list_verifying(context: Context, command: ports.ListVerifyingUploads) -> list[StoredUpload]:
-    """Uploads whose bytes are to be read back."""
+    """See `ListVerifyingUploads`."""
     rows = await context.database.call(CALL.list_verifying, command.limit)
-    return [read_upload(text).open_upload() for (text,) in rows]
+    return [read_upload(text).stored_upload() for (text,) in rows]
 
 
 async def get_usage(context: Context, command: ports.GetUsage) -> Usage:
-    """What a tenant uses, or one owner in it."""
+    """See `GetUsage`."""
     try:
         row = await _read_usage(context, command)
     except TenantNotFound:
@@ -97,65 +97,67 @@ async def get_usage(context: Context, command: ports.GetUsage) -> Usage:
 
 
 async def preview_purge(context: Context, command: ports.PreviewPurge) -> PurgeResult:
-    """How many keys a purge would delete, and their bytes."""
+    """See `PreviewPurge`."""
     row = await _read_usage(context, command)
     return PurgeResult(keys=row["keys"], bytes=row["key_bytes"], dry_run=True)
 
 
 async def _read_usage(context: Context, command: ports.GetUsage | ports.PreviewPurge) -> Record:
     await check_tenant(context, command.tenant)
-    row = (command.tenant, command.owner or "")
-    (usage,) = await context.database.call(CALL.get_usage, *row)
-    return usage
+    (row,) = await context.database.call(CALL.get_usage, command.tenant, command.owner or "")
+    return row
 
 
 async def register_object_store(context: Context, command: ports.RegisterObjectStore) -> StoreIdentity:
-    """Remember which object store this is."""
+    """See `RegisterObjectStore`."""
     (row,) = await context.database.call(CALL.keep_objects, command.store_id)
     return StoreIdentity(store_id=row["store_id"], database_id=row["database"])
 
 
 async def list_tombstoned_blobs(context: Context, command: ports.ListTombstonedBlobs) -> list[str]:
-    """Blobs with a tombstone older than the grace, oldest first."""
-    passed = None if command.after is None else bytes.fromhex(command.after)
-    row = (command.grace, command.limit, passed)
-    return [digest.hex() for (digest,) in await context.database.call(CALL.list_condemned, *row)]
+    """See `ListTombstonedBlobs`."""
+    after = None if command.after is None else bytes.fromhex(command.after)
+    rows = await context.database.call(CALL.list_condemned, command.grace, command.limit, after)
+    return [digest.hex() for (digest,) in rows]
 
 
 async def list_trash(context: Context, command: ports.ListTrash) -> list[TrashedObject]:
-    """Objects to delete, in the order of their places."""
+    """See `ListTrash`."""
     rows = await context.database.call(CALL.list_trash, command.limit, command.after)
     return [TrashedObject(storage_key=row["place"], multipart=row["multipart"]) for row in rows]
 
 
-async def known_storage_keys(context: Context, command: ports.FindKnownStorageKeys) -> set[str]:
-    """Those of these places that something names."""
+async def find_known_storage_keys(context: Context, command: ports.FindKnownStorageKeys) -> set[str]:
+    """See `FindKnownStorageKeys`."""
     rows = await context.database.call(CALL.known_places, list(command.storage_keys))
-    return {place for (place,) in rows}
+    return {storage_key for (storage_key,) in rows}
 
 
 async def list_to_scrub(context: Context, command: ports.ListBlobsToScrub) -> list[Content]:
-    """Blobs that were last read whole before this time."""
+    """See `ListBlobsToScrub`."""
     rows = await context.database.call(CALL.list_to_scrub, command.before, command.limit)
     return [content_of(row) for row in rows]
 
 
 async def get_blob_metrics(context: Context, _: ports.GetBlobMetrics) -> BlobMetrics:
-    """How things stand with all blobs."""
+    """See `GetBlobMetrics`."""
     (row,) = await context.database.call(CALL.blob_figures, METRIC_ROWS_MAX)
     return BlobMetrics(**{**row, "verified_before": to_datetime_or_none(row["verified_before"])})
 
 
 async def get_reusable_bytes(_: Context, __: ports.GetReusableBytes) -> int | None:
-    """Nobody here knows: the database is on no disk of ours."""
+    """Return `None`, because the disk of the database is not ours."""
     return None
 
 
 def _prefix_end(prefix: str) -> str | None:
-    """The first text behind all that begin with this, in the order of code points, which is that of UTF-8 bytes."""
+    """Return the first text after all texts with this prefix, or `None` if there is no such text.
+
+    Texts are ordered by code points, which is also the order of their UTF-8 bytes.
+    """
     while prefix:
-        last = ord(prefix[-1]) + 1
-        if last <= CODE_POINT_MAX:
-            return prefix[:-1] + chr(SURROGATES.stop if last in SURROGATES else last)
+        code_point = ord(prefix[-1]) + 1
+        if code_point <= CODE_POINT_MAX:
+            return prefix[:-1] + chr(SURROGATES.stop if code_point in SURROGATES else code_point)
         prefix = prefix[:-1]
     return None

@@ -1,4 +1,4 @@
-"""Rows about blobs, as Python sees them."""
+"""Conversion of rows about blobs, keys and uploads."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def digest_of(blob_id: str) -> bytes | None:
-    """The digest that an id stands for, or `None` for what is none."""
+    """Return the digest in a blob ID, or `None` if the text is not a blob ID."""
     return bytes.fromhex(blob_id) if _DIGEST.fullmatch(blob_id) else None
 
 
 def read_upload(text: str) -> UploadFields:
-    """An upload from its row as JSON."""
+    """Decode the row of an upload from JSON text."""
     row = msgspec.json.decode(text)
-    renamed = {
+    renamed_columns = {
         "blob_id": _digits_of(row["blob"]),
         "sha256": _digits_of(row["sha256"]),
         "job_id": row["job"],
         "storage_key": row["place"],
     }
-    return msgspec.convert(row | renamed, UploadFields)
+    return msgspec.convert(row | renamed_columns, UploadFields)
 
 
 def _digits_of(digest: str | None) -> str | None:
-    """The hexadecimal digits of a digest, without the mark that stands before them in JSON."""
+    r"""Return the hexadecimal digits of a digest without the prefix `\x` that PostgreSQL writes in JSON."""
     return None if digest is None else digest.removeprefix("\\x")
 
 
 def key_of(row: Record, key: str) -> Key:
-    """A key from a row that has its columns."""
+    """Return the key in a row."""
     return Key(
         key=key,
         blob_id=row["blob"].hex(),
@@ -52,7 +52,7 @@ def key_of(row: Record, key: str) -> Key:
 
 
 def content_of(row: Record) -> Content:
-    """The bytes of a blob, or where they are, from a row that has them."""
+    """Return the content of the blob in a row."""
     return Content(
         id=row["digest"].hex(),
         sha256=row["sha256"].hex(),

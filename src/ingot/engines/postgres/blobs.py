@@ -1,4 +1,4 @@
-"""Blobs: what changes them. Crowds of puts, of uploads that finish and of deletes go together."""
+"""Commands that change blobs, keys and uploads. Puts, finished uploads and deletes run in batches."""
 
 from __future__ import annotations
 
@@ -25,39 +25,41 @@ from ingot.kernel.clock import to_datetime
 from ingot.kernel.errors import IngotError, OutcomeUnknown
 from ingot.kernel.ids import is_id
 
-BYTES_PER_ROW: Final = 1024  # So many bytes weigh as much as a row without any.
-SEND_AGAIN: Final = "again"
+BYTES_PER_ROW: Final = 1024  # A command with this many bytes counts as one more row of its batch.
+SEND_AGAIN: Final = "again"  # The refusal of a command that must be sent again in the next batch.
 
 C = TypeVar("C", ports.PutBlob, ports.FinishUpload, ports.DeleteKey)
-A = TypeVar("A")
+R = TypeVar("R")
 
 
 def weigh(command: ports.PutBlob | ports.FinishUpload) -> int:
-    """How many small rows a command stands for."""
+    """Return the number of rows that a command counts as in its batch."""
     return 1 + (len(command.content.inline or b"") + len(command.content.part_checksums)) // BYTES_PER_ROW
 
 
-# -- together -----------------------------------------------------------------------------------------------
+# -- commands in batches ------------------------------------------------------------------------------------
 
 
-async def put_blobs(db: Database, memory: LaneCache, commands: Sequence[ports.PutBlob]) -> list[Key | IngotError]:
-    """Set keys together; those with the same name go one after the other."""
-    return await in_turns(commands, lambda command: (command.tenant, command.key), partial(_put, db, memory))
+async def put_blobs(db: Database, lane_cache: LaneCache, commands: Sequence[ports.PutBlob]) -> list[Key | IngotError]:
+    """Set keys in a batch. Commands for the same key run in their order."""
+    return await in_turns(commands, lambda command: (command.tenant, command.key), partial(_put, db, lane_cache))
 
 
 async def finish_uploads(
-    db: Database, memory: LaneCache, commands: Sequence[ports.FinishUpload]
+    db: Database, lane_cache: LaneCache, commands: Sequence[ports.FinishUpload]
 ) -> list[FinishedUpload | IngotError]:
-    """Finish uploads together; those of the same one, or for the same key, go one after the other."""
-    return await in_turns(commands, lambda command: (command.tenant, command.id), partial(_finish, db, memory))
+    """Finish uploads in a batch. Commands for the same upload run in their order."""
+    return await in_turns(commands, lambda command: (command.tenant, command.id), partial(_finish, db, lane_cache))
 
 
-async def delete_keys(db: Database, memory: LaneCache, commands: Sequence[ports.DeleteKey]) -> list[Key | IngotError]:
-    """Delete keys together; those with the same name go one after the other."""
-    return await in_turns(commands, lambda command: (command.tenant, command.key), partial(_delete, db, memory))
+async def delete_keys(
+    db: Database, lane_cache: LaneCache, commands: Sequence[ports.DeleteKey]
+) -> list[Key | IngotError]:
+    """Delete keys in a batch. Commands for the same key run in their order."""
+    return await in_turns(commands, lambda command: (command.tenant, command.key), partial(_delete, db, lane_cache))
 
 
-async def _put(db: Database, memory: LaneCache, commands: list[ports.PutBlob]) -> Sequence[Key | IngotError | None]:
+async def _put(db: Database, lane_cache: LaneCache, commands: list[ports.PutBlob]) -> Sequence[Key | IngotError | None]:
     columns: list[list[Any]] = [
         [command.id for command in commands],
         [id_or_nil(command.tenant) for command in commands],
@@ -70,7 +72,7 @@ async def _put(db: Database, memory: LaneCache, commands: list[ports.PutBlob]) -
         [command.owner_quota for command in commands],
     ]
 
-    def answer(command: ports.PutBlob, row: Record) -> Key:
+    def result_of(command: ports.PutBlob, row: Record) -> Key:
         return Key(
             key=command.key,
             blob_id=command.content.id,
@@ -82,11 +84,11 @@ async def _put(db: Database, memory: LaneCache, commands: list[ports.PutBlob]) -
             owner=command.owner,
         )
 
-    return await _send_batch(db, memory, CALL.put_blobs, commands, columns, answer)
+    return await _send_batch(db, lane_cache, CALL.put_blobs, commands, columns, result_of)
 
 
 async def _finish(
-    db: Database, memory: LaneCache, commands: list[ports.FinishUpload]
+    db: Database, lane_cache: LaneCache, commands: list[ports.FinishUpload]
 ) -> Sequence[FinishedUpload | IngotError | None]:
     columns: list[list[Any]] = [
         [id_or_nil(command.tenant) for command in commands],
@@ -97,14 +99,14 @@ async def _finish(
         *_content_columns([command.content for command in commands]),
     ]
 
-    def answer(_: ports.FinishUpload, row: Record) -> FinishedUpload:
-        return read_upload(row["upload"]).finished()
+    def result_of(_: ports.FinishUpload, row: Record) -> FinishedUpload:
+        return read_upload(row["upload"]).finished_upload()
 
-    return await _send_batch(db, memory, CALL.finish_uploads, commands, columns, answer)
+    return await _send_batch(db, lane_cache, CALL.finish_uploads, commands, columns, result_of)
 
 
 async def _delete(
-    db: Database, memory: LaneCache, commands: list[ports.DeleteKey]
+    db: Database, lane_cache: LaneCache, commands: list[ports.DeleteKey]
 ) -> Sequence[Key | IngotError | None]:
     columns: list[list[Any]] = [
         [id_or_nil(command.tenant) for command in commands],
@@ -112,12 +114,12 @@ async def _delete(
         [command.if_match for command in commands],
     ]
     return await _send_batch(
-        db, memory, CALL.delete_keys, commands, columns, lambda command, row: key_of(row, command.key)
+        db, lane_cache, CALL.delete_keys, commands, columns, lambda command, row: key_of(row, command.key)
     )
 
 
 def _content_columns(contents: Sequence[Content]) -> list[list[Any]]:
-    """Blobs as the arrays that functions take."""
+    """Return contents as the column arrays that the SQL functions take."""
     return [
         [bytes.fromhex(content.id) for content in contents],
         [bytes.fromhex(content.sha256) for content in contents],
@@ -130,69 +132,84 @@ def _content_columns(contents: Sequence[Content]) -> list[list[Any]]:
 
 async def _send_batch(
     db: Database,
-    memory: LaneCache,
+    lane_cache: LaneCache,
     statement: str,
     commands: Sequence[C],
     columns: list[list[Any]],
-    answer: Callable[[C, Record], A],
-) -> list[A | IngotError | None]:
-    """Call a function that answers every command by itself; what it refuses by now may have been done before."""
+    result_of: Callable[[C, Record], R],
+) -> list[R | IngotError | None]:
+    """Call an SQL function that accepts or refuses each command of a batch. `None` means that it must be sent again.
+
+    If the call was repeated after a lost response, a refused command may have been executed the first time. Its outcome
+    is then `OutcomeUnknown`.
+    """
     rows, maybe_done = await db.call_maybe_repeated(statement, *columns)
     by_index = {row["place"]: row for row in rows}
     dependents.record_unblocked(
-        memory, [dependents.UnblockedJob.from_json(row["upload"]) for row in rows if row["place"] is None]
+        lane_cache, [dependents.UnblockedJob.from_json(row["upload"]) for row in rows if row["place"] is None]
     )
-    answers: list[A | IngotError | None] = []
+    results: list[R | IngotError | None] = []
     for index, command in enumerate(commands, start=1):
         row = by_index[index]
         if row["refusal"] is None:
-            answers.append(answer(command, row))
+            results.append(result_of(command, row))
         elif row["refusal"] == SEND_AGAIN:
-            answers.append(None)
+            results.append(None)
         elif maybe_done:
-            answers.append(OutcomeUnknown("The first answer was lost, and by now this is refused."))
+            results.append(OutcomeUnknown("The first response was lost, and the repeated command was refused."))
         else:
-            code, _, about = row["refusal"].partition(" ")
-            answers.append(ERRORS_BY_SQLSTATE[code]("", about))
-    memory.notify_events_written(
-        command.tenant for command, made in zip(commands, answers, strict=True) if made is not None
+            code, _, detail = row["refusal"].partition(" ")
+            results.append(ERRORS_BY_SQLSTATE[code]("", detail))
+    lane_cache.notify_events_written(
+        command.tenant for command, result in zip(commands, results, strict=True) if result is not None
     )
-    return answers
+    return results
 
 
-# -- one by one ---------------------------------------------------------------------------------------------
+# -- single commands ----------------------------------------------------------------------------------------
 
 
 async def begin_upload(context: Context, command: ports.BeginUpload) -> StoredUpload:
-    """Begin an upload, and reserve its bytes."""
+    """See `BeginUpload`."""
     check_tenant_id(command.tenant)
     if command.job_id is not None and not is_id(command.job_id):
         raise LeaseLost
     limits = OUTPUTS_MAX, CHECKPOINTS_MAX
-    begun = await _call_for_upload(context, CALL.begin_upload, msgspec.json.encode(command).decode(), *limits)
+    upload = await _call_for_upload(context, CALL.begin_upload, msgspec.json.encode(command).decode(), *limits)
     context.lane_cache.notify_events_written([command.tenant])
-    return begun
+    return upload
 
 
-async def take_upload(context: Context, command: ports.TakeOverUpload) -> StoredUpload:
-    """Give an upload the next epoch."""
+async def take_over_upload(context: Context, command: ports.TakeOverUpload) -> StoredUpload:
+    """See `TakeOverUpload`."""
     _check_ids(command)
     return await _call_for_upload(context, CALL.take_upload, command.tenant, command.id)
 
 
 async def record_upload_progress(context: Context, command: ports.RecordUploadProgress) -> StoredUpload:
-    """Keep what is known of an upload."""
+    """See `RecordUploadProgress`."""
     _check_ids(command)
-    row = (command.tenant, command.id, command.epoch, command.lifetime, command.received, command.reserved)
-    announced = [None if text is None else bytes.fromhex(text) for text in (command.blob_id, command.sha256)]
-    noted = await _call_for_upload(context, CALL.note_upload, *row, command.verifying, command.owner_quota, *announced)
+    upload = await _call_for_upload(
+        context,
+        CALL.note_upload,
+        command.tenant,
+        command.id,
+        command.epoch,
+        command.lifetime,
+        command.received,
+        command.reserved,
+        command.verifying,
+        command.owner_quota,
+        None if command.blob_id is None else bytes.fromhex(command.blob_id),
+        None if command.sha256 is None else bytes.fromhex(command.sha256),
+    )
     if command.reserved is not None:
         context.lane_cache.notify_events_written([command.tenant])
-    return noted
+    return upload
 
 
 async def end_upload(context: Context, command: ports.EndUpload) -> None:
-    """End an upload that is not done."""
+    """See `EndUpload`."""
     check_tenant_id(command.tenant)
     if is_id(command.id):
         rows = await context.database.call(CALL.end_upload, command.tenant, command.id, command.error, command.lifetime)
@@ -200,23 +217,23 @@ async def end_upload(context: Context, command: ports.EndUpload) -> None:
 
 
 async def sweep_uploads(context: Context, command: ports.SweepUploads) -> int:
-    """End uploads whose time is over."""
-    ((swept, canceled),) = await context.database.call(CALL.sweep_uploads, command.limit)
-    dependents.record_unblocked(context.lane_cache, map(dependents.UnblockedJob.from_json, canceled))
+    """See `SweepUploads`."""
+    ((swept, canceled_jobs),) = await context.database.call(CALL.sweep_uploads, command.limit)
+    dependents.record_unblocked(context.lane_cache, map(dependents.UnblockedJob.from_json, canceled_jobs))
     return int(swept)
 
 
 async def purge_keys(context: Context, command: ports.PurgeKeys) -> PurgeResult:
-    """Delete some keys of an owner."""
+    """See `PurgeKeys`."""
     check_tenant_id(command.tenant)
-    row = (command.tenant, command.owner, command.limit, json_text(command.act))
-    ((keys, size),) = await context.database.call(CALL.purge_keys, *row)
+    arguments = (command.tenant, command.owner, command.limit, json_text(command.act))
+    ((keys, size),) = await context.database.call(CALL.purge_keys, *arguments)
     context.lane_cache.notify_events_written([command.tenant])
     return PurgeResult(keys=keys, bytes=size, more=keys >= command.limit)
 
 
 async def collect_blob(context: Context, command: ports.CollectBlob) -> int | None:
-    """Take a blob away that nothing refers to."""
+    """See `CollectBlob`."""
     ((size,),) = await context.database.call(
         CALL.collect_blob, digest_of(command.blob_id), command.grace, command.dry_run
     )
@@ -224,22 +241,22 @@ async def collect_blob(context: Context, command: ports.CollectBlob) -> int | No
 
 
 async def forget_trash(context: Context, command: ports.ForgetTrash) -> None:
-    """Forget objects that are deleted."""
+    """See `ForgetTrash`."""
     await context.database.call(CALL.forget_trash, list(command.storage_keys))
 
 
 async def record_scrub(context: Context, command: ports.RecordScrub) -> None:
-    """Keep which blobs were whole, and which were not."""
-    read = [*command.intact, *command.damaged]
-    damages = [False] * len(command.intact) + [True] * len(command.damaged)
+    """See `RecordScrub`."""
+    blobs = [*command.intact, *command.damaged]
+    damaged = [False] * len(command.intact) + [True] * len(command.damaged)
     await context.database.call(
-        CALL.note_scrub, [bytes.fromhex(id) for id, _ in read], [storage_key for _, storage_key in read], damages
+        CALL.note_scrub, [bytes.fromhex(id) for id, _ in blobs], [storage_key for _, storage_key in blobs], damaged
     )
 
 
 async def _call_for_upload(context: Context, statement: str, *values: Any) -> StoredUpload:
     ((text,),) = await context.database.call(statement, *values)
-    return read_upload(text).open_upload()
+    return read_upload(text).stored_upload()
 
 
 def _check_ids(command: ports.TakeOverUpload | ports.RecordUploadProgress) -> None:

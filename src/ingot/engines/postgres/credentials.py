@@ -1,4 +1,4 @@
-"""Credentials: small tables that change rarely."""
+"""Commands for tokens and worker credentials."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ingot.kernel.ids import is_id
 
 
 async def create_token(context: Context, command: ports.CreateToken) -> Token:
-    """Keep a token."""
+    """See `CreateToken`."""
     token = command.token
     check_tenant_id(token.tenant)
     await context.database.call(
@@ -35,7 +35,7 @@ async def create_token(context: Context, command: ports.CreateToken) -> Token:
 
 
 async def revoke_token(context: Context, command: ports.RevokeToken) -> Token:
-    """End a token."""
+    """See `RevokeToken`."""
     if command.tenant is not None and not is_id(command.tenant):
         raise TokenNotFound
     await context.database.call(CALL.revoke_token, command.id, command.tenant, json_text(command.act))
@@ -43,74 +43,89 @@ async def revoke_token(context: Context, command: ports.RevokeToken) -> Token:
 
 
 async def find_token(context: Context, command: ports.FindToken) -> ports.StoredToken | None:
-    """The token with this id."""
+    """See `FindToken`."""
     ((text,),) = await context.database.call(CALL.find_token, command.token_id)
     return None if text is None else decode_token(text)
 
 
 async def list_tokens(context: Context, command: ports.ListTokens) -> list[Token]:
-    """Tokens of a tenant, or of the operator."""
+    """See `ListTokens`."""
     check_tenant_id(command.tenant)
-    row = (command.tenant, command.before or ABOVE_ALL_IDS, command.limit)
-    return await context.find_all(Token, CALL.list_tokens, *row)
+    arguments = (command.tenant, command.before or ABOVE_ALL_IDS, command.limit)
+    return await context.find_all(Token, CALL.list_tokens, *arguments)
 
 
 async def create_worker_credential(context: Context, command: ports.CreateWorkerCredential) -> WorkerCredential:
-    """Keep a worker credential."""
-    made = command.credential
-    check_tenant_id(made.tenant)
-    row = (made.id, made.tenant, command.digest, list(made.types), made.ending, made.created_by)
-    await context.database.call(CALL.create_worker_credential, *row, json_text(command.act))
-    return await _get_worker_credential(context, made.id)
+    """See `CreateWorkerCredential`."""
+    credential = command.credential
+    check_tenant_id(credential.tenant)
+    await context.database.call(
+        CALL.create_worker_credential,
+        credential.id,
+        credential.tenant,
+        command.digest,
+        list(credential.types),
+        credential.ending,
+        credential.created_by,
+        json_text(command.act),
+    )
+    return await _get_worker_credential(context, credential.id)
 
 
 async def change_worker_credential(context: Context, command: ports.ChangeWorkerCredential) -> WorkerCredential:
-    """Enable, disable, or give another secret."""
+    """See `ChangeWorkerCredential`."""
     if command.tenant is not None and not is_id(command.tenant):
         raise CredentialNotFound
-    row = (command.id, command.tenant, command.enabled, command.digest, command.ending)
-    of_act = (command.audit_action, json_text(command.act))
-    await context.database.call(CALL.change_worker_credential, *row, *of_act)
+    await context.database.call(
+        CALL.change_worker_credential,
+        command.id,
+        command.tenant,
+        command.enabled,
+        command.digest,
+        command.ending,
+        command.audit_action,
+        json_text(command.act),
+    )
     return await _get_worker_credential(context, command.id)
 
 
 async def find_worker_credential(
     context: Context, command: ports.FindWorkerCredential
 ) -> ports.StoredWorkerCredential | None:
-    """The credential with this id."""
+    """See `FindWorkerCredential`."""
     ((text,),) = await context.database.call(CALL.find_worker_credential, command.credential_id)
     return None if text is None else decode_worker_credential(text)
 
 
 async def is_worker_name_taken(context: Context, command: ports.IsWorkerNameTaken) -> bool:
-    """Whether there is such a credential, or such a role of a worker."""
-    ((found,),) = await context.database.call(CALL.is_worker_name, command.name)
-    return bool(found)
+    """Return whether a worker credential or a worker role has this name."""
+    ((taken,),) = await context.database.call(CALL.is_worker_name, command.name)
+    return bool(taken)
 
 
 async def list_worker_credentials(context: Context, command: ports.ListWorkerCredentials) -> list[WorkerCredential]:
-    """Credentials of a tenant, or the shared ones."""
+    """See `ListWorkerCredentials`."""
     check_tenant_id(command.tenant)
-    row = (command.tenant, command.after or "", command.limit)
-    return await context.find_all(WorkerCredential, CALL.list_worker_credentials, *row)
+    arguments = (command.tenant, command.after or "", command.limit)
+    return await context.find_all(WorkerCredential, CALL.list_worker_credentials, *arguments)
 
 
 async def record_last_used(context: Context, command: ports.RecordLastUsed) -> None:
-    """Remember when credentials were last used."""
-    used = (command.tokens, command.workers, command.sessions)
-    row = [part for kind in used for part in ([*kind], [*kind.values()])]
-    await context.database.call(CALL.note_use, *row)
+    """See `RecordLastUsed`."""
+    times_by_id = (command.tokens, command.workers, command.sessions)
+    columns = [column for times in times_by_id for column in ([*times], [*times.values()])]
+    await context.database.call(CALL.note_use, *columns)
 
 
 async def _get_token(context: Context, token_id: str) -> Token:
-    found = await find_token(context, ports.FindToken(token_id=token_id))
-    if found is None:  # Its tenant was removed at this moment.
+    stored = await find_token(context, ports.FindToken(token_id=token_id))
+    if stored is None:  # Its tenant was removed in the meantime.
         raise TokenNotFound(f"there is no token {token_id[:64]!r}")
-    return found.token
+    return stored.token
 
 
 async def _get_worker_credential(context: Context, credential_id: str) -> WorkerCredential:
-    found = await find_worker_credential(context, ports.FindWorkerCredential(credential_id=credential_id))
-    if found is None:  # Its tenant was removed at this moment.
+    stored = await find_worker_credential(context, ports.FindWorkerCredential(credential_id=credential_id))
+    if stored is None:  # Its tenant was removed in the meantime.
         raise CredentialNotFound(f"there is no worker credential {credential_id[:64]!r}")
-    return found.credential
+    return stored.credential

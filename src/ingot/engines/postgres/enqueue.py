@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from ingot.blobs.errors import BlobNotFound, QuotaExceeded, UploadEnded
-from ingot.engines.jobs import Made, has_files, inputs_text, new_job_of
+from ingot.engines.jobs import AcceptedValues, has_files, inputs_text, new_job_of
 from ingot.engines.postgres.connection import CONFLICTS_MAX, Database, RowAlreadyExists
 from ingot.engines.postgres.function_calls import CALL
 from ingot.engines.postgres.job_rows import job_of
@@ -40,7 +40,7 @@ SendOrders = Callable[[Database, LaneCache, Sequence[Sequence[NewJob]]], Awaitab
 async def send_orders(db: Database, memory: LaneCache, groups: Sequence[Sequence[NewJob]]) -> SendResult:
     """Make the jobs of each group, or none of it: `None` is a group that met something. And: was it sent twice?"""
     rows, sent_twice = await db.insert(CALL.enqueue, *order_columns(memory, groups))
-    return record_enqueued(memory, groups, {row["place"]: Made(*row[1:]) for row in rows}), sent_twice
+    return record_enqueued(memory, groups, {row["place"]: AcceptedValues(*row[1:]) for row in rows}), sent_twice
 
 
 async def enqueue(
@@ -86,7 +86,11 @@ def _keys(memory: LaneCache, order: NewJob) -> list[tuple[str, ...]]:
 
 
 def record_enqueued(
-    memory: LaneCache, groups: Sequence[Sequence[NewJob]], rows: dict[int, Made], *, claimed: Container[str] = ()
+    memory: LaneCache,
+    groups: Sequence[Sequence[NewJob]],
+    rows: dict[int, AcceptedValues],
+    *,
+    claimed: Container[str] = (),
 ) -> list[list[Enqueued] | None]:
     """Note what was made of these orders, by their place, and has not been claimed; answers the jobs of each group."""
     orders = [order for group in groups for order in group]
@@ -207,7 +211,7 @@ def _reuse_key(memory: LaneCache, order: NewJob) -> bytes | None:
 
 
 def _update_lane_cache(
-    memory: LaneCache, orders: Sequence[NewJob], rows: dict[int, Made], claimed: Container[str]
+    memory: LaneCache, orders: Sequence[NewJob], rows: dict[int, AcceptedValues], claimed: Container[str]
 ) -> None:
     lanes: dict[Lane, list[tuple[int, int, str]]] = {}
     for place, row in rows.items():

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from ingot.engines.jobs import Made
+from ingot.engines.jobs import AcceptedValues
 from ingot.engines.postgres import claim, enqueue
 from ingot.engines.postgres.command_batcher import deliver
 from ingot.engines.postgres.connection import Database
@@ -138,7 +138,9 @@ async def _enqueue_and_claim(
         await asyncio.sleep(0)
     claim.record_claims(memory, commands, scans, claimed, lanes, rooms, closed, crowded, sent_at=sent_at, cost=cost)
     made = {
-        row["lane"]: Made(row["priority"], row["run_at"], row["max_attempts"], row["started_at"], row["source"])
+        row["lane"]: AcceptedValues(
+            row["priority"], row["run_at"], row["max_attempts"], row["started_at"], row["source"]
+        )
         for row in rows
         if row["asker"] == NEW_JOB_ROW
     }

@@ -1,4 +1,4 @@
-"""People: how they sign in, and the roles they are given."""
+"""Commands for logins, sessions, people and members."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ingot.kernel.ids import is_id
 
 
 async def begin_login(context: Context, command: ports.BeginLogin) -> None:
-    """Remember that somebody set out."""
-    row = (command.digest, command.next_page, command.is_link, command.expires_at, EXPIRED_ROWS_MAX)
-    await context.database.call(CALL.begin_login, *row, json_text(command.act))
+    """See `BeginLogin`."""
+    arguments = (command.digest, command.next_page, command.is_link, command.expires_at, EXPIRED_ROWS_MAX)
+    await context.database.call(CALL.begin_login, *arguments, json_text(command.act))
 
 
 async def consume_login(context: Context, command: ports.ConsumeLogin) -> str | None:
-    """Where to go after a sign-in that was begun."""
-    ((where,),) = await context.database.call(CALL.take_login, command.digest, command.is_link, once=True)
-    return None if where is None else str(where)
+    """See `ConsumeLogin`."""
+    ((next_page,),) = await context.database.call(CALL.take_login, command.digest, command.is_link, once=True)
+    return None if next_page is None else str(next_page)
 
 
 async def sign_in(context: Context, command: ports.SignIn) -> User:
-    """Make a session."""
+    """See `SignIn`."""
     return await context.fetch(
         User,
         CALL.sign_in,
@@ -45,36 +45,44 @@ async def sign_in(context: Context, command: ports.SignIn) -> User:
 
 
 async def deny_sign_in(context: Context, command: ports.DenySignIn) -> None:
-    """Keep the groups of a person who may not come in."""
+    """See `DenySignIn`."""
     person = command.person
     await context.database.call(CALL.turn_away, json_text(person), person.label, json_text(command.act))
 
 
 async def end_session(context: Context, command: ports.EndSession) -> None:
-    """End a session."""
+    """See `EndSession`."""
     if not is_id(command.id) or (command.user is not None and not is_id(command.user)):
         raise SessionNotFound(f"there is no session {command.id[:64]!r}")
     await context.database.call(CALL.end_session, command.id, command.user, json_text(command.act))
 
 
 async def set_user_enabled(context: Context, command: ports.SetUserEnabled) -> User:
-    """Let a person in or out."""
+    """See `SetUserEnabled`."""
     if not is_id(command.id):
         raise UserNotFound(f"there is no person {command.id[:64]!r}")
     return await context.fetch(User, CALL.enable_user, command.id, command.enabled, json_text(command.act))
 
 
 async def put_member(context: Context, command: ports.PutMember) -> Member:
-    """Give a role."""
+    """See `PutMember`."""
     check_tenant_id(command.tenant)
     if command.user is not None and not is_id(command.user):
         raise UserNotFound(f"there is no person {command.user[:64]!r}")
-    row = (command.tenant, command.role, command.user, command.email, command.invitation_id, json_text(command.act))
-    return await context.fetch(Member, CALL.put_member, *row)
+    return await context.fetch(
+        Member,
+        CALL.put_member,
+        command.tenant,
+        command.role,
+        command.user,
+        command.email,
+        command.invitation_id,
+        json_text(command.act),
+    )
 
 
 async def remove_member(context: Context, command: ports.RemoveMember) -> Member:
-    """Take a role."""
+    """See `RemoveMember`."""
     check_tenant_id(command.tenant)
     if not is_id(command.id):
         raise MemberNotFound(f"there is no member {command.id[:64]!r} in this tenant")
@@ -82,40 +90,40 @@ async def remove_member(context: Context, command: ports.RemoveMember) -> Member
 
 
 async def find_session(context: Context, command: ports.FindSession) -> ports.StoredSession | None:
-    """The session with this digest, if it holds."""
+    """See `FindSession`."""
     return await context.find(ports.StoredSession, CALL.find_session, command.digest)
 
 
 async def list_sessions(context: Context, command: ports.ListSessions) -> list[Session]:
-    """The sessions of a person that hold, newest first."""
+    """See `ListSessions`."""
     return await context.find_all(Session, CALL.list_sessions, id_or_nil(command.user), SESSIONS_MAX)
 
 
 async def find_user(context: Context, command: ports.FindUser) -> ports.UserWithRoles | None:
-    """The person with this id, and their roles."""
+    """See `FindUser`."""
     return await context.find(ports.UserWithRoles, CALL.find_user, id_or_nil(command.user_id))
 
 
 async def list_users(context: Context, command: ports.ListUsers) -> list[User]:
-    """People, newest first."""
-    row = (normalize_email_or_none(command.email), command.before or ABOVE_ALL_IDS, command.limit)
-    return await context.find_all(User, CALL.list_users, *row)
+    """See `ListUsers`."""
+    arguments = (normalize_email_or_none(command.email), command.before or ABOVE_ALL_IDS, command.limit)
+    return await context.find_all(User, CALL.list_users, *arguments)
 
 
 async def find_member(context: Context, command: ports.FindMember) -> Member | None:
-    """The member of a tenant with this id."""
+    """See `FindMember`."""
     await check_tenant(context, command.tenant)
     return await context.find(Member, CALL.find_member, command.tenant, id_or_nil(command.member_id))
 
 
 async def list_members(context: Context, command: ports.ListMembers) -> list[Member]:
-    """The members of a tenant, by id."""
+    """See `ListMembers`."""
     await check_tenant(context, command.tenant)
-    row = (command.tenant, command.after or NIL_ID, command.limit)
-    return await context.find_all(Member, CALL.list_members, *row)
+    arguments = (command.tenant, command.after or NIL_ID, command.limit)
+    return await context.find_all(Member, CALL.list_members, *arguments)
 
 
 async def list_user_tokens(context: Context, command: ports.ListUserTokens) -> list[Token]:
-    """Tokens that a person made, newest first."""
-    row = (id_or_nil(command.user), command.before or ABOVE_ALL_IDS, command.limit)
-    return await context.find_all(Token, CALL.list_people_tokens, *row)
+    """See `ListUserTokens`."""
+    arguments = (id_or_nil(command.user), command.before or ABOVE_ALL_IDS, command.limit)
+    return await context.find_all(Token, CALL.list_people_tokens, *arguments)

@@ -1,4 +1,4 @@
-"""Records: small objects in one table."""
+"""Commands for records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RawRecord = Record[msgspec.Raw]
 
 
 async def put_record(context: Context, command: PutRecord) -> RawRecord:
-    """Create or replace a record."""
+    """See `PutRecord`."""
     check_tenant_id(command.tenant)
     rows = await context.database.call(
         CALL.put_record,
@@ -36,8 +36,8 @@ async def put_record(context: Context, command: PutRecord) -> RawRecord:
         command.action,
         command.target,
     )
-    if not rows:  # It was sent again after its answer was lost, and somebody has deleted the record since.
-        raise OutcomeUnknown("The first answer was lost, and the record is gone by now.")
+    if not rows:  # The call was repeated after its response was lost, and the record has been deleted since.
+        raise OutcomeUnknown("The first response was lost, and the record has been deleted since.")
     if command.kind == DEFINITION_KIND.name:
         context.lane_cache.resume_all_lanes()
     context.lane_cache.notify_record_changed()
@@ -45,7 +45,7 @@ async def put_record(context: Context, command: PutRecord) -> RawRecord:
 
 
 async def delete_record(context: Context, command: DeleteRecord) -> RawRecord:
-    """Delete a record."""
+    """See `DeleteRecord`."""
     check_tenant_id(command.tenant)
     (row,) = await context.database.call(
         CALL.delete_record,
@@ -64,24 +64,24 @@ async def delete_record(context: Context, command: DeleteRecord) -> RawRecord:
 
 
 async def get_record(context: Context, command: GetRecord) -> RawRecord:
-    """Read a record."""
+    """See `GetRecord`."""
     if command.tenant is not None:
         await check_tenant(context, command.tenant)
-    found = await find_record(context.database, command.kind, command.tenant, command.name)
-    if found is None:
+    record = await find_record(context.database, command.kind, command.tenant, command.name)
+    if record is None:
         raise _not_found(command)
-    return found
+    return record
 
 
 async def find_record(database: Database, kind: str, tenant: str | None, name: str) -> RawRecord | None:
-    """Read a record, or `None` when it does not exist."""
+    """Read a record. The result is `None` if it does not exist."""
     owner = tenant or NIL_ID
     rows = await database.read(owner, SQL.get_record, kind, owner, name)
     return _record_of(rows[0]) if rows else None
 
 
 async def get_sealed_value(context: Context, command: GetSealedValue) -> tuple[int, bytes]:
-    """Read the version and the sealed value of a record."""
+    """See `GetSealedValue`."""
     await check_tenant(context, command.tenant)
     rows = await context.database.call(CALL.get_sealed, command.kind, command.tenant, command.name)
     if not rows:
@@ -90,7 +90,7 @@ async def get_sealed_value(context: Context, command: GetSealedValue) -> tuple[i
 
 
 async def list_records(context: Context, command: ListRecords) -> list[RawRecord]:
-    """Read records by name."""
+    """See `ListRecords`."""
     if command.tenant is not None:
         await check_tenant(context, command.tenant)
     owner = command.tenant or NIL_ID

@@ -1,4 +1,4 @@
-"""Removing tenants: at once for everybody who asks, and by and by what they held."""
+"""Removal of tenants. A removed tenant disappears at once; its rows are deleted gradually."""
 
 from __future__ import annotations
 
@@ -12,19 +12,26 @@ from ingot.identity.model import Tenant
 from ingot.identity.ports import ClearTenants, ClearTenantsResult, RemoveTenant
 from ingot.kernel.clock import MICROS
 
-SETTLED_AFTER_MICROS: Final = round(2 * CALL_SECONDS_MAX * MICROS)  # Whatever had begun before is over by then.
+# A tenant without rows for this long stays empty, because all calls that began before its removal have ended.
+CALLS_ENDED_AFTER_MICROS: Final = round(2 * CALL_SECONDS_MAX * MICROS)
 
 
 async def remove_tenant(context: Context, command: RemoveTenant) -> Tenant:
-    """Take a tenant away: who acted in it is out, and what it held is nobody's."""
+    """See `RemoveTenant`."""
     check_tenant_id(command.id)
-    removed = await context.fetch(Tenant, CALL.remove_tenant, command.id, json_text(command.act))
+    tenant = await context.fetch(Tenant, CALL.remove_tenant, command.id, json_text(command.act))
     context.lane_cache.forget_tenant(command.id)
-    return removed
+    return tenant
 
 
 async def clear_tenants(context: Context, command: ClearTenants) -> ClearTenantsResult:
-    """Take away some of what removed tenants held, of one after the other."""
-    *found, last = await context.database.call(CALL.clear_tenants, command.limit, SETTLED_AFTER_MICROS)
-    rows, gone = sum(row["cleared"] for row in found), tuple(row["tenant"] for row in found if row["gone"])
-    return ClearTenantsResult(rows=rows, cleared_tenants=gone, remaining_tenants=last["cleared"], has_more=rows > 0)
+    """See `ClearTenants`."""
+    # The last row holds the number of tenants that remain, in the column of deleted rows.
+    *tenants, remaining = await context.database.call(CALL.clear_tenants, command.limit, CALLS_ENDED_AFTER_MICROS)
+    deleted_rows = sum(tenant["cleared"] for tenant in tenants)
+    return ClearTenantsResult(
+        rows=deleted_rows,
+        cleared_tenants=tuple(tenant["tenant"] for tenant in tenants if tenant["gone"]),
+        remaining_tenants=remaining["cleared"],
+        has_more=deleted_rows > 0,
+    )

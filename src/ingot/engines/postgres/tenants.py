@@ -1,4 +1,4 @@
-"""Tenants: a small table that changes rarely."""
+"""Commands for tenants."""
 
 from __future__ import annotations
 
@@ -14,43 +14,59 @@ from ingot.kernel.ids import is_id
 
 
 async def create_tenant(context: Context, command: CreateTenant) -> Tenant:
-    """Make a tenant."""
+    """See `CreateTenant`."""
     tenant = command.tenant
-    row = (tenant.id, tenant.slug, tenant.weight, tenant.time_zone, json_text(tenant.limits))
-    await context.database.call(CALL.create_tenant, *row, json_text(command.act), json_text(tenant.groups))
+    await context.database.call(
+        CALL.create_tenant,
+        tenant.id,
+        tenant.slug,
+        tenant.weight,
+        tenant.time_zone,
+        json_text(tenant.limits),
+        json_text(command.act),
+        json_text(tenant.groups),
+    )
     context.lane_cache.weights[tenant.id] = tenant.weight
     return tenant
 
 
 async def change_tenant(context: Context, command: ChangeTenant) -> Tenant:
-    """Change some of a tenant's values."""
+    """See `ChangeTenant`."""
     check_tenant_id(command.id)
-    row = (command.id, command.slug, command.weight, command.time_zone, json_text(command.limits))
-    await context.database.call(CALL.change_tenant, *row, json_text(command.act), json_text(command.groups))
-    changed = await get_tenant(context, GetTenant(id_or_slug=command.id))
-    if changed is None:  # It was removed at this moment.
+    await context.database.call(
+        CALL.change_tenant,
+        command.id,
+        command.slug,
+        command.weight,
+        command.time_zone,
+        json_text(command.limits),
+        json_text(command.act),
+        json_text(command.groups),
+    )
+    tenant = await get_tenant(context, GetTenant(id_or_slug=command.id))
+    if tenant is None:  # It was removed in the meantime.
         raise TenantNotFound(f"there is no tenant {command.id[:64]!r}")
-    context.lane_cache.weights[changed.id] = changed.weight
-    context.lane_cache.resume_lanes(changed.id)
-    return changed
+    context.lane_cache.weights[tenant.id] = tenant.weight
+    context.lane_cache.resume_lanes(tenant.id)
+    return tenant
 
 
 async def get_tenant(context: Context, command: GetTenant) -> Tenant | None:
-    """The tenant with this id, or else with this slug."""
+    """See `GetTenant`. A tenant with this ID takes precedence over one with this slug."""
     name = command.id_or_slug
     rows = await context.database.call(CALL.find_tenants, name if is_id(name) else None, name)
-    found = sorted(rows, key=lambda row: row["id"] != name)
-    return _tenant_of(found[0]) if found else None
+    rows_by_id_first = sorted(rows, key=lambda row: row["id"] != name)
+    return _tenant_of(rows_by_id_first[0]) if rows else None
 
 
 async def list_tenants(context: Context, command: ListTenants) -> list[Tenant]:
-    """Tenants by slug, from behind one."""
+    """See `ListTenants`."""
     rows = await context.database.call(CALL.list_tenants, command.after, command.limit)
     return [_tenant_of(row) for row in rows]
 
 
 async def check_tenant(context: Context, tenant: str) -> None:
-    """Raise `TenantNotFound` for a tenant that is not there."""
+    """Raise `TenantNotFound` if the tenant does not exist."""
     if tenant in context.lane_cache.known_tenants:
         return
     if not is_id(tenant) or not await context.database.call(CALL.find_tenants, tenant, None):
@@ -59,7 +75,7 @@ async def check_tenant(context: Context, tenant: str) -> None:
 
 
 def check_tenant_id(tenant: str | None) -> None:
-    """Raise `TenantNotFound` for a text that no tenant can have as its id."""
+    """Raise `TenantNotFound` if the text cannot be the ID of a tenant."""
     if tenant is not None and not is_id(tenant):
         raise TenantNotFound(f"there is no tenant {tenant[:64]!r}")
 

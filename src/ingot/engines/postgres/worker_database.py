@@ -1,4 +1,4 @@
-"""The database as a worker sees it that comes with a role of its own: one function for each thing it may do."""
+"""The database for a worker that connects with a role of its own and calls one SQL function for each operation."""
 
 from __future__ import annotations
 
@@ -44,29 +44,21 @@ REJECTED_VALUE_ERRORS: Final = (
     asyncpg.CharacterNotInRepertoireError,
     asyncpg.ProgramLimitExceededError,
 )
-DEFAULT_SETTLE_VALUES: Final = (
-    ...,
-    ...,
-    ...,
-    True,
-    0,
-    None,
-    None,
-    None,
-)  # Of what is said of an attempt; the first are always sent.
+# The default of each field of `SettleValues`. Fields with `...` have no default and are always sent.
+DEFAULT_SETTLE_VALUES: Final = (..., ..., ..., True, 0, None, None, None)
 LOG_CHARS_PER_CALL_MAX: Final = 1024 * 1024
 NO_POSITION: Final = (None, None, None)
 CLOSE_SECONDS_MAX: Final = 5.0
-ROLE_HINT: Final = "Make one for its tenant with `ingot database worker-role`, and name it in INGOT_DATABASE_URL."
+ROLE_HINT: Final = "Create a worker role with `ingot database worker-role`, and use its URL as INGOT_DATABASE_URL."
 
 SettleValues = tuple[str, int, str, bool | None, int | None, int | None, str | None, bytes | None]
 
 
 class ClaimHint(msgspec.Struct):
-    """How far a type was claimed, and when its lane was last looked into from the front.
+    """How far jobs of a type were claimed, and when their lane was last scanned from its start.
 
-    A claim that begins there walks over nothing that was taken. What comes before it waits until a scan from the front,
-    once a second, or more seldom where that costs much.
+    A claim that begins at `after` skips the jobs that were claimed before. Jobs that are inserted before this position
+    wait until the next scan from the start: once a second, or less often if such a scan is slow.
     """
 
     after: Position | None = None
@@ -74,12 +66,12 @@ class ClaimHint(msgspec.Struct):
     full_scan_interval_seconds: float = 0.0
 
     def is_fresh(self) -> bool:
-        """Whether a claim may begin there."""
+        """Return whether a claim can begin at `after`."""
         return self.after is not None and time.monotonic() - self.full_scan_at < self.full_scan_interval_seconds
 
 
 class WorkerDatabase:
-    """What the role of a worker may do, as one of its instances. Made by `open`; used on one event loop."""
+    """The operations of one instance of a worker role. Created by `open`, and used on one event loop."""
 
     def __init__(self, db: Database, url: str, *, tenant: str, role: str, instance: str, lease: int) -> None:
         self._db = db
@@ -96,11 +88,11 @@ class WorkerDatabase:
     async def open(
         cls, url: str, *, instance: str, lease: int, connections: int, pooled: bool = False
     ) -> WorkerDatabase:
-        """Come to the database with this role. A lease is for so many microseconds.
+        """Connect with the role in the URL. `lease` is the duration of leases in microseconds.
 
-        Raises `StoreTooNew`, `StoreMisconfigured`, or `StoreError` when the server cannot be reached.
+        Raises `StoreTooNew`, `StoreMisconfigured`, or `StoreError` if the server cannot be reached.
         """
-        configure_logs()  # Tracebacks must not show the URL, which may hold a password.
+        configure_logs()  # Tracebacks must not show the URL, which may contain a password.
         pool = await open_pool(url, pooled=pooled, connections=connections, connection_class=Connection)
         try:
             async with pool.acquire() as connection, connection.transaction():
@@ -113,7 +105,7 @@ class WorkerDatabase:
         return cls(Database(pool, pooled=pooled), url, tenant=tenant, role=role, instance=instance, lease=lease)
 
     async def close(self) -> None:
-        """Let the connections go."""
+        """Close all connections."""
         self._db.stop_retrying()
         if self._listener is not None and not self._listener.is_closed():
             await self._listener.close(timeout=CLOSE_SECONDS_MAX)
@@ -124,11 +116,15 @@ class WorkerDatabase:
             self._db.pool.terminate()
 
     async def register(self, types: Sequence[str], *, version: str | None = None) -> None:
-        """The instance is there, and can do this."""
+        """Register the instance with the job types that it runs."""
         await self._db.call(CALL.worker_register, self._instance, types, self._host, version)
 
     async def claim(self, type: str, limit: int) -> list[Claim]:
-        """Lease up to so many jobs of a type. Those whose answer was lost go back after a while, uncounted."""
+        """Lease up to `limit` jobs of a type.
+
+        If the response is lost, later heartbeats do not list these jobs, and so release them. This counts against
+        nothing.
+        """
         hint = self._hints.setdefault(type, ClaimHint())
         rows = await self._claim(type, limit, hint) if hint.is_fresh() else []
         if not rows:
@@ -137,85 +133,88 @@ class WorkerDatabase:
             rows = await self._claim(type, limit, hint)
             hint.full_scan_at = time.monotonic()
             hint.full_scan_interval_seconds = repeat_interval(hint.full_scan_at - began, minimum=HINT_SECONDS)
-        # With fewer than asked for, the next begins at the front.
+        # After a claim that found fewer jobs than the limit, the next claim begins at the start of the lane.
         hint.after = (rows[-1]["priority"], rows[-1]["run_at"], rows[-1]["id"]) if len(rows) == limit else None
         lane = Lane(type, self._tenant, "")
-        asked = ClaimJobs(worker_id=self.worker_id, types=(type,), tenant=self._tenant, limit=limit, lease=self._lease)
-        return [claim_of(row, lane, asked) for row in rows]
+        command = ClaimJobs(
+            worker_id=self.worker_id, types=(type,), tenant=self._tenant, limit=limit, lease=self._lease
+        )
+        return [claim_of(row, lane, command) for row in rows]
 
     async def _claim(self, type: str, limit: int, hint: ClaimHint) -> list[Record]:
-        row = (self._instance, self._host, self._pid, limit, self._lease, *(hint.after or NO_POSITION))
-        return await self._db.call(CALL.worker_claim, [type], *row, once=True)
+        arguments = (self._instance, self._host, self._pid, limit, self._lease, *(hint.after or NO_POSITION))
+        return await self._db.call(CALL.worker_claim, [type], *arguments, once=True)
 
     async def heartbeat(self, beats: Sequence[AttemptHeartbeat]) -> HeartbeatAnswer:
-        """Renew these leases, give back what is held and not named, and tell how both they and the worker stand."""
+        """Renew these leases, release the other jobs of the instance, and return the status of leases and worker."""
         percents, stages = [beat.percent for beat in beats], [beat.stage for beat in beats]
-        row = (self._instance, self._lease, *_leases_of(beats), percents, stages)
-        return _heartbeat_answer(beats, await self._db.call(CALL.worker_hear, *row))
+        arguments = (self._instance, self._lease, *_leases_of(beats), percents, stages)
+        return _heartbeat_answer(beats, await self._db.call(CALL.worker_hear, *arguments))
 
     async def read_status(self, beats: Sequence[AttemptHeartbeat]) -> HeartbeatAnswer:
-        """The same, and nothing is done."""
+        """Return the status of these leases and of the worker. Renews and releases nothing."""
         return _heartbeat_answer(beats, await self._db.call(CALL.worker_look, self._instance, *_leases_of(beats)))
 
     async def append_logs(self, entries: Iterable[LogEntry]) -> None:
-        """Append to these logs, as far as their attempts are ours."""
-        some: list[LogEntry] = []
+        """Append to the logs of attempts. Entries of attempts that the worker does not hold are ignored."""
+        batch: list[LogEntry] = []
         for entry in entries:
-            if sum(len(one.text) for one in some) + len(entry.text) > LOG_CHARS_PER_CALL_MAX:
-                await self._append(some)
-                some = []
-            some.append(entry)
-        if some:
-            await self._append(some)
+            if sum(len(batched.text) for batched in batch) + len(entry.text) > LOG_CHARS_PER_CALL_MAX:
+                await self._append(batch)
+                batch = []
+            batch.append(entry)
+        if batch:
+            await self._append(batch)
 
     async def _append(self, entries: list[LogEntry]) -> None:
         texts, offsets = [entry.text for entry in entries], [entry.offset for entry in entries]
         await self._db.call(CALL.worker_append_logs, *_leases_of(entries), texts, offsets)
 
-    async def settle(self, said: Sequence[SettleValues]) -> dict[int, Record | InvalidInput]:
-        """Record how attempts ended; what became of those that are ours, by their place among them.
+    async def settle(self, outcomes: Sequence[SettleValues]) -> dict[int, Record | InvalidInput]:
+        """Record the outcomes of attempts, and return the result of each by its index in `outcomes`.
 
-        What the database does not take of one keeps it from none of the others.
+        Attempts that have lost their lease have no result. If the database rejects a value of one outcome, that outcome
+        results in `InvalidInput`, and the others are recorded.
         """
         try:
             rows = await self._db.call(
-                CALL.worker_settle, *map(_column, zip(*said, strict=True), DEFAULT_SETTLE_VALUES)
+                CALL.worker_settle, *map(_column_or_none, zip(*outcomes, strict=True), DEFAULT_SETTLE_VALUES)
             )
         except StoreError as error:
             if not isinstance(error.__cause__, REJECTED_VALUE_ERRORS):
                 raise
-            if len(said) == 1:
+            if len(outcomes) == 1:
                 return {0: InvalidInput(str(error.__cause__))}
-            each = [await self.settle([one]) for one in said]
-            return {number: answer[0] for number, answer in enumerate(each) if answer}
+            results = [await self.settle([outcome]) for outcome in outcomes]
+            return {index: result[0] for index, result in enumerate(results) if result}
         return {row["place"] - 1: row for row in rows}
 
     async def ready_types(self, types: Sequence[str]) -> list[str]:
-        """Of these types, those of which there is work."""
+        """Return those of these types that have ready jobs."""
         return [type for (type,) in await self._db.call(CALL.worker_ready, types)]
 
     async def unregister(self) -> None:
-        """Give back what the instance holds, and forget it."""
+        """Release the jobs of the instance and remove it."""
         with suppress(WorkerNotFound):
             while not (await self._db.call(CALL.worker_leave, self._instance))[0][0]:
                 pass
 
-    async def listen(self, hear: Callable[[], None]) -> None:
-        """Be told when there may be work, from now on. Called again it listens anew, if that is needed."""
+    async def listen(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` whenever jobs may be ready. Another call of `listen` reconnects if necessary."""
         if self._db.pooled or (self._listener is not None and not self._listener.is_closed()):
             return
-        with suppress(*UNREACHABLE_ERRORS, asyncpg.PostgresError):  # It is only a hint.
+        with suppress(*UNREACHABLE_ERRORS, asyncpg.PostgresError):  # Notifications are only hints.
             self._listener = await asyncpg.connect(self._url)
-            await self._listener.add_listener(CHANNEL, lambda *_: hear())
+            await self._listener.add_listener(CHANNEL, lambda *_: callback())
 
 
-def _column(values: tuple[Any, ...], usual: Any) -> tuple[Any, ...] | None:
-    """A column of what was said; one of nothing but what is taken for granted is not sent."""
-    return None if values.count(usual) == len(values) else values
+def _column_or_none(values: tuple[Any, ...], default: Any) -> tuple[Any, ...] | None:
+    """Return the values of a column, or `None` if all of them are the default, so that they need not be sent."""
+    return None if values.count(default) == len(values) else values
 
 
-def _leases_of(calls: Sequence[AttemptHeartbeat | LogEntry]) -> tuple[list[str], list[int]]:
-    return [call.job_id for call in calls], [call.fence for call in calls]
+def _leases_of(entries: Sequence[AttemptHeartbeat | LogEntry]) -> tuple[list[str], list[int]]:
+    return [entry.job_id for entry in entries], [entry.fence for entry in entries]
 
 
 def _heartbeat_answer(beats: Sequence[AttemptHeartbeat], rows: Sequence[Record]) -> HeartbeatAnswer:
@@ -230,40 +229,42 @@ def _heartbeat_answer(beats: Sequence[AttemptHeartbeat], rows: Sequence[Record])
 
 
 async def _check_session(connection: Any) -> tuple[str, str]:
-    """The role and its tenant: a worker's, in a database that we know."""
-    user, sync, has_schema, is_worker, says_hello = await connection.fetchrow(SQL.about_worker)
-    known = migrations()[-1].number
+    """Check the role and the schema of a session, and return its worker role and tenant."""
+    user, synchronous_commit, has_schema, is_worker, has_hello = await connection.fetchrow(SQL.about_worker)
+    required_schema = migrations()[-1].number
     if user == SERVER_ROLE:
         raise StoreMisconfigured(
-            f"INGOT_DATABASE_URL names {SERVER_ROLE}, which is the role of servers; a worker has one of its own.",
-            hint=f"{ROLE_HINT} Or leave it out: then the worker comes to the server over HTTP.",
+            f"INGOT_DATABASE_URL uses the role {SERVER_ROLE}, which is only for servers.",
+            hint=f"{ROLE_HINT} Or unset it, so that the worker connects to the server over HTTP.",
         )
     if not has_schema:
         raise StoreMisconfigured(
-            "There is nothing of Ingot's in this database.",
-            hint="Check the database's name in INGOT_DATABASE_URL; a server with INGOT_DATABASE_OWNER_URL prepares it.",
+            "This database does not contain the schema of Ingot.",
+            hint="Check the database name in INGOT_DATABASE_URL. A server with INGOT_DATABASE_OWNER_URL creates the "
+            "schema when it starts.",
         )
     if not is_worker:
-        raise StoreMisconfigured(f"The role {user!r} is no worker's.", hint=ROLE_HINT)
-    if sync == "off":
+        raise StoreMisconfigured(f"The role {user!r} is not a worker role.", hint=ROLE_HINT)
+    if synchronous_commit == "off":
         raise StoreMisconfigured(
-            f"The role {user!r} has synchronous_commit off.", hint="Switch it on: what is acknowledged must be durable."
+            f"synchronous_commit is off for the role {user!r}.",
+            hint="Turn it on, because acknowledged changes must be durable.",
         )
-    if not says_hello:
-        raise _schema_too_old("older than this program", known)
+    if not has_hello:
+        raise _schema_too_old("older than this program", required_schema)
     try:
         role, tenant, newest = await connection.fetchrow(CALL.worker_hello)
     except asyncpg.InsufficientPrivilegeError as error:
-        raise StoreMisconfigured(f"The database refused us: {error}.", hint=ROLE_HINT) from error
+        raise StoreMisconfigured(f"The database rejected the worker: {error}.", hint=ROLE_HINT) from error
     except asyncpg.RaiseError as error:
-        raise StoreMisconfigured(f"The database refused us: {error}.") from error
+        raise StoreMisconfigured(f"The database rejected the worker: {error}.") from error
     if newest < expect_known(newest):
-        raise _schema_too_old(f"at schema {newest}", known)
+        raise _schema_too_old(f"at schema {newest}", required_schema)
     return role, tenant
 
 
-def _schema_too_old(stands: str, needed: int) -> IngotError:
+def _schema_too_old(actual: str, required_schema: int) -> IngotError:
     return StoreMisconfigured(
-        f"The database is {stands}; this program needs schema {needed}.",
-        hint="Migrate it: start a server of this version with INGOT_DATABASE_OWNER_URL.",
+        f"The database is {actual}; this program needs schema {required_schema}.",
+        hint="To migrate it, start a server of this version with INGOT_DATABASE_OWNER_URL.",
     )

@@ -1,4 +1,4 @@
-"""Workers: who is there, and what they hold."""
+"""Commands for registered workers and their leases."""
 
 from __future__ import annotations
 
@@ -20,15 +20,24 @@ NEVER: Final = 2**61
 
 
 async def register(context: Context, command: ports.RegisterWorker) -> RegisteredWorker:
-    """Keep a worker, or what it says of itself now."""
+    """See `RegisterWorker`."""
     check_tenant_id(command.tenant)
-    row = (list(command.types), command.hostname, command.version, command.metadata, command.by)
-    known = await context.fetch(WorkerRow, CALL.register_worker, command.tenant, command.worker_id, *row)
-    return known.worker()
+    row = await context.fetch(
+        WorkerRow,
+        CALL.register_worker,
+        command.tenant,
+        command.worker_id,
+        list(command.types),
+        command.hostname,
+        command.version,
+        command.metadata,
+        command.by,
+    )
+    return row.worker()
 
 
 async def heartbeat(context: Context, command: ports.WorkerHeartbeat) -> HeartbeatAnswer:
-    """Renew what a worker names, give back what it does not, and note that it lives."""
+    """See `WorkerHeartbeat`."""
     beats = command.beats
     rows = await context.database.call(
         CALL.hear_worker,
@@ -47,8 +56,8 @@ async def heartbeat(context: Context, command: ports.WorkerHeartbeat) -> Heartbe
     for row in rows:
         if row["place"] is not None:
             context.lane_cache.record_expiry(row["expires_at"])
-            place, expires_at = row["place"] - 1, to_datetime(row["expires_at"])
-            jobs[place] = lease_status(beats[place], expires_at, cancel=row["cancel_requested"])
+            index, expires_at = row["place"] - 1, to_datetime(row["expires_at"])
+            jobs[index] = lease_status(beats[index], expires_at, cancel=row["cancel_requested"])
         elif row["draining"] is not None:
             drain = row["draining"]
         else:
@@ -57,62 +66,62 @@ async def heartbeat(context: Context, command: ports.WorkerHeartbeat) -> Heartbe
 
 
 async def drain(context: Context, command: ports.DrainWorker) -> RegisteredWorker:
-    """Have a worker take no more work."""
+    """See `DrainWorker`."""
     key, act = _worker_key(command.tenant, command.worker_id), json_text(command.act)
     return (await context.fetch(WorkerRow, CALL.drain_worker, *key, act)).worker()
 
 
 async def remove(context: Context, command: ports.RemoveWorker) -> bool:
-    """Give back what a worker holds, and forget it."""
-    gone = False
+    """See `RemoveWorker`."""
+    removed = False
     key, act = _worker_key(command.tenant, command.worker_id), json_text(command.act)
     for row in await context.database.call(CALL.remove_worker, *key, command.limit, act):
         if row["gone"] is not None:
-            gone = row["gone"]
+            removed = row["gone"]
         else:
             record_ended_attempts(context.lane_cache, row)
-    return gone
+    return removed
 
 
 async def maintain(context: Context, command: ports.MaintainWorkers) -> WorkerMaintenanceResult:
-    """Take the silent for offline, and forget those that stayed so."""
-    silent_after = command.offline_after if context.lane_cache.now() >= context.lane_cache.sweep_from else NEVER
-    ((silent, forgotten),) = await context.database.call(
-        CALL.tend_workers, silent_after, command.remove_after, command.limit
+    """See `MaintainWorkers`."""
+    offline_after = command.offline_after if context.lane_cache.now() >= context.lane_cache.sweep_from else NEVER
+    ((offline, removed),) = await context.database.call(
+        CALL.tend_workers, offline_after, command.remove_after, command.limit
     )
-    return WorkerMaintenanceResult(marked_offline=silent, removed=forgotten, more=command.limit in (silent, forgotten))
+    return WorkerMaintenanceResult(marked_offline=offline, removed=removed, more=command.limit in (offline, removed))
 
 
 async def get_worker(context: Context, command: ports.GetWorker) -> RegisteredWorker | None:
-    """One worker."""
+    """See `GetWorker`."""
     if command.tenant is not None and not is_id(command.tenant):
         return None
-    known = await context.find(WorkerRow, CALL.find_worker, command.tenant, command.worker_id)
-    return None if known is None else known.worker()
+    row = await context.find(WorkerRow, CALL.find_worker, command.tenant, command.worker_id)
+    return None if row is None else row.worker()
 
 
 async def list_workers(context: Context, command: ports.ListWorkers) -> list[RegisteredWorker]:
-    """Workers of a tenant, or the shared ones."""
+    """See `ListWorkers`."""
     if command.tenant is not None:
         await check_tenant(context, command.tenant)
-    row = (command.tenant, command.after or "", command.limit)
-    return [known.worker() for known in await context.find_all(WorkerRow, CALL.list_workers, *row)]
+    arguments = (command.tenant, command.after or "", command.limit)
+    return [row.worker() for row in await context.find_all(WorkerRow, CALL.list_workers, *arguments)]
 
 
 async def list_draining(context: Context, _: ports.ListDrainingWorkers) -> list[WorkerKey]:
-    """All that are to take no more work."""
+    """See `ListDrainingWorkers`."""
     return [(row["tenant"], row["id"]) for row in await context.database.call(CALL.list_draining)]
 
 
 async def check_leases(context: Context, command: ports.CheckLeases) -> list[LeaseStatus]:
-    """How these leases stand now."""
+    """See `CheckLeases`."""
     leases = command.leases
     ids, fences = [lease.job_id for lease in leases], [lease.fence for lease in leases]
-    answers = [lease_status(lease) for lease in leases]
+    statuses = [lease_status(lease) for lease in leases]
     for row in await context.database.call(CALL.check_leases, ids, fences):
-        place, expires_at = row["place"] - 1, to_datetime(row["expires_at"])
-        answers[place] = lease_status(leases[place], expires_at, cancel=row["cancel_requested"])
-    return answers
+        index, expires_at = row["place"] - 1, to_datetime(row["expires_at"])
+        statuses[index] = lease_status(leases[index], expires_at, cancel=row["cancel_requested"])
+    return statuses
 
 
 def _worker_key(tenant: str | None, worker_id: str) -> WorkerKey:

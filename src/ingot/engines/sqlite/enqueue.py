@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from ingot.engines.jobs import Made, has_files, inputs_text, new_job_of
+from ingot.engines.jobs import AcceptedValues, has_files, inputs_text, new_job_of
 from ingot.engines.sqlite.blob_batch import BlobBatch
 from ingot.engines.sqlite.dependents import release_dependents
 from ingot.engines.sqlite.job_files import OrderFiles
@@ -301,7 +301,7 @@ def _enqueued(answers: OrderAnswers, rows: dict[int, JobRow], now: int) -> list[
     for answer in answers:
         if isinstance(answer, tuple):
             order, state = answer
-            made = Made(state.priority, state.run_at, state.max_attempts, now, state.limit_key)
+            made = AcceptedValues(state.priority, state.run_at, state.max_attempts, now, state.limit_key)
             enqueued.append(Enqueued(job=new_job_of(order, made), created=True))
         else:
             row = rows[answer.number if isinstance(answer, ReusedJob) else answer]

@@ -31,7 +31,7 @@ def begin_uploads(tx: Transaction, commands: Sequence[ports.BeginUpload]) -> lis
 def _begin(shelf: BlobBatch, command: ports.BeginUpload) -> StoredUpload:
     known = shelf.uploads.get((command.tenant, command.id))
     if known is not None:
-        return known.open_upload()
+        return known.stored_upload()
     if command.job_id is not None:
         shelf.check_attempt(command.tenant, command.job_id, command.fence)
         if command.file == "output":
@@ -47,7 +47,7 @@ def _begin(shelf: BlobBatch, command: ports.BeginUpload) -> StoredUpload:
         shelf.begin_checkpoint(upload)
     else:
         shelf.save_upload(upload)
-    return upload.open_upload()
+    return upload.stored_upload()
 
 
 def new_upload_row(command: ports.BeginUpload, now: int) -> SQLiteUploadRow:
@@ -90,7 +90,7 @@ def _take(shelf: BlobBatch, command: ports.TakeOverUpload) -> StoredUpload:
         raise UploadEnded(f"the upload is {upload.state}")
     upload.epoch += 1
     shelf.save_upload(upload)
-    return upload.open_upload()
+    return upload.stored_upload()
 
 
 def record_upload_progress(
@@ -119,7 +119,7 @@ def _record_upload_progress(shelf: BlobBatch, command: ports.RecordUploadProgres
         upload.state, upload.verifying_at = UploadState.VERIFYING, now
     upload.expires_at = now + command.lifetime
     shelf.save_upload(upload)
-    return upload.open_upload()
+    return upload.stored_upload()
 
 
 def _check_writer(upload: SQLiteUploadRow, epoch: int | None) -> None:
@@ -144,7 +144,7 @@ def _finish(shelf: BlobBatch, command: ports.FinishUpload) -> FinishedUpload:
     upload, content = shelf.get_upload(command.tenant, command.id), command.content
     if upload.state is UploadState.DONE and upload.blob_id == content.id:
         trash_unused_object(shelf, content, shelf.blobs.get(content.id))
-        return upload.finished()
+        return upload.finished_upload()
     _check_writer(upload, command.epoch)
     if upload.job_id is not None and upload.file == "input":
         shelf.check_blocked(upload.tenant, upload.job_id)
@@ -155,7 +155,7 @@ def _finish(shelf: BlobBatch, command: ports.FinishUpload) -> FinishedUpload:
     complete_upload(shelf, upload, content, old, quota=command.owner_quota)
     upload.expires_at = shelf.tx.now + command.lifetime
     shelf.save_upload(upload)
-    return upload.finished()
+    return upload.finished_upload()
 
 
 def complete_upload(
@@ -262,10 +262,10 @@ def get_upload(reader: Reader, command: ports.GetUpload) -> StoredUpload | None:
     """Find an upload."""
     asked = as_json([(reader.writer_state.number_of(command.tenant), command.id)])
     rows = reader.read(list[SQLiteUploadRow], SQL.uploads_by_id, asked)
-    return rows[0].open_upload() if rows else None
+    return rows[0].stored_upload() if rows else None
 
 
 def list_verifying(reader: Reader, command: ports.ListVerifyingUploads) -> list[StoredUpload]:
     """Read which uploads are to be read back."""
     rows = reader.read(list[SQLiteUploadRow], SQL.verifying_uploads, command.limit)
-    return [row.open_upload() for row in rows]
+    return [row.stored_upload() for row in rows]
