@@ -54,7 +54,7 @@ format: $(VENV)/.package ## Format the code and apply the safe fixes
 	$(BIN)/ruff format .
 
 $(VENV)/.servers: $(VENV)/.package tests/providers/package-lock.json requirements/model.txt
-	@$(BIN)/python -m tests.servers
+	@$(BIN)/python -m tests.install
 	@touch $@
 
 # mypy uses one core, so it runs at the same time as the tests. Its output is printed after theirs.

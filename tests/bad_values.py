@@ -138,4 +138,17 @@ NOT_FENCE = ["1", 1.0, True, None]
 NOT_FLAG = ["yes", 1, 0, None]
 
 # Positions that are in no list by id.
-NOWHERE = ["", " ", "x", "0", "'", "\x00", "\x00x", "é", "-1", "9" * 400, "ffffffff-ffff-ffff-ffff-fffffffffff", "a\nb"]
+BAD_CURSORS = [
+    "",
+    " ",
+    "x",
+    "0",
+    "'",
+    "\x00",
+    "\x00x",
+    "é",
+    "-1",
+    "9" * 400,
+    "ffffffff-ffff-ffff-ffff-fffffffffff",
+    "a\nb",
+]

@@ -1,6 +1,6 @@
 """Programs, packages and files outside the repository that tests need: what they are called, and which are missing.
 
-Looking for them takes milliseconds and installs nothing; `python -m tests.servers` installs what it can. A test says
+Looking for them takes milliseconds and installs nothing; `python -m tests.install` installs what it can. A test says
 what it needs with a marker of the same name. Folders and parameters imply some of the markers.
 """
 
@@ -80,7 +80,7 @@ def _has_corpus() -> bool:
     return (CORPUS_FOLDER / "fetched").exists()
 
 
-PREPARE: Final = "run `.venv/bin/python -m tests.servers`"
+PREPARE: Final = "run `.venv/bin/python -m tests.install`"
 COMPONENTS: Final = {
     component.marker: component
     for component in (

@@ -11,11 +11,11 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-from tests import budget, components, loops
+from tests import components, event_loop, time_report
 from tests.minilm import shared_model
-from tests.ordering import in_shares
 from tests.postgres import close_pools, release_databases, shared_folder
 from tests.processes import mark_this_run, nothing_left_over
+from tests.run_order import in_shares
 from tests.s3 import shared_bucket_server
 from tests.scratch import use_scratch_folder
 from tests.signals import let_children_receive_signals
@@ -52,10 +52,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare the folders of the servers in the process that starts the workers, and register the budget's plugin."""
+    """Prepare the folders of the servers in the process that starts the workers, and register the time report."""
     for component in components.COMPONENTS.values():
         config.addinivalue_line("markers", f"{component.marker}: {component.name} needed")
-    config.pluginmanager.register(budget, "budget")
+    config.pluginmanager.register(time_report, "time_report")
     let_children_receive_signals()
     mark_this_run()
     config.add_cleanup(end_warm_interpreter)
@@ -97,10 +97,10 @@ def no_process_left_over() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 async def shared_loop() -> AsyncIterator[None]:
     """One event loop for all tests of a process: connections to PostgreSQL outlive a test."""
-    loops.share(asyncio.get_running_loop())
+    event_loop.share(asyncio.get_running_loop())
     yield
     await close_pools()
-    loops.share(None)
+    event_loop.share(None)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -112,7 +112,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     """End the tasks that a test has left on the loop, and give its databases back, after its fixtures."""
-    loops.cancel_leftovers()
+    event_loop.cancel_leftovers()
     release_databases()
 
 
@@ -146,7 +146,7 @@ def pytest_xdist_node_collection_finished(node: Any) -> None:
 
 
 def _missing_file() -> Path:
-    return Path(os.environ[budget.FOLDER_VARIABLE], "missing")
+    return Path(os.environ[time_report.FOLDER_VARIABLE], "missing")
 
 
 def _why_not(missing: list[str]) -> str:

@@ -17,7 +17,7 @@ from ingot.jobs import Claim, Job, Jobs, JobStatus
 from ingot.jobs.workers import Workers
 from ingot.kernel.clock import Clock, ManualClock
 from tests.postgres import open_postgres
-from tests.sqlite_files import place_migrated_file
+from tests.sqlite_files import copy_migrated_file
 from tests.waiting import eventually
 
 ENGINES = ["sqlite", "postgres"]
@@ -96,7 +96,7 @@ class Bench:
 async def open_store(engine: str, folder: Path, clock: Clock) -> Store:
     """A store of the named engine. On PostgreSQL the folder stands for a database."""
     if engine == "sqlite":
-        place_migrated_file(folder)
+        copy_migrated_file(folder)
         return await SQLiteStore.open(folder, clock=clock, lease_seconds=LEASE_SECONDS)
     assert engine == "postgres", f"there is no engine {engine}"
     return await open_postgres(folder, clock, lease_seconds=LEASE_SECONDS)

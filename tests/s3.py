@@ -28,9 +28,9 @@ from ingot.blobs.ports import ObjectPart
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.ids import new_id
 from ingot.objects.s3 import SINGLE_PUT_BYTES_MAX, BucketStore
-from tests.budget import note_program
 from tests.components import COMPONENTS, expect_marker
 from tests.processes import end, keep
+from tests.time_report import note_program
 from tests.waiting import SECONDS_MAX
 
 FOLDER_VARIABLE: Final = "INGOT_TEST_S3_FOLDER"

@@ -12,7 +12,7 @@ import msgspec
 from tests.s3 import bucket, client_of, server_url
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ForwardedRequest(msgspec.Struct, frozen=True):
     """A request as it came."""
 
     method: str
@@ -29,12 +29,12 @@ class Proxy:
 
     def __init__(self) -> None:
         self.url = ""
-        self.asked: list[Asked] = []
+        self.asked: list[ForwardedRequest] = []
         self.ignores_conditions = False
         self.changes: Callable[[bytes], bytes] = lambda body: body
-        self.replies: Callable[[Asked, bytes], bytes] = lambda _, found: found
-        self.instead: Callable[[Asked], bytes | None] = lambda _: None
-        self.afterwards: Callable[[Asked], bytes | None] = lambda _: None
+        self.replies: Callable[[ForwardedRequest, bytes], bytes] = lambda _, found: found
+        self.instead: Callable[[ForwardedRequest], bytes | None] = lambda _: None
+        self.afterwards: Callable[[ForwardedRequest], bytes | None] = lambda _: None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Hand on a request."""
@@ -43,7 +43,7 @@ class Proxy:
             first, *lines = head.decode("latin-1").strip().split("\r\n")
             method, target, _ = first.split(" ")
             headers = {name.lower(): text.strip() for name, _, text in (line.partition(":") for line in lines)}
-            asked = Asked(method, target, headers)
+            asked = ForwardedRequest(method, target, headers)
             self.asked.append(asked)
             body = await reader.readexactly(int(headers.get("content-length", 0)))
             if (answer := self.instead(asked)) is None:
@@ -76,7 +76,7 @@ def answer(status: str, code: str = "", *, body: str | None = None) -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
 
 
-def for_a_while(times: int, failure: bytes, *, method: str = "") -> Callable[[Asked], bytes | None]:
+def fail_times(times: int, failure: bytes, *, method: str = "") -> Callable[[ForwardedRequest], bytes | None]:
     """Fail so many requests."""
     left = [failure] * times
     return lambda asked: left.pop() if left and method in ("", asked.method) else None

@@ -19,21 +19,21 @@ import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests import campaigns, loops
+from tests import campaigns, event_loop
 from tests.conformance.claimers import share_jobs, share_jobs_amid_trouble
 from tests.conformance.machines.blob_rules import WHERE, live
 from tests.factories import ENGINES, Bench, open_bench
-from tests.faults import points
-from tests.faults.blob_child import POINTS, POINTS_OF_BUCKETS
-from tests.faults.blob_life import BlobLife
+from tests.faults import kill_points
+from tests.faults.blob_kill_run import BlobLife
+from tests.faults.blob_server_process import POINTS, POINTS_OF_BUCKETS
 from tests.faults.invariants import Broken
-from tests.faults.life import Life
-from tests.faults.object_life import ObjectLife
-from tests.faults.outage import Outage
-from tests.faults.standstill import stand_still
+from tests.faults.object_kill_run import ObjectLife
+from tests.faults.paused_workers import stand_still
+from tests.faults.power_cut_run import Outage
+from tests.faults.store_kill_run import Life
 from tests.postgres import shared_folder
 from tests.s3 import shared_bucket_server
-from tests.system.standing import stand_still as workers_stand_still
+from tests.system.paused_workers import stand_still as workers_stand_still
 
 KILLS = 5_000
 CUTS = 2_000
@@ -81,15 +81,15 @@ class Soak:
         done = 0
         while done < kills:
             life = self._life()
-            life.kill_at(self._random.choice(points.MAKING), 1)
-            for point in self._random.sample(points.WORKING, len(points.WORKING)):
-                rare = point in points.RARE
+            life.kill_at(self._random.choice(kill_points.MAKING), 1)
+            for point in self._random.sample(kill_points.WORKING, len(kill_points.WORKING)):
+                rare = point in kill_points.RARE
                 life.check()
                 life.kill_at(point, 1 + self._random.randrange(3 if rare else 200))
                 life.check()
-                life.kill_at(self._random.choice(points.OPENING), 1)
+                life.kill_at(self._random.choice(kill_points.OPENING), 1)
                 life.check()
-                life.kill_at(self._random.choice(points.CLOSING), 1, seconds=0.05)
+                life.kill_at(self._random.choice(kill_points.CLOSING), 1, seconds=0.05)
             life.check()
             life.drain()
             done += life.kills
@@ -151,7 +151,7 @@ class Soak:
         for engine in ENGINES if jobs else []:
             for share in (share_jobs, share_jobs_amid_trouble):
                 folder = self._next_folder()
-                loops.run(self._claim_by_many(engine, folder, share, jobs))
+                event_loop.run(self._claim_by_many(engine, folder, share, jobs))
                 shutil.rmtree(folder, ignore_errors=True)
                 self._tell(f"claimed {jobs} jobs by many on {engine} ({share.__name__})")
 

@@ -13,7 +13,7 @@ from ingot.engines.sqlite.store_folder import FILE_MODE, FILE_NAME, FOLDER_MODE
 from ingot.kernel.clock import ManualClock
 
 
-def place_migrated_file(folder: Path) -> None:
+def copy_migrated_file(folder: Path) -> None:
     """Put an empty store with today's schema into a folder that has none."""
     path = folder / FILE_NAME
     if path.exists():

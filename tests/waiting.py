@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar, overload
 
 SECONDS_MAX: Final = 90.0
-LOOK_SECONDS: Final = 0.01
+POLL_SECONDS: Final = 0.01
 T = TypeVar("T")
 
 
@@ -18,7 +18,7 @@ def until(holds: Callable[[], T], *, seconds: float = SECONDS_MAX, why: str = ""
     deadline = time.monotonic() + seconds
     while not (value := holds()):
         assert time.monotonic() < deadline, f"not within {seconds:g} seconds: {why or holds}"
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return value
 
 
@@ -31,7 +31,7 @@ async def eventually(holds: Callable[[], Any], *, seconds: float = SECONDS_MAX, 
     deadline = time.monotonic() + seconds
     while not (value := await _value_of(holds())):
         assert time.monotonic() < deadline, f"not within {seconds:g} seconds: {why or holds}"
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)
     return value
 
 

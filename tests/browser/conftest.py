@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import loops
-from tests.browser.place import GROUPS, Place, World, open_world
+from tests import event_loop
+from tests.browser.server_fixture import GROUPS, Place, World, open_world
 from tests.processes import nothing_left_over
 
 
@@ -22,7 +22,7 @@ def no_process_left_over() -> Iterator[None]:
 @pytest.fixture(scope="package")
 async def world(no_process_left_over: None) -> AsyncIterator[World]:
     """A browser and a provider."""
-    with loops.lasting_tasks():
+    with event_loop.lasting_tasks():
         async with open_world() as one:
             yield one
 

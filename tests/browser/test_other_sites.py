@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.browser.elsewhere import CROSS_SITE, SAME_SITE, Elsewhere, another_site
-from tests.browser.place import Place, Visitor
+from tests.browser.other_site import CROSS_SITE, SAME_SITE, Elsewhere, another_site
+from tests.browser.server_fixture import Place, Visitor
 
 JOB = '{"type": "noop", "metadata": {"a": "=b"}}'
 TOKEN = '{"description": "evil=", "grants": [{"action": "*"}]}'

@@ -10,8 +10,8 @@ import pytest
 from playwright.async_api import Dialog
 
 from ingot.settings import Settings
-from tests.browser.looks import faults_of
-from tests.browser.place import AWAY, Place, Visitor, World
+from tests.browser.accessibility import faults_of
+from tests.browser.server_fixture import AWAY, Place, Visitor, World
 
 WIDTHS = (380, 1280)
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")

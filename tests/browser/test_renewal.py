@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ingot.kernel.clock import ManualClock
-from tests.browser.place import GROUPS, Place, World
+from tests.browser.server_fixture import GROUPS, Place, World
 
 RENEW_SECONDS = 30.0
 BEHIND = timedelta(seconds=20)  # Clocks of a server and a provider may differ by a minute: one test has this long.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ingot.http.cookies import SESSION_COOKIE
-from tests.browser.place import Place
+from tests.browser.server_fixture import Place
 
 
 async def test_a_person_signs_in_sees_who_they_are_and_signs_out(place: Place) -> None:

@@ -26,7 +26,7 @@ ROUNDS: Final = 7
 MANY: Final = 100
 BLOB: Final = bytes(range(256)) * 16
 QUIET_LOOKS: Final = 3
-LOOK_SECONDS: Final = 0.002
+POLL_SECONDS: Final = 0.002
 # Between two requests. All of them together take less than what the server remembers for some seconds.
 STEP_SECONDS: Final = 0.001
 
@@ -96,7 +96,7 @@ class Measuring:
         looks, seen = 0, -1
         while looks < QUIET_LOOKS:
             looks, seen = (looks + 1, seen) if len(self._calls) == seen else (0, len(self._calls))
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     def medians(self) -> dict[str, Measured]:
         """The cost of each operation in the middle of its runs, so that a timer that fires in one changes nothing."""

@@ -14,7 +14,7 @@ from ingot.identity.authenticator import Authenticator
 from ingot.identity.credential_service import Credentials
 from ingot.identity.grants import Grant
 from ingot.kernel.pages import InvalidCursor, Page, encode_cursor
-from tests.bad_values import NOWHERE
+from tests.bad_values import BAD_CURSORS
 from tests.conformance.people_fixture import PeopleFixture
 from tests.factories import Bench
 
@@ -32,7 +32,7 @@ LISTS: dict[str, tuple[Callable[[str], Sequence[str | None]], List]] = {
 @pytest.mark.parametrize("name", LISTS)
 async def test_a_cursor_to_nowhere_is_refused(bench: Bench, name: str) -> None:
     bound_to, read = LISTS[name]
-    for place in NOWHERE:
+    for place in BAD_CURSORS:
         if place in REAL.get(name, ()):
             continue
         with pytest.raises(InvalidCursor):

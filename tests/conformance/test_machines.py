@@ -20,7 +20,7 @@ from tests.conformance.machines.list_rules import Looking
 from tests.conformance.machines.retention_rules import Keeping
 from tests.conformance.machines.reuse_rules import Reusing
 from tests.conformance.machines.rules import Asking, Finishing, Limiting, Machine, Steering, Time, Work
-from tests.mutants.witness import COPY_VARIABLE
+from tests.mutants.plugin import COPY_VARIABLE
 
 # An example on PostgreSQL takes about five times as long.
 STEPS = 50

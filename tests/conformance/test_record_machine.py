@@ -16,7 +16,7 @@ from ingot.kernel.clock import ManualClock
 from ingot.records.kinds import RecordKind
 from ingot.records.model import Record, RecordChanged, RecordNotFound
 from ingot.records.service import Records
-from tests import loops
+from tests import event_loop
 from tests.factories import Bench, open_store
 
 EXAMPLES = {"sqlite": 20, "postgres": 6}
@@ -48,7 +48,7 @@ class RecordLife(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.model: dict[tuple[int, str], tuple[int, str]] = {}
         self.changes: dict[tuple[int, str], int] = {}
-        loops.run(self._open())
+        event_loop.run(self._open())
 
     async def _open(self) -> None:
         store = await open_store(self.engine, Path(self.folder.name) / "data", self.clock)
@@ -58,7 +58,7 @@ class RecordLife(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Close the store."""
-        loops.run(self.bench.store.close())
+        event_loop.run(self.bench.store.close())
         self.folder.cleanup()
 
     def _expected(self, tenant: int, name: str, if_version: int | None) -> int | None:
@@ -72,12 +72,12 @@ class RecordLife(RuleBasedStateMachine):
         call = self.notes.put(self.tenants[tenant], name, Note(text), if_version=if_version, act=Act(who="t"))
         if current is None:
             with pytest.raises(RecordChanged):
-                loops.run(call)
+                event_loop.run(call)
             return
         if self.model.get((tenant, name)) != (current, text):
             self.model[tenant, name] = current + 1, text
             self.changes[tenant, name] = self.changes.get((tenant, name), 0) + 1
-        made: Record[Note] = loops.run(call)
+        made: Record[Note] = event_loop.run(call)
         assert (made.version, made.body.text) == self.model[tenant, name]
 
     @rule(tenant=tenants, name=names, if_version=versions)
@@ -85,25 +85,25 @@ class RecordLife(RuleBasedStateMachine):
         call = self.notes.delete(self.tenants[tenant], name, if_version=if_version, act=Act(who="t"))
         if (tenant, name) not in self.model:
             with pytest.raises(RecordNotFound):
-                loops.run(call)
+                event_loop.run(call)
         elif self._expected(tenant, name, if_version) is None:
             with pytest.raises(RecordChanged):
-                loops.run(call)
+                event_loop.run(call)
         else:
-            loops.run(call)
+            event_loop.run(call)
             del self.model[tenant, name]
             self.changes[tenant, name] += 1
 
     @invariant()
     def lists_are_what_the_model_has(self) -> None:
         for number, tenant in enumerate(self.tenants):
-            found = {one.name: (one.version, one.body.text) for one in loops.run(self.notes.all(tenant))}
+            found = {one.name: (one.version, one.body.text) for one in event_loop.run(self.notes.all(tenant))}
             assert found == {name: value for (owner, name), value in self.model.items() if owner == number}
 
     @invariant()
     def every_change_has_one_audit_entry(self) -> None:
         for number, tenant in enumerate(self.tenants):
-            entries = loops.run(self.bench.audit.list(tenant, who="t", limit=1000)).items
+            entries = event_loop.run(self.bench.audit.list(tenant, who="t", limit=1000)).items
             assert len(entries) == sum(count for (owner, _), count in self.changes.items() if owner == number)
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from tests.faults.blob_premises import Premises
+from tests.faults.blob_environment import Premises
 from tests.faults.invariants import Broken
 
 RECOUNT = """

@@ -10,10 +10,10 @@ from typing import Any
 import apsw
 
 from tests.faults.history import Call, History
+from tests.faults.recorded_calls import DEFINITIONS
 from tests.faults.replay import Replay
-from tests.faults.rules import broken_rules
+from tests.faults.sqlite_rules import broken_rules
 from tests.faults.tables import EMPTY, AttemptRow, JobRow, Tables, is_made, open_file, read_tables
-from tests.faults.verbs import DEFINITIONS
 
 SHOWN_MAX = 12
 

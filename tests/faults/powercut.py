@@ -17,8 +17,8 @@ from unittest.mock import patch
 
 import msgspec
 
-from tests.faults.files import WatchedFile, Watcher
 from tests.faults.history import History, Line
+from tests.faults.watched_files import WatchedFile, Watcher
 
 SECTOR = 512
 SYNC_SECONDS = 0.0005

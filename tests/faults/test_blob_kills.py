@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.blob_child import POINTS
-from tests.faults.blob_life import BlobLife
+from tests.faults.blob_kill_run import BlobLife
+from tests.faults.blob_server_process import POINTS
 
 pytestmark = pytest.mark.long
 

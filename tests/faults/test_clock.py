@@ -15,7 +15,7 @@ from ingot.identity import Tenants
 from ingot.jobs import JobStatus, LeaseLost
 from ingot.kernel.clock import ManualClock, SystemClock
 from tests.factories import LEASE_SECONDS, Bench
-from tests.faults.rules import broken_rules
+from tests.faults.sqlite_rules import broken_rules
 from tests.faults.tables import open_file
 
 JUMPS = [1.0, -1.0]

@@ -24,12 +24,12 @@ from ingot.jobs.maintenance import JobMaintenance
 from ingot.kernel.clock import ManualClock, SystemClock
 from ingot.kernel.errors import OutcomeUnknown, StorageFull, StoreError
 from tests.factories import LEASE_SECONDS, Bench
-from tests.faults.files import WatchedFile, Watcher
 from tests.faults.history import Line, ListRecorder, Recorder
 from tests.faults.invariants import check_file
 from tests.faults.powercut import history_of
 from tests.faults.small_disk import small_disk
 from tests.faults.tables import dump, open_file
+from tests.faults.watched_files import WatchedFile, Watcher
 from tests.faults.workload import Workload
 
 WRITES_TRIED_MAX = 200

@@ -14,8 +14,8 @@ from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.jobs import Definition, JobStatus, LeaseLost
 from ingot.jobs.job_options import new_job
 from tests.factories import LEASE_SECONDS, Bench, open_bench
-from tests.faults.rules import broken_rules
-from tests.faults.standstill import EFFECTS_PER_CYCLE, stand_still, take_over
+from tests.faults.paused_workers import EFFECTS_PER_CYCLE, stand_still, take_over
+from tests.faults.sqlite_rules import broken_rules
 from tests.faults.tables import open_file
 
 CYCLES = 300

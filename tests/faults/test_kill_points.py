@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import points
-from tests.faults.life import Life
+from tests.faults import kill_points
+from tests.faults.store_kill_run import Life
 
 pytestmark = pytest.mark.long
 
@@ -16,20 +16,20 @@ KILLS = 3
 COUNTDOWN_MAX = 60
 
 
-@pytest.mark.parametrize("point", points.WORKING)
+@pytest.mark.parametrize("point", kill_points.WORKING)
 def test_a_store_survives_a_death(tmp_path: Path, point: str) -> None:
     seed = random.randrange(2**32)
     life = Life(tmp_path / "life", seed)
     chance = random.Random(seed)
     for _ in range(KILLS):
-        life.kill_at(point, 1 + chance.randrange(3 if point in points.RARE else COUNTDOWN_MAX))
+        life.kill_at(point, 1 + chance.randrange(3 if point in kill_points.RARE else COUNTDOWN_MAX))
         life.check()
     life.work(0.1)
     life.check()
     assert life.kills == KILLS
 
 
-@pytest.mark.parametrize("point", points.OPENING)
+@pytest.mark.parametrize("point", kill_points.OPENING)
 def test_a_store_survives_a_death_while_it_is_opened(tmp_path: Path, point: str) -> None:
     life = Life(tmp_path / "life", random.randrange(2**32))
     for _ in range(KILLS):
@@ -40,7 +40,7 @@ def test_a_store_survives_a_death_while_it_is_opened(tmp_path: Path, point: str)
     life.check()
 
 
-@pytest.mark.parametrize("point", points.CLOSING)
+@pytest.mark.parametrize("point", kill_points.CLOSING)
 def test_a_store_survives_a_death_while_it_is_closed(tmp_path: Path, point: str) -> None:
     life = Life(tmp_path / "life", random.randrange(2**32))
     for _ in range(KILLS):
@@ -50,7 +50,7 @@ def test_a_store_survives_a_death_while_it_is_closed(tmp_path: Path, point: str)
     life.check()
 
 
-@pytest.mark.parametrize("point", points.MAKING)
+@pytest.mark.parametrize("point", kill_points.MAKING)
 def test_a_store_survives_a_death_while_it_is_made(tmp_path: Path, point: str) -> None:
     life = Life(tmp_path / "life", random.randrange(2**32))
     life.kill_at(point, 1)

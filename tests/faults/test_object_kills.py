@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.object_life import ObjectLife
+from tests.faults.object_kill_run import ObjectLife
 
 KILLS = 50
 ACKED = 400

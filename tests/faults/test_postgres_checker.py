@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from tests.faults.history import History, Line
+from tests.faults.postgres_environment import CountingRecorder, Shift, World, open_world, violations
 from tests.faults.postgres_rules import RULES, broken_rules
-from tests.faults.postgres_world import CountingRecorder, Shift, World, open_world, violations
 from tests.faults.tables import Tables
 from tests.waiting import eventually
 

@@ -28,10 +28,9 @@ from ingot.jobs import Claim, Done, Failed, Job, Jobs, JobStatus, Outcome, Relea
 from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import OutcomeUnknown
+from tests.faults.forkserver import PROCESSES
 from tests.faults.history import History, HistoryFile
-from tests.faults.postgres_child import PostgresPlan, work
-from tests.faults.postgres_rules import broken_rules
-from tests.faults.postgres_world import (
+from tests.faults.postgres_environment import (
     LEASE_SECONDS,
     Survival,
     World,
@@ -39,10 +38,11 @@ from tests.faults.postgres_world import (
     survive,
     until_quiet,
 )
-from tests.faults.processes import PROCESSES
-from tests.faults.proxy import END_SECONDS, Loss, Proxy, open_proxy
-from tests.faults.verbs import Held
-from tests.waiting import LOOK_SECONDS, eventually
+from tests.faults.postgres_process import PostgresPlan, work
+from tests.faults.postgres_proxy import END_SECONDS, Loss, Proxy, open_proxy
+from tests.faults.postgres_rules import broken_rules
+from tests.faults.recorded_calls import Held
+from tests.waiting import POLL_SECONDS, eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.usefixtures("leftovers")]
 
@@ -98,7 +98,7 @@ class Clients:
             return self._size() > enough or not process.is_alive()
 
         await eventually(is_at_work)
-        await asyncio.sleep(self._random.uniform(0.0, LOOK_SECONDS))
+        await asyncio.sleep(self._random.uniform(0.0, POLL_SECONDS))
         assert process.is_alive(), self._told()
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)

@@ -18,8 +18,8 @@ from ingot.identity import Tenants
 from ingot.jobs import Jobs, JobStatus
 from ingot.jobs.errors import JobNotFound
 from ingot.kernel.errors import StoreMisconfigured
-from tests.faults.bouncer import SERVER_CONNECTIONS, open_bouncer
-from tests.faults.postgres_world import (
+from tests.faults.pgbouncer import SERVER_CONNECTIONS, open_bouncer
+from tests.faults.postgres_environment import (
     DRAIN_SECONDS_MAX,
     LEASE_SECONDS,
     CountingRecorder,
@@ -27,7 +27,7 @@ from tests.faults.postgres_world import (
     World,
     open_world,
 )
-from tests.faults.verbs import SLUGS
+from tests.faults.recorded_calls import SLUGS
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.pgbouncer, pytest.mark.usefixtures("leftovers")]

@@ -11,7 +11,7 @@ import pytest
 
 from ingot.engines.sqlite.connection import WRITER_PRAGMAS
 from tests.faults.invariants import Broken
-from tests.faults.outage import Outage
+from tests.faults.power_cut_run import Outage
 
 CUTS = 80
 RUNS_TO_CATCH_MAX = 20

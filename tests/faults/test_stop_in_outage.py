@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from ingot.settings import Settings
-from tests.faults.postgres_world import open_world
+from tests.faults.postgres_environment import open_world
 from tests.http.serving import serving
 from tests.waiting import eventually
 

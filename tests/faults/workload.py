@@ -12,7 +12,7 @@ from ingot.engines.sqlite import SQLiteStore
 from ingot.jobs import Claim, Failed, OnDead, Outcome, Release, Snooze
 from ingot.kernel.clock import MICROS, Clock
 from tests.faults.history import Recorder
-from tests.faults.verbs import DEFINITIONS, Held, RecordedJobs, done, held_by
+from tests.faults.recorded_calls import DEFINITIONS, Held, RecordedJobs, done, held_by
 
 STEERED = ("plain", "flaky")
 WAITING_MAX = 150

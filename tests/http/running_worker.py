@@ -13,8 +13,8 @@ from ingot.worker.http_job_source import HttpJobSource
 from ingot.worker.ports import JobSource
 from ingot.worker.postgres_job_source import PostgresJobSource, WorkerLogin
 from ingot.worker.runner import Runner
-from tests.direct import role_of
 from tests.http.serving import Served
+from tests.worker_roles import worker_role
 
 
 @asynccontextmanager
@@ -40,6 +40,6 @@ async def boards_of(served: Served) -> AsyncIterator[Callable[[], JobSource]]:
         place = resolve_server_address(served.url, worker=("press/1", made.secret))
         yield lambda: HttpJobSource(place, "press/1")
         return
-    async with role_of(served.database, tenant) as url:
+    async with worker_role(served.database, tenant) as url:
         entrance = WorkerLogin(url=url, instance="1", lease_seconds=180)
         yield lambda: PostgresJobSource(entrance)

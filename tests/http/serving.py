@@ -25,7 +25,7 @@ from ingot.settings import Settings
 from ingot.wiring import services
 from ingot.wiring.api_server import build_server
 from tests.postgres import Database
-from tests.sqlite_files import place_migrated_file
+from tests.sqlite_files import copy_migrated_file
 
 EVERYTHING = [GRANT_ALL]
 OWN_PAGE = {"sec-fetch-site": "same-origin"}
@@ -113,7 +113,7 @@ async def serving(
     """
     settings = msgspec.structs.replace(settings or Settings(), data=folder)
     if settings.database_url is None:
-        place_migrated_file(folder)
+        copy_migrated_file(folder)
     async with services.open(settings=settings, clock=clock, maintenance=maintenance) as ingot:
         operator = await ingot.credentials.ensure_operator_token(None)
         assert operator is not None

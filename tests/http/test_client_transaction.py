@@ -23,15 +23,15 @@ from ingot.jobs import JobStatus
 from ingot.jobs.errors import DuplicateJob, JobNotFound, PayloadTooLarge
 from ingot.kernel.errors import IdempotencyMismatch, InvalidInput
 from ingot.settings import Settings
+from tests.app_database import ROLE, AppDatabase, open_app_database
 from tests.http.serving import serving
-from tests.shop import ROLE, Shop, open_shop
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
-async def shop() -> AsyncIterator[Shop]:
-    async with open_shop() as made:
+async def app_db() -> AsyncIterator[AppDatabase]:
+    async with open_app_database() as made:
         yield made
 
 
@@ -45,38 +45,38 @@ async def client(unused_tcp_port: int) -> AsyncIterator[AsyncClient]:
 Opened = tuple[HasCursor, Callable[[str], Awaitable[Any]]]
 
 
-async def with_asyncpg(shop: Shop) -> Opened:
-    connection = await shop.connect()
+async def with_asyncpg(app_db: AppDatabase) -> Opened:
+    connection = await app_db.connect()
     return connection, connection.execute
 
 
-async def with_pool(shop: Shop) -> Opened:
-    pool = await asyncpg.create_pool(shop.app_url, min_size=1, max_size=1)
-    shop.open.callback(pool.terminate)
+async def with_pool(app_db: AppDatabase) -> Opened:
+    pool = await asyncpg.create_pool(app_db.app_url, min_size=1, max_size=1)
+    app_db.open.callback(pool.terminate)
     connection = await pool.acquire()
     return connection, connection.execute
 
 
-async def with_psycopg(shop: Shop, row_factory: Any = None) -> Opened:
-    connection = await psycopg.AsyncConnection.connect(shop.app_url, autocommit=True)
+async def with_psycopg(app_db: AppDatabase, row_factory: Any = None) -> Opened:
+    connection = await psycopg.AsyncConnection.connect(app_db.app_url, autocommit=True)
     if row_factory is not None:
         connection.row_factory = row_factory
     return connection, connection.execute
 
 
-async def with_dicts(shop: Shop) -> Opened:
-    return await with_psycopg(shop, dict_row)
+async def with_dicts(app_db: AppDatabase) -> Opened:
+    return await with_psycopg(app_db, dict_row)
 
 
-async def with_names(shop: Shop) -> Opened:
-    return await with_psycopg(shop, namedtuple_row)
+async def with_names(app_db: AppDatabase) -> Opened:
+    return await with_psycopg(app_db, namedtuple_row)
 
 
 @pytest.mark.parametrize("opened", [with_asyncpg, with_pool, with_psycopg, with_dicts, with_names])
 async def test_what_is_asked_for_on_a_connection_goes_with_its_transaction(
-    shop: Shop, client: AsyncClient, opened: Callable[[Shop], Awaitable[Opened]]
+    app_db: AppDatabase, client: AsyncClient, opened: Callable[[AppDatabase], Awaitable[Opened]]
 ) -> None:
-    connection, run = await opened(shop)
+    connection, run = await opened(app_db)
     await run("BEGIN")
     await client.submit("mail", {"to": "ada"}, connection=connection, dedupe_key="k", tags=["a"])
     await client.publish("order.paid", {"n": 1}, dedupe_key="k", connection=connection)
@@ -95,17 +95,17 @@ async def test_what_is_asked_for_on_a_connection_goes_with_its_transaction(
     assert taken.value.holder_id == made.id
     await run("ROLLBACK TO s")
     await run("COMMIT")
-    job = await shop.jobs.get(shop.tenant, made.id)
+    job = await app_db.jobs.get(app_db.tenant, made.id)
     assert (job.read("payload"), job.priority, job.run_at) == ({"to": "ada"}, 4, later)
     assert len({one.id for one in many}) == 501
-    assert (await shop.jobs.summary(shop.tenant)).counts[JobStatus.QUEUED] == 502
-    assert [one.id for one in await shop.all_events() if one.name == "order.paid"] == [event]
+    assert (await app_db.jobs.summary(app_db.tenant)).counts[JobStatus.QUEUED] == 502
+    assert [one.id for one in await app_db.all_events() if one.name == "order.paid"] == [event]
     await connection.close()  # type: ignore[attr-defined]
 
 
-async def test_who_does_not_await_has_the_same(shop: Shop, unused_tcp_port: int) -> None:
+async def test_who_does_not_await_has_the_same(app_db: AppDatabase, unused_tcp_port: int) -> None:
     def work() -> list[str]:
-        with psycopg.connect(shop.app_url) as connection, Client(f"http://127.0.0.1:{unused_tcp_port}") as client:
+        with psycopg.connect(app_db.app_url) as connection, Client(f"http://127.0.0.1:{unused_tcp_port}") as client:
             gone = client.submit("mail", connection=connection)
             connection.rollback()
             kept = client.submit("mail", [1], connection=connection, idempotency_key="k")
@@ -118,19 +118,19 @@ async def test_who_does_not_await_has_the_same(shop: Shop, unused_tcp_port: int)
             return [gone.id, kept.id]
 
     gone, kept = await asyncio.to_thread(work)
-    assert (await shop.jobs.get(shop.tenant, kept)).read("payload") == [1]
+    assert (await app_db.jobs.get(app_db.tenant, kept)).read("payload") == [1]
     with pytest.raises(JobNotFound):
-        await shop.jobs.get(shop.tenant, gone)
-    assert [event.name for event in await shop.all_events()] == ["job.created", "order.paid"]
+        await app_db.jobs.get(app_db.tenant, gone)
+    assert [event.name for event in await app_db.all_events()] == ["job.created", "order.paid"]
 
 
-async def test_after_the_commit_it_is_waited_for(shop: Shop, tmp_path: Path) -> None:
-    settings = Settings(database_url=shop.url_of("ingot_server"))
+async def test_after_the_commit_it_is_waited_for(app_db: AppDatabase, tmp_path: Path) -> None:
+    settings = Settings(database_url=app_db.url_of("ingot_server"))
     async with (
         serving(tmp_path, settings) as served,
         AsyncClient(served.url, token=served.operator, patience=0) as client,
     ):
-        app = await shop.begin()
+        app = await app_db.begin()
         asked = await client.submit("greet", {"name": "Ada"}, connection=app)
         with pytest.raises(JobNotFound):
             await asked.wait(timeout=40)
@@ -141,8 +141,8 @@ async def test_after_the_commit_it_is_waited_for(shop: Shop, tmp_path: Path) -> 
         assert (await asked.wait(timeout=40)).result == "hello"
 
 
-async def test_refusals_are_the_errors_that_they_are(shop: Shop, client: AsyncClient) -> None:
-    app = await shop.connect()
+async def test_refusals_are_the_errors_that_they_are(app_db: AppDatabase, client: AsyncClient) -> None:
+    app = await app_db.connect()
     with pytest.raises(PayloadTooLarge) as large:
         await client.submit("mail", "x" * 70_000, connection=app)
     assert "Store the bytes elsewhere" in large.value.hint
@@ -155,12 +155,12 @@ async def test_refusals_are_the_errors_that_they_are(shop: Shop, client: AsyncCl
     with pytest.raises(asyncpg.InFailedSQLTransactionError):  # What is the caller's own stays so.
         await client.submit("mail", connection=app)
     await app.execute("ROLLBACK")
-    await revoke_app_role(shop.owner_url, ROLE)
+    await revoke_app_role(app_db.owner_url, ROLE)
     with pytest.raises(Forbidden) as out:
         await client.submit("mail", connection=app)
     assert "let-in" in out.value.hint
     elsewhere = await asyncpg.connect(
-        shop.owner_url.replace(shop.owner_url.partition("?")[0].rpartition("/")[2], "postgres")
+        app_db.owner_url.replace(app_db.owner_url.partition("?")[0].rpartition("/")[2], "postgres")
     )
     with pytest.raises(InvalidInput, match="ingot") as missing:
         await client.submit("mail", connection=elsewhere)
@@ -168,14 +168,14 @@ async def test_refusals_are_the_errors_that_they_are(shop: Shop, client: AsyncCl
     await elsewhere.close()
 
 
-async def test_what_is_no_connection_of_ours_is_refused(shop: Shop, client: AsyncClient) -> None:
-    with Client(token="x") as plain, sqlite3.connect(":memory:") as other, psycopg.connect(shop.app_url) as sync:
+async def test_what_is_no_connection_of_ours_is_refused(app_db: AppDatabase, client: AsyncClient) -> None:
+    with Client(token="x") as plain, sqlite3.connect(":memory:") as other, psycopg.connect(app_db.app_url) as sync:
         wrong: list[Any] = [object(), "postgresql://", other]
-        pool = asyncpg.create_pool(shop.app_url, min_size=0)  # Its calls are each a transaction of their own.
+        pool = asyncpg.create_pool(app_db.app_url, min_size=0)  # Its calls are each a transaction of their own.
         for connection in [*wrong, sync, pool]:
             with pytest.raises(InvalidInput, match="cannot be used as the connection"):
                 await client.submit("mail", connection=connection)
-        for connection in [*wrong, await shop.connect()]:
+        for connection in [*wrong, await app_db.connect()]:
             with pytest.raises(InvalidInput, match="cannot be used as the connection"):
                 plain.submit("mail", connection=connection)
 

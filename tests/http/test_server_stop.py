@@ -32,10 +32,10 @@ async def test_a_request_that_does_not_end_in_time_is_told_so(served: Served, ca
 
 async def test_what_was_taken_for_an_answer_that_the_end_overtakes_is_given_back() -> None:
     call = Request(caller=ANONYMOUS, tenant="", headers=Headers([]), path_params={}, request_id="")
-    undone = asyncio.Event()
+    rolled_back = asyncio.Event()
 
     async def undo() -> None:
-        undone.set()
+        rolled_back.set()
 
     async def work() -> str:
         call.undo = undo
@@ -49,4 +49,4 @@ async def test_what_was_taken_for_an_answer_that_the_end_overtakes_is_given_back
     waiting = asyncio.create_task(cancel_on_disconnect(work(), call, stays))
     await asyncio.wait([waiting])
     assert waiting.cancelled()
-    assert undone.is_set()
+    assert rolled_back.is_set()

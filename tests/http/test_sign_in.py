@@ -18,8 +18,8 @@ from ingot.kernel.clock import ManualClock
 from ingot.wiring import services
 from tests.http.one_server import on_one_server
 from tests.http.serving import OWN_PAGE, Served, serving
-from tests.providers.liar import CODE, Answered, Liar, lying_provider
-from tests.providers.real import real_provider
+from tests.providers.fake_provider import CODE, FakeProvider, FakeResponse, open_fake_provider
+from tests.providers.real_provider import real_provider
 
 SESSION = "__Host-ingot_session"
 
@@ -32,9 +32,9 @@ def login_of(state: str) -> str:
 class Browser:
     """What a browser does on the way: it keeps cookies, and follows nobody blindly."""
 
-    def __init__(self, served: Served, liar: Liar | None = None) -> None:
+    def __init__(self, served: Served, idp: FakeProvider | None = None) -> None:
         self.served = served
-        self.liar = liar
+        self.idp = idp
         self.cookies: dict[str, str] = {}
 
     async def get(self, path: str) -> httpx.Response:
@@ -50,8 +50,8 @@ class Browser:
         answer = await self.get(f"/auth/start{query}")
         assert answer.status_code == 303, answer.text
         asked = {name: value for name, (value,) in parse_qs(urlsplit(answer.headers["location"]).query).items()}
-        if self.liar is not None:
-            self.liar.claims["nonce"] = asked["nonce"]
+        if self.idp is not None:
+            self.idp.claims["nonce"] = asked["nonce"]
         return asked
 
     async def come_back(self, state: str | None, **more: str) -> httpx.Response:
@@ -67,20 +67,22 @@ class Browser:
 
 
 @asynccontextmanager
-async def place(folder: Path, clock: ManualClock | None = None, **settings: Any) -> AsyncIterator[tuple[Served, Liar]]:
-    async with lying_provider() as liar, serving(folder, liar.settings(**settings), clock=clock) as served:
-        yield served, liar
+async def place(
+    folder: Path, clock: ManualClock | None = None, **settings: Any
+) -> AsyncIterator[tuple[Served, FakeProvider]]:
+    async with open_fake_provider() as idp, serving(folder, idp.settings(**settings), clock=clock) as served:
+        yield served, idp
 
 
 @pytest.fixture
-async def open_place(tmp_path: Path) -> AsyncIterator[tuple[Served, Liar]]:
+async def open_place(tmp_path: Path) -> AsyncIterator[tuple[Served, FakeProvider]]:
     """A server that lets in everybody whom its provider knows."""
     async with place(tmp_path / "data") as made:
         yield made
 
 
 @pytest.fixture
-async def staff_place(tmp_path: Path) -> AsyncIterator[tuple[Served, Liar]]:
+async def staff_place(tmp_path: Path) -> AsyncIterator[tuple[Served, FakeProvider]]:
     """A server that lets in staff alone."""
     async with place(tmp_path / "data", oidc_allowed_groups=("staff",)) as made:
         yield made
@@ -95,8 +97,8 @@ async def is_nobody(served: Served, browser: Browser, answer: httpx.Response) ->
 
 
 async def test_who_comes_back_as_they_set_out_is_signed_in(tmp_path: Path) -> None:
-    async with place(tmp_path / "data", oidc_admin_groups=("staff",)) as (served, liar):
-        browser = Browser(served, liar)
+    async with place(tmp_path / "data", oidc_admin_groups=("staff",)) as (served, idp):
+        browser = Browser(served, idp)
         asked = await browser.set_out("?next=/docs")
         assert asked["response_type"] == "code"
         assert asked["code_challenge_method"] == "S256"
@@ -107,7 +109,7 @@ async def test_who_comes_back_as_they_set_out_is_signed_in(tmp_path: Path) -> No
         assert all("Secure; HttpOnly; SameSite=Lax" in one and "Path=/" in one for one in kept)
         assert browser.cookies[login_of(asked["state"])] == ""
         me = (await browser.me()).json()
-        assert (me["operator"], me["user"]["issuer"], me["user"]["subject"]) == (True, liar.issuer, "ada")
+        assert (me["operator"], me["user"]["issuer"], me["user"]["subject"]) == (True, idp.issuer, "ada")
         (made,) = (await served.call("GET", "/admin/audit?all=true&action=session.created")).json()["items"]
         assert (made["who"], made["name"]) == (f"user:{me['id']}", "ada@example.com")
         assert made["address"] == "127.0.0.1"
@@ -117,8 +119,8 @@ async def test_who_comes_back_as_they_set_out_is_signed_in(tmp_path: Path) -> No
 
 
 async def test_who_signs_in_is_told_in_the_log(tmp_path: Path) -> None:
-    async with place(tmp_path / "data") as (served, liar):
-        browser = Browser(served, liar)
+    async with place(tmp_path / "data") as (served, idp):
+        browser = Browser(served, idp)
         with capture_logs() as logs:
             await browser.sign_in()
         (told,) = (line for line in logs if line["event"] == "signed_in")
@@ -126,14 +128,14 @@ async def test_who_signs_in_is_told_in_the_log(tmp_path: Path) -> None:
 
 
 async def test_the_same_person_is_one_user_whatever_their_email_is(tmp_path: Path) -> None:
-    async with place(tmp_path / "data") as (served, liar):
-        first = Browser(served, liar)
+    async with place(tmp_path / "data") as (served, idp):
+        first = Browser(served, idp)
         await first.sign_in()
-        liar.claims |= {"email": "new@example.com", "groups": ["others"]}
-        second = Browser(served, liar)
+        idp.claims |= {"email": "new@example.com", "groups": ["others"]}
+        second = Browser(served, idp)
         await second.sign_in()
-        liar.claims |= {"sub": "another", "email": "new@example.com"}
-        third = Browser(served, liar)
+        idp.claims |= {"sub": "another", "email": "new@example.com"}
+        third = Browser(served, idp)
         await third.sign_in()
         ids = [(await browser.me()).json()["id"] for browser in (first, second, third)]
         assert ids[0] == ids[1] != ids[2]
@@ -148,54 +150,54 @@ def without(state: str) -> str | None:
     "spoil", [without, lambda state: state[:-1], lambda state: state.swapcase(), lambda _: "", lambda _: "é"]
 )
 async def test_a_state_that_is_not_the_browsers_is_refused(
-    open_place: tuple[Served, Liar], spoil: Callable[[str], str | None]
+    open_place: tuple[Served, FakeProvider], spoil: Callable[[str], str | None]
 ) -> None:
-    served, liar = open_place
-    browser = Browser(served, liar)
+    served, idp = open_place
+    browser = Browser(served, idp)
     asked = await browser.set_out()
     await is_nobody(served, browser, await browser.come_back(spoil(asked["state"])))
-    assert "/token" not in liar.paths()
+    assert "/token" not in idp.paths()
 
 
 async def test_the_state_of_another_browser_is_refused(tmp_path: Path) -> None:
-    async with place(tmp_path / "data") as (served, liar):
-        evil, ada = Browser(served, liar), Browser(served, liar)
+    async with place(tmp_path / "data") as (served, idp):
+        evil, ada = Browser(served, idp), Browser(served, idp)
         asked = await evil.set_out()
         await is_nobody(served, ada, await ada.come_back(asked["state"]))
         await ada.set_out()
         await is_nobody(served, ada, await ada.come_back(asked["state"]))
-        assert "/token" not in liar.paths()
+        assert "/token" not in idp.paths()
 
 
 async def test_a_state_is_good_once(tmp_path: Path) -> None:
-    async with place(tmp_path / "data") as (served, liar):
-        browser = Browser(served, liar)
+    async with place(tmp_path / "data") as (served, idp):
+        browser = Browser(served, idp)
         asked = await browser.set_out()
         name = login_of(asked["state"])
         secret = browser.cookies[name]
         await browser.come_back(asked["state"])
-        again = Browser(served, liar)
+        again = Browser(served, idp)
         again.cookies[name] = secret
         answer = await again.come_back(asked["state"])
         assert answer.status_code == 401
         assert SESSION not in again.cookies
-        assert liar.paths().count("/token") == 1
+        assert idp.paths().count("/token") == 1
 
 
 async def test_sign_ins_in_several_tabs_do_not_disturb_each_other(tmp_path: Path) -> None:
-    async with place(tmp_path / "data") as (served, liar):
-        browser = Browser(served, liar)
+    async with place(tmp_path / "data") as (served, idp):
+        browser = Browser(served, idp)
         tabs = [await browser.set_out() for _ in range(3)]
         for asked in (tabs[1], tabs[2], tabs[0]):
-            liar.claims["nonce"] = asked["nonce"]
+            idp.claims["nonce"] = asked["nonce"]
             assert (await browser.come_back(asked["state"])).status_code == 303
         assert (await browser.me()).status_code == 200
         assert [value for name, value in browser.cookies.items() if name != SESSION] == ["", "", ""]
 
 
 async def test_somebody_can_come_as_somebody_else(tmp_path: Path) -> None:
-    async with place(tmp_path / "data", oidc_allowed_groups=("bosses",)) as (served, liar):
-        browser = Browser(served, liar)
+    async with place(tmp_path / "data", oidc_allowed_groups=("bosses",)) as (served, idp):
+        browser = Browser(served, idp)
         refused = await browser.sign_in()
         assert "/auth/start?other=true" in refused.text
         assert (await browser.set_out("?other=true"))["prompt"] == "login"
@@ -203,16 +205,16 @@ async def test_somebody_can_come_as_somebody_else(tmp_path: Path) -> None:
 
 async def test_a_state_that_is_old_is_refused(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with place(tmp_path / "data", clock) as (served, liar):
-        browser = Browser(served, liar)
+    async with place(tmp_path / "data", clock) as (served, idp):
+        browser = Browser(served, idp)
         asked = await browser.set_out()
         clock.advance(seconds=601)
         await is_nobody(served, browser, await browser.come_back(asked["state"]))
 
 
 async def test_a_sign_in_that_nobody_began_is_refused(tmp_path: Path) -> None:
-    async with place(tmp_path / "data") as (served, liar):
-        browser = Browser(served, liar)
+    async with place(tmp_path / "data") as (served, idp):
+        browser = Browser(served, idp)
         for secret in (credential_secrets.new_secret(credential_secrets.LOGIN_PREFIX), "x", ""):
             state = credential_secrets.derive_secret(secret, "state")
             browser.cookies[login_of(state)] = secret
@@ -237,31 +239,31 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 
 @on_one_server(("name", "claims"), WRONG)
 async def test_a_token_that_is_wrong_signs_nobody_in(
-    staff_place: tuple[Served, Liar], name: str, claims: dict[str, Any]
+    staff_place: tuple[Served, FakeProvider], name: str, claims: dict[str, Any]
 ) -> None:
-    served, liar = staff_place
-    browser = Browser(served, liar)
+    served, idp = staff_place
+    browser = Browser(served, idp)
     asked = await browser.set_out()
-    liar.metadata.pop("userinfo_endpoint", None)
-    liar.id_token = liar.sign(**claims)
+    idp.metadata.pop("userinfo_endpoint", None)
+    idp.id_token = idp.sign(**claims)
     answer = await browser.come_back(asked["state"])
     await is_nobody(served, browser, answer)
     assert answer.status_code == 401
-    assert liar.id_token not in answer.text
+    assert idp.id_token not in answer.text
     assert "text/html" in answer.headers["content-type"]
 
 
 async def test_an_answer_of_another_provider_is_refused(tmp_path: Path) -> None:
-    async with place(tmp_path / "data") as (served, liar):
-        browser = Browser(served, liar)
+    async with place(tmp_path / "data") as (served, idp):
+        browser = Browser(served, idp)
         asked = await browser.set_out()
         await is_nobody(served, browser, await browser.come_back(asked["state"], iss="https://evil.example"))
-        assert "/token" not in liar.paths()
+        assert "/token" not in idp.paths()
 
 
 async def test_what_the_provider_refuses_is_told(tmp_path: Path) -> None:
-    async with place(tmp_path / "data") as (served, liar):
-        browser = Browser(served, liar)
+    async with place(tmp_path / "data") as (served, idp):
+        browser = Browser(served, idp)
         asked = await browser.set_out()
         denied = await browser.come_back(asked["state"], error="access_denied", error_description="<script>")
         await is_nobody(served, browser, denied)
@@ -269,8 +271,8 @@ async def test_what_the_provider_refuses_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_session_is_renewed_without_a_question_or_by_the_sign_in_page(tmp_path: Path) -> None:
-    async with place(tmp_path / "data") as (served, liar):
-        browser = Browser(served, liar)
+    async with place(tmp_path / "data") as (served, idp):
+        browser = Browser(served, idp)
         await browser.sign_in()
         old = browser.cookies[SESSION]
         asked = await browser.set_out("?silent=true&next=/me")
@@ -278,7 +280,7 @@ async def test_a_session_is_renewed_without_a_question_or_by_the_sign_in_page(tm
         await browser.come_back(asked["state"])
         assert browser.cookies[SESSION] != old
         assert (await browser.me()).status_code == 200
-        before = Browser(served, liar)
+        before = Browser(served, idp)
         before.cookies[SESSION] = old
         assert (await before.me()).status_code == 401
         asked = await browser.set_out("?silent=true&next=/me")
@@ -291,9 +293,9 @@ async def test_a_session_is_renewed_without_a_question_or_by_the_sign_in_page(tm
     ["//evil.example", "https://evil.example", "/\\evil.example", "\\\\evil.example", "javascript:alert(1)", "evil", "",
      "/%0d%0aSet-Cookie:x", "/" + "a" * 2000, "/me\u2028x", " //evil.example", "/\t/evil.example"],
 )  # fmt: skip
-async def test_nobody_is_led_elsewhere(open_place: tuple[Served, Liar], page: str) -> None:
-    served, liar = open_place
-    browser = Browser(served, liar)
+async def test_nobody_is_led_elsewhere(open_place: tuple[Served, FakeProvider], page: str) -> None:
+    served, idp = open_place
+    browser = Browser(served, idp)
     answer = await browser.sign_in(f"?{httpx.QueryParams({'next': page})}")
     assert answer.status_code == 303
     assert answer.headers["location"] in ("/me", "/%0d%0aSet-Cookie:x")
@@ -301,12 +303,12 @@ async def test_nobody_is_led_elsewhere(open_place: tuple[Served, Liar], page: st
 
 
 async def test_who_was_put_out_is_not_signed_in(tmp_path: Path) -> None:
-    async with place(tmp_path / "data") as (served, liar):
-        browser = Browser(served, liar)
+    async with place(tmp_path / "data") as (served, idp):
+        browser = Browser(served, idp)
         await browser.sign_in()
         user = (await browser.me()).json()["id"]
         await served.call("POST", f"/admin/users/{user}/disable")
-        again = Browser(served, liar)
+        again = Browser(served, idp)
         answer = await again.sign_in()
         assert answer.status_code == 401
         assert "put this person out" in answer.text
@@ -315,9 +317,9 @@ async def test_who_was_put_out_is_not_signed_in(tmp_path: Path) -> None:
 
 async def test_who_is_in_no_group_any_more_that_may_come_in_is_out_with_their_tokens(tmp_path: Path) -> None:
     """What the provider says counts at once, also when it says that they may not come in."""
-    async with place(tmp_path / "data", oidc_allowed_groups=("staff",), oidc_admin_groups=("ops",)) as (served, liar):
-        liar.claims["groups"] = ["staff", "ops"]
-        browser, elsewhere = Browser(served, liar), Browser(served, liar)
+    async with place(tmp_path / "data", oidc_allowed_groups=("staff",), oidc_admin_groups=("ops",)) as (served, idp):
+        idp.claims["groups"] = ["staff", "ops"]
+        browser, elsewhere = Browser(served, idp), Browser(served, idp)
         await browser.sign_in()
         await elsewhere.sign_in()
         order = {"description": "mine", "grants": [{"action": "*"}], "operator": True}
@@ -325,7 +327,7 @@ async def test_who_is_in_no_group_any_more_that_may_come_in_is_out_with_their_to
         made = await served.client.post("/api/v1/me/tokens", headers=cookies, json=order)
         token = made.json()["token"]
         assert (await served.call("GET", "/admin/users", token=token)).status_code == 200
-        liar.claims["groups"] = ["leavers"]
+        idp.claims["groups"] = ["leavers"]
         assert (await browser.sign_in()).status_code == 401
         assert (await served.call("GET", "/admin/users", token=token)).status_code == 401
         assert (await elsewhere.me()).status_code == 401
@@ -334,34 +336,34 @@ async def test_who_is_in_no_group_any_more_that_may_come_in_is_out_with_their_to
 
 
 async def test_groups_that_may_come_in_no_more_end_sessions_and_tokens(tmp_path: Path) -> None:
-    async with place(tmp_path / "data") as (served, liar):
-        browser = Browser(served, liar)
+    async with place(tmp_path / "data") as (served, idp):
+        browser = Browser(served, idp)
         await browser.sign_in()
         assert (await browser.me()).status_code == 200
-        settings = liar.settings(oidc_allowed_groups=("others",), data=tmp_path / "data")
+        settings = idp.settings(oidc_allowed_groups=("others",), data=tmp_path / "data")
     async with services.open(settings=settings) as ingot:
         with pytest.raises(Unauthorized):
             await ingot.authenticator.authenticate_session(browser.cookies[SESSION])
 
 
 async def test_a_provider_that_is_away_is_told_of(tmp_path: Path) -> None:
-    async with place(tmp_path / "data") as (served, liar):
-        liar.instead["/.well-known/openid-configuration"] = Answered({}, status=500)
-        answer = await Browser(served, liar).get("/auth/start")
+    async with place(tmp_path / "data") as (served, idp):
+        idp.instead["/.well-known/openid-configuration"] = FakeResponse({}, status=500)
+        answer = await Browser(served, idp).get("/auth/start")
         assert answer.status_code == 503
         assert "provider_unavailable" in answer.text
         assert "text/html" in answer.headers["content-type"]
 
 
 async def test_whoever_runs_the_server_reads_why_somebody_did_not_come_in(tmp_path: Path) -> None:
-    async with place(tmp_path / "data", oidc_allowed_groups=("staff",)) as (served, liar):
-        liar.claims["groups"] = ["visitors"]
+    async with place(tmp_path / "data", oidc_allowed_groups=("staff",)) as (served, idp):
+        idp.claims["groups"] = ["visitors"]
         with capture_logs() as logs:
-            await Browser(served, liar).sign_in()
+            await Browser(served, idp).sign_in()
         refused = next(line for line in logs if line["event"] == "sign_in_refused")
         assert (refused["event"], refused["log_level"]) == ("sign_in_refused", "info")
         assert "groups" in refused["detail"]
-    async with serving(tmp_path / "other", liar.settings()) as served:
+    async with serving(tmp_path / "other", idp.settings()) as served:
         with capture_logs() as logs:
             assert (await Browser(served).get("/auth/start")).status_code == 503
         failed = next(line for line in logs if line["event"] == "sign_in_failed")
@@ -382,8 +384,8 @@ async def test_without_a_provider_there_is_nowhere_to_go(served: Served) -> None
 
 
 async def test_nobody_sets_out_without_end(tmp_path: Path) -> None:
-    async with place(tmp_path / "data") as (served, liar):
-        browser = Browser(served, liar)
+    async with place(tmp_path / "data") as (served, idp):
+        browser = Browser(served, idp)
         answers = [(await browser.get("/auth/start")).status_code for _ in range(100)]
         assert answers[0] == 303
         assert 429 in answers
@@ -404,9 +406,9 @@ async def test_pages_let_nothing_in_that_is_not_ours(served: Served) -> None:
 
 
 async def test_what_a_provider_calls_somebody_is_text(tmp_path: Path) -> None:
-    async with place(tmp_path / "data") as (served, liar):
-        liar.claims |= {"name": "<script>alert(1)</script>", "groups": ['"><b>']}
-        browser = Browser(served, liar)
+    async with place(tmp_path / "data") as (served, idp):
+        idp.claims |= {"name": "<script>alert(1)</script>", "groups": ['"><b>']}
+        browser = Browser(served, idp)
         await browser.sign_in()
         page = (await browser.get("/me")).text
         assert "<script" not in page

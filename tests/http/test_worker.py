@@ -15,9 +15,9 @@ from ingot.client import AsyncClient
 from ingot.client.errors import JobCanceled, JobDead
 from ingot.jobs.model import JobStatus
 from ingot.worker import NoRetry, Worker, WorkerJob
-from tests.direct import role_of, serving_postgres
 from tests.http.running_worker import working
 from tests.http.serving import Served, serving
+from tests.worker_roles import serving_postgres, worker_role
 
 
 @pytest.fixture(params=["http", "postgres"])
@@ -236,7 +236,7 @@ async def test_who_is_told_to_go_finishes_or_gives_back(served: Served, client: 
 async def test_a_token_does_not_speak_as_the_role_of_a_worker(tmp_path: Path) -> None:
     async with serving_postgres(tmp_path / "data") as served:
         assert served.database is not None
-        async with role_of(served.database, served.ingot.default_tenant.id) as url:
+        async with worker_role(served.database, served.ingot.default_tenant.id) as url:
             name = f"{url.split('://')[1].partition(':')[0]}/1"
             headers = {"authorization": f"Bearer {served.operator}"}
             async with httpx.AsyncClient(base_url=f"{served.url}/api/v1", headers=headers, verify=False) as http:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import AUDIT_HTTP, BROWSER, REUSED_FILES, SECRETS
+from tests.mutants.selections import AUDIT_HTTP, BROWSER, REUSED_FILES, SECRETS
 
 MUTANTS = [
     Mutant(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import AUDIT, REUSED_FILES, REUSED_UPLOADS, SECRETS, WAITING, WORKERS
+from tests.mutants.selections import AUDIT, REUSED_FILES, REUSED_UPLOADS, SECRETS, WAITING, WORKERS
 
 MUTANTS = [
     Mutant(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import ADDRESSES, OBJECT_POWER
+from tests.mutants.selections import ADDRESSES, OBJECT_POWER
 
 MUTANTS = [
     Mutant(
@@ -42,7 +42,7 @@ MUTANTS = [
         file="objects/local_writer.py",
         old="                    self._free_space.check(0)  # Other",
         new="                    # Other",
-        caught_by="tests/faults/test_room_spared.py::test_two_at_once_do_not_take_the_spare",
+        caught_by="tests/faults/test_spare_space.py::test_two_at_once_do_not_take_the_spare",
     ),
     Mutant(
         name="bytes of unknown number that fill the disk",
@@ -50,7 +50,7 @@ MUTANTS = [
         file="objects/local_writer.py",
         old="                self._free_space.check(len(data))\n",
         new="                pass\n",
-        caught_by="tests/faults/test_room_spared.py::test_bytes_of_unknown_number_stop_before_the_spare",
+        caught_by="tests/faults/test_spare_space.py::test_bytes_of_unknown_number_stop_before_the_spare",
     ),
     Mutant(
         name="two writers of one upload",
@@ -98,7 +98,7 @@ MUTANTS = [
         file="blobs/uploads.py",
         old="            with suppress(StoreError):  # Report",
         new="            if True:  # Report",
-        caught_by="tests/faults/test_room_full.py::test_an_upload_on_a_full_disk_goes_on_when_there_is_room",
+        caught_by="tests/faults/test_blobs_on_full_disk.py::test_an_upload_on_a_full_disk_goes_on_when_there_is_room",
     ),
     Mutant(
         name="strays that are young",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import BROWSER, PEOPLE, PROVIDER, PROVIDER_TOKENS, SECRETS, TOKENS
+from tests.mutants.selections import BROWSER, PEOPLE, PROVIDER, PROVIDER_TOKENS, SECRETS, TOKENS
 
 MUTANTS = [
     Mutant(

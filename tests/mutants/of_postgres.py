@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import CHECKPOINTS, HANDOVER, REUSED_UPLOADS, WORKERS
+from tests.mutants.selections import CHECKPOINTS, HANDOVER, REUSED_UPLOADS, WORKERS
 
 MUTANTS = [
     Mutant(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import AUDIT, PEOPLE, REMOVAL, REMOVAL_RACES
+from tests.mutants.selections import AUDIT, PEOPLE, REMOVAL, REMOVAL_RACES
 
 MUTANTS = [
     Mutant(

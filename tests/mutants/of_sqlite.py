@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.places import (
+from tests.mutants.selections import (
     AUDIT,
     BLOB_KEYS,
     BLOB_UPLOADS,

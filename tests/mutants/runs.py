@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.mutant import Mutant, plant
-from tests.mutants.witness import COPY_VARIABLE
+from tests.mutants.plugin import COPY_VARIABLE
 
 ROOT = Path(__file__).parents[2]
-QUIET = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-n", "0", "-p", "tests.mutants.witness"]
+QUIET = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-n", "0", "-p", "tests.mutants.plugin"]
 
 
 def run_tests(copy: Path, selection: list[str]) -> subprocess.CompletedProcess[str]:

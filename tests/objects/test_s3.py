@@ -25,7 +25,7 @@ from ingot.objects.s3 import PROXIED_PART_BYTES, BucketStore
 from ingot.objects.s3_requests import bucket_url
 from tests.conformance.object_stores import put, read
 from tests.s3 import begin_parts, bucket, client_of, key_of, open_bucket, prefix_of, server_url
-from tests.s3_proxy import Asked, Proxy, answer, for_a_while, proxied
+from tests.s3_proxy import ForwardedRequest, Proxy, answer, fail_times, proxied
 
 pytestmark = pytest.mark.s3
 
@@ -267,13 +267,13 @@ async def test_transient_failures_are_retried(proxy: Proxy) -> None:
     failures = [answer("503 Slow Down", "SlowDown"), answer("500 Oops", "InternalError"), b""]
     async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
         for failure in failures:
-            proxy.instead = for_a_while(2, failure)
+            proxy.instead = fail_times(2, failure)
             storage_key = await write(store, LARGE)
-            proxy.instead = for_a_while(2, failure)
+            proxy.instead = fail_times(2, failure)
             assert await read(store, storage_key, 0, len(LARGE)) == LARGE
-            proxy.instead = for_a_while(2, failure)
+            proxy.instead = fail_times(2, failure)
             assert await store.object_size(storage_key) == len(LARGE)
-            proxy.instead = for_a_while(2, failure)
+            proxy.instead = fail_times(2, failure)
             await store.delete(TrashedObject(storage_key=storage_key))
         assert keys(store) == []
 
@@ -281,11 +281,11 @@ async def test_transient_failures_are_retried(proxy: Proxy) -> None:
 async def test_a_request_whose_response_is_lost_succeeds(proxy: Proxy) -> None:
     """The retry notices that the first request was carried out."""
     async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
-        proxy.afterwards = for_a_while(1, answer("500 Oops", "InternalError"), method="PUT")
+        proxy.afterwards = fail_times(1, answer("500 Oops", "InternalError"), method="PUT")
         small = await put(store, BODY)
         assert await read(store, small, 0, len(BODY)) == BODY
         late = "<Error><Code>InternalError</Code></Error>"
-        lost = for_a_while(1, answer("200 OK", body=late))
+        lost = fail_times(1, answer("200 OK", body=late))
         proxy.afterwards = lambda asked: lost(asked) if "uploadId" in asked.target and asked.method == "POST" else None
         storage_key = await write(store, LARGE)
         assert await read(store, storage_key, 0, len(LARGE)) == LARGE
@@ -374,7 +374,7 @@ def begun_with_digests(proxy: Proxy) -> list[bool]:
 async def test_listed_digests_are_compared_and_sent_when_parts_are_joined(proxy: Proxy) -> None:
     digests: dict[str, str] = {}
 
-    def change(asked: Asked, found: bytes) -> bytes:
+    def change(asked: ForwardedRequest, found: bytes) -> bytes:
         query = parse_qs(urlsplit(asked.target).query)
         if asked.method == "PUT" and "partNumber" in query:
             digests[query["partNumber"][0]] = asked.headers["x-amz-checksum-sha256"]

@@ -14,15 +14,15 @@ from ingot.kernel.clock import ManualClock, SystemClock, to_datetime
 from ingot.outbound.errors import ProviderUnavailable
 from ingot.outbound.provider import Provider
 from ingot.settings import Settings
-from tests.providers.liar import CODE, NONCE, VERIFIER, Liar, lying_provider
+from tests.providers.fake_provider import CODE, NONCE, VERIFIER, FakeProvider, open_fake_provider
 
 DISCOVERY = "/.well-known/openid-configuration"
 TRUST = ssl.create_default_context()  # Takes longer to make than most tests.
 
 
 @pytest.fixture
-async def liar() -> AsyncIterator[Liar]:
-    async with lying_provider() as one:
+async def idp() -> AsyncIterator[FakeProvider]:
+    async with open_fake_provider() as one:
         yield one
 
 
@@ -41,8 +41,8 @@ async def opened(settings: Settings, clock: ManualClock, **options: Any) -> Asyn
 
 
 @pytest.fixture
-async def provider(liar: Liar, clock: ManualClock) -> AsyncIterator[Provider]:
-    async with opened(liar.settings(), clock) as one:
+async def provider(idp: FakeProvider, clock: ManualClock) -> AsyncIterator[Provider]:
+    async with opened(idp.settings(), clock) as one:
         yield one
 
 
@@ -62,5 +62,5 @@ async def unavailable(provider: Provider, said: str) -> ProviderUnavailable:
     return caught.value
 
 
-def ada(liar: Liar) -> Person:
-    return Person(issuer=liar.issuer, subject="ada", email="ada@example.com", email_verified=True, groups=("staff",))
+def ada(idp: FakeProvider) -> Person:
+    return Person(issuer=idp.issuer, subject="ada", email="ada@example.com", email_verified=True, groups=("staff",))

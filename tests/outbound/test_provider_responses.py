@@ -15,53 +15,63 @@ from ingot.outbound.bounded_http import RESPONSE_BYTES_MAX
 from ingot.outbound.errors import ProviderUnavailable
 from ingot.outbound.provider import Provider
 from ingot.settings import Settings
-from tests.outbound.provider_fixture import DISCOVERY, ada, clock, liar, opened, person, provider, refused, unavailable
-from tests.providers.liar import CODE, NONCE, OTHER_KEY, VERIFIER, Answered, Liar, lying_provider
+from tests.outbound.provider_fixture import DISCOVERY, ada, clock, idp, opened, person, provider, refused, unavailable
+from tests.providers.fake_provider import (
+    CODE,
+    NONCE,
+    OTHER_KEY,
+    VERIFIER,
+    FakeProvider,
+    FakeResponse,
+    open_fake_provider,
+)
 
-__all__ = ["clock", "liar", "provider"]
+__all__ = ["clock", "idp", "provider"]
 
 
 # Answers from elsewhere.
 
 
-async def test_an_answer_of_another_provider_is_refused_before_its_code_is_used(liar: Liar, provider: Provider) -> None:
-    for iss in ("https://evil.example.com", liar.issuer + "/", ""):
+async def test_an_answer_of_another_provider_is_refused_before_its_code_is_used(
+    idp: FakeProvider, provider: Provider
+) -> None:
+    for iss in ("https://evil.example.com", idp.issuer + "/", ""):
         await refused(provider, "iss", iss=iss)
-    assert "/token" not in liar.paths()
-    assert await person(provider, iss=liar.issuer) == ada(liar)
+    assert "/token" not in idp.paths()
+    assert await person(provider, iss=idp.issuer) == ada(idp)
 
 
-async def test_a_provider_that_names_itself_in_answers_does_so_always(liar: Liar, provider: Provider) -> None:
-    liar.metadata["authorization_response_iss_parameter_supported"] = True
+async def test_a_provider_that_names_itself_in_answers_does_so_always(idp: FakeProvider, provider: Provider) -> None:
+    idp.metadata["authorization_response_iss_parameter_supported"] = True
     await refused(provider, "iss")
-    assert "/token" not in liar.paths()
-    assert await person(provider, iss=liar.issuer) == ada(liar)
+    assert "/token" not in idp.paths()
+    assert await person(provider, iss=idp.issuer) == ada(idp)
 
 
 @pytest.mark.parametrize("code", ["a\nb", "\ud800", "é", "\x00"])
-async def test_a_code_that_is_none_is_not_sent(liar: Liar, provider: Provider, code: str) -> None:
+async def test_a_code_that_is_none_is_not_sent(idp: FakeProvider, provider: Provider, code: str) -> None:
     await refused(provider, "code", code=code)
-    assert "/token" not in liar.paths()
+    assert "/token" not in idp.paths()
 
 
 @pytest.mark.parametrize("name", ["/", "x", ".evil.example.com"])
-async def test_a_configuration_of_another_issuer_is_refused(liar: Liar, provider: Provider, name: str) -> None:
-    liar.metadata["issuer"] += name
+async def test_a_configuration_of_another_issuer_is_refused(idp: FakeProvider, provider: Provider, name: str) -> None:
+    idp.metadata["issuer"] += name
     error = await unavailable(provider, "INGOT_OIDC_ISSUER")
     assert "INGOT_OIDC_ISSUER" in error.hint
     again = await unavailable(provider, "INGOT_OIDC_ISSUER")
     assert again.hint == error.hint
 
 
-async def test_an_issuer_with_a_slash_at_the_end_is_found(liar: Liar, clock: ManualClock) -> None:
-    liar.metadata["issuer"] = liar.issuer + "/"
-    liar.claims["iss"] = liar.issuer + "/"
-    async with opened(Settings(**{**_given(liar), "oidc_issuer": liar.issuer + "/"}), clock) as provider:
-        assert (await person(provider)).issuer == liar.issuer + "/"
+async def test_an_issuer_with_a_slash_at_the_end_is_found(idp: FakeProvider, clock: ManualClock) -> None:
+    idp.metadata["issuer"] = idp.issuer + "/"
+    idp.claims["iss"] = idp.issuer + "/"
+    async with opened(Settings(**{**_given(idp), "oidc_issuer": idp.issuer + "/"}), clock) as provider:
+        assert (await person(provider)).issuer == idp.issuer + "/"
 
 
-def _given(liar: Liar) -> dict[str, Any]:
-    settings = liar.settings()
+def _given(idp: FakeProvider) -> dict[str, Any]:
+    settings = idp.settings()
     return {name: getattr(settings, name) for name in settings.__struct_fields__}
 
 
@@ -69,14 +79,16 @@ def _given(liar: Liar) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "url", ["http://login.example.com/x", "ftp://127.0.0.1/x", "//evil", "", "http://[::1", "file:///x"]
 )
-async def test_a_place_that_cannot_be_trusted_is_refused(liar: Liar, provider: Provider, name: str, url: str) -> None:
-    liar.metadata[name] = url
+async def test_a_place_that_cannot_be_trusted_is_refused(
+    idp: FakeProvider, provider: Provider, name: str, url: str
+) -> None:
+    idp.metadata[name] = url
     await unavailable(provider, name)
 
 
 @pytest.mark.parametrize("name", ["issuer", "authorization_endpoint", "token_endpoint", "jwks_uri"])
-async def test_a_configuration_without_its_parts_is_refused(liar: Liar, provider: Provider, name: str) -> None:
-    del liar.metadata[name]
+async def test_a_configuration_without_its_parts_is_refused(idp: FakeProvider, provider: Provider, name: str) -> None:
+    del idp.metadata[name]
     await unavailable(provider, "configuration")
 
 
@@ -85,70 +97,72 @@ async def test_a_configuration_without_its_parts_is_refused(liar: Liar, provider
 
 PLACES = [DISCOVERY, "/keys", "/token", "/userinfo"]
 NO_ANSWERS = {
-    "garbage": Answered(b"<html>"),
-    "not text": Answered(b"\xff\xfe"),
-    "a list": Answered([]),
-    "empty": Answered(b""),
-    "deep": Answered(b"[" * 100_000),
-    "huge": Answered(b" " * (RESPONSE_BYTES_MAX + 1)),
-    "packed": Answered(gzip.compress(b"{}"), headers={"content-encoding": "gzip"}),
-    "cut short": Answered(b"{}", headers={"content-length": "100"}),
-    "not http": Answered(b"", headers={"transfer-encoding": "sideways"}),
-    "a redirect": Answered(b"", status=302, headers={"location": "/elsewhere"}),
-    "a moved place": Answered(b"", status=308, headers={"location": "/elsewhere"}),
-    "no content": Answered(b"", status=204),
-    "failed": Answered({"error": "server_error"}, status=500),
-    "busy": Answered(b"", status=503),
-    "refused": Answered(b"no", status=403),
-    "gone": Answered({}, status=404),
+    "garbage": FakeResponse(b"<html>"),
+    "not text": FakeResponse(b"\xff\xfe"),
+    "a list": FakeResponse([]),
+    "empty": FakeResponse(b""),
+    "deep": FakeResponse(b"[" * 100_000),
+    "huge": FakeResponse(b" " * (RESPONSE_BYTES_MAX + 1)),
+    "packed": FakeResponse(gzip.compress(b"{}"), headers={"content-encoding": "gzip"}),
+    "cut short": FakeResponse(b"{}", headers={"content-length": "100"}),
+    "not http": FakeResponse(b"", headers={"transfer-encoding": "sideways"}),
+    "a redirect": FakeResponse(b"", status=302, headers={"location": "/elsewhere"}),
+    "a moved place": FakeResponse(b"", status=308, headers={"location": "/elsewhere"}),
+    "no content": FakeResponse(b"", status=204),
+    "failed": FakeResponse({"error": "server_error"}, status=500),
+    "busy": FakeResponse(b"", status=503),
+    "refused": FakeResponse(b"no", status=403),
+    "gone": FakeResponse({}, status=404),
 }
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("what", NO_ANSWERS)
 async def test_an_answer_that_is_none_makes_the_provider_unavailable(
-    liar: Liar, provider: Provider, place: str, what: str
+    idp: FakeProvider, provider: Provider, place: str, what: str
 ) -> None:
-    liar.id_token = liar.sign(email=None)
-    liar.instead[place] = NO_ANSWERS[what]
+    idp.id_token = idp.sign(email=None)
+    idp.instead[place] = NO_ANSWERS[what]
     error = await unavailable(provider, "the provider")
     assert error.hint
-    assert "/elsewhere" not in liar.paths()
+    assert "/elsewhere" not in idp.paths()
 
 
-async def test_the_largest_answer_is_read(liar: Liar, provider: Provider) -> None:
-    body = json.dumps(liar.metadata).encode().ljust(RESPONSE_BYTES_MAX)
-    liar.instead[DISCOVERY] = Answered(body)
-    assert await person(provider) == ada(liar)
+async def test_the_largest_answer_is_read(idp: FakeProvider, provider: Provider) -> None:
+    body = json.dumps(idp.metadata).encode().ljust(RESPONSE_BYTES_MAX)
+    idp.instead[DISCOVERY] = FakeResponse(body)
+    assert await person(provider) == ada(idp)
 
 
-async def test_a_larger_answer_is_not_read(liar: Liar, provider: Provider) -> None:
-    liar.instead[DISCOVERY] = Answered(json.dumps(liar.metadata).encode().ljust(RESPONSE_BYTES_MAX + 1))
+async def test_a_larger_answer_is_not_read(idp: FakeProvider, provider: Provider) -> None:
+    idp.instead[DISCOVERY] = FakeResponse(json.dumps(idp.metadata).encode().ljust(RESPONSE_BYTES_MAX + 1))
     await unavailable(provider, str(RESPONSE_BYTES_MAX))
 
 
-async def test_a_packed_answer_is_not_unpacked(liar: Liar, provider: Provider) -> None:
-    packed = gzip.compress(json.dumps(liar.metadata).encode())
-    liar.instead[DISCOVERY] = Answered(packed, headers={"content-encoding": "gzip"})
+async def test_a_packed_answer_is_not_unpacked(idp: FakeProvider, provider: Provider) -> None:
+    packed = gzip.compress(json.dumps(idp.metadata).encode())
+    idp.instead[DISCOVERY] = FakeResponse(packed, headers={"content-encoding": "gzip"})
     await unavailable(provider, "compressed")
 
 
 @pytest.mark.parametrize("place", PLACES)
-async def test_an_answer_that_does_not_come_is_not_waited_for(liar: Liar, clock: ManualClock, place: str) -> None:
-    liar.id_token = liar.sign(email=None)
-    liar.instead[place] = None
-    async with opened(liar.settings(), clock, timeout_seconds=0.2) as provider:
+async def test_an_answer_that_does_not_come_is_not_waited_for(
+    idp: FakeProvider, clock: ManualClock, place: str
+) -> None:
+    idp.id_token = idp.sign(email=None)
+    idp.instead[place] = None
+    async with opened(idp.settings(), clock, timeout_seconds=0.2) as provider:
         await unavailable(provider, "the provider")
 
 
-async def test_an_answer_that_does_not_end_is_not_waited_for(liar: Liar, clock: ManualClock) -> None:
-    liar.instead["/token"] = Answered(b"", headers={"content-length": "1000000"}, drips=True)
-    async with opened(liar.settings(), clock, timeout_seconds=0.5) as provider:
+async def test_an_answer_that_does_not_end_is_not_waited_for(idp: FakeProvider, clock: ManualClock) -> None:
+    idp.instead["/token"] = FakeResponse(b"", headers={"content-length": "1000000"}, drips=True)
+    async with opened(idp.settings(), clock, timeout_seconds=0.5) as provider:
         await unavailable(provider, "0.5 seconds")
 
 
 async def test_a_provider_that_is_not_there_is_unavailable(clock: ManualClock) -> None:
-    async with lying_provider() as gone:
+    async with open_fake_provider() as gone:
         settings = gone.settings()
     async with opened(settings, clock) as provider:
         await unavailable(provider, "configuration")
@@ -156,13 +170,13 @@ async def test_a_provider_that_is_not_there_is_unavailable(clock: ManualClock) -
 
 @pytest.mark.parametrize("variable", ["HTTP_PROXY", "ALL_PROXY", "http_proxy"])
 async def test_nothing_goes_through_a_proxy(
-    liar: Liar, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, variable: str
+    idp: FakeProvider, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv(variable, "http://127.0.0.1:1")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
-    async with opened(liar.settings(), clock) as provider:
-        assert await person(provider) == ada(liar)
+    async with opened(idp.settings(), clock) as provider:
+        assert await person(provider) == ada(idp)
 
 
 @pytest.mark.parametrize(
@@ -176,22 +190,22 @@ async def test_nothing_goes_through_a_proxy(
     ],
 )
 async def test_a_code_that_is_refused_says_why(
-    liar: Liar, provider: Provider, error: str, kind: type[IngotError]
+    idp: FakeProvider, provider: Provider, error: str, kind: type[IngotError]
 ) -> None:
-    liar.instead["/token"] = Answered({"error": error, "error_description": "code the-code"}, status=400)
+    idp.instead["/token"] = FakeResponse({"error": error, "error_description": "code the-code"}, status=400)
     with pytest.raises(kind) as caught:
         await person(provider)
     assert (error in caught.value.detail) is ("<" not in error)
 
 
-async def test_no_refusal_shows_a_secret(liar: Liar, clock: ManualClock) -> None:
+async def test_no_refusal_shows_a_secret(idp: FakeProvider, clock: ManualClock) -> None:
     secret = "hush-secret"
-    tokens = [liar.sign(nonce="x"), liar.sign(OTHER_KEY), liar.sign(OTHER_KEY, header={"kid": "rsa"}), "a.b.c"]
-    answers = [Answered({"id_token": token, "access_token": "the-access-token"}) for token in tokens]
-    answers += [Answered({"error": one, "error_description": secret}, status=401) for one in ("invalid_grant", "x")]
+    tokens = [idp.sign(nonce="x"), idp.sign(OTHER_KEY), idp.sign(OTHER_KEY, header={"kid": "rsa"}), "a.b.c"]
+    answers = [FakeResponse({"id_token": token, "access_token": "the-access-token"}) for token in tokens]
+    answers += [FakeResponse({"error": one, "error_description": secret}, status=401) for one in ("invalid_grant", "x")]
     for answer in answers:
-        liar.instead["/token"] = answer
-        async with opened(liar.settings(oidc_client_secret=secret), clock) as provider:
+        idp.instead["/token"] = answer
+        async with opened(idp.settings(oidc_client_secret=secret), clock) as provider:
             with pytest.raises(IngotError) as caught:
                 await person(provider)
         shown = f"{caught.value.detail} {caught.value.hint} {caught.value!r}"

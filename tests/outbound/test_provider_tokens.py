@@ -12,10 +12,10 @@ from joserfc.jwk import OctKey, RSAKey
 
 from ingot.kernel.clock import ManualClock
 from ingot.outbound.provider import Provider
-from tests.outbound.provider_fixture import DISCOVERY, ada, clock, liar, opened, person, provider, refused
-from tests.providers.liar import EC_KEY, OTHER_KEY, RSA_KEY, Answered, Liar, sign_anything
+from tests.outbound.provider_fixture import DISCOVERY, ada, clock, idp, opened, person, provider, refused
+from tests.providers.fake_provider import EC_KEY, OTHER_KEY, RSA_KEY, FakeProvider, FakeResponse, sign_unchecked
 
-__all__ = ["clock", "liar", "provider"]
+__all__ = ["clock", "idp", "provider"]
 
 
 @pytest.mark.parametrize(
@@ -37,15 +37,15 @@ __all__ = ["clock", "liar", "provider"]
     ],
 )
 async def test_a_signed_token_that_says_the_wrong_thing_is_refused(
-    liar: Liar, provider: Provider, claims: dict[str, Any], said: str
+    idp: FakeProvider, provider: Provider, claims: dict[str, Any], said: str
 ) -> None:
-    liar.id_token = liar.sign(**claims)
+    idp.id_token = idp.sign(**claims)
     await refused(provider, said)
 
 
-async def test_time_goes_on_and_the_token_expires(liar: Liar, provider: Provider, clock: ManualClock) -> None:
+async def test_time_goes_on_and_the_token_expires(idp: FakeProvider, provider: Provider, clock: ManualClock) -> None:
     clock.advance(seconds=300 + 59)
-    assert await person(provider) == ada(liar)
+    assert await person(provider) == ada(idp)
     clock.advance(seconds=2)
     await refused(provider, "expired")
 
@@ -55,34 +55,36 @@ def part(said: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("alg", ["none", "None", "NONE", "nOnE", ""])
-async def test_a_token_that_nobody_signed_is_refused(liar: Liar, provider: Provider, alg: str) -> None:
+async def test_a_token_that_nobody_signed_is_refused(idp: FakeProvider, provider: Provider, alg: str) -> None:
     for kid in ({}, {"kid": "rsa"}):
-        liar.id_token = f"{part({'alg': alg, **kid})}.{part(liar.claims)}."
+        idp.id_token = f"{part({'alg': alg, **kid})}.{part(idp.claims)}."
         await refused(provider, "alg")
 
 
 @pytest.mark.parametrize("form", ["pem", "der", "jwk"])
 @pytest.mark.parametrize("alg", ["HS256", "HS512"])
-async def test_a_public_key_is_no_secret_to_sign_with(liar: Liar, provider: Provider, form: str, alg: str) -> None:
+async def test_a_public_key_is_no_secret_to_sign_with(
+    idp: FakeProvider, provider: Provider, form: str, alg: str
+) -> None:
     known = {
         "pem": RSA_KEY.as_pem(private=False),
         "der": RSA_KEY.as_der(private=False),
         "jwk": json.dumps(RSA_KEY.as_dict(private=False)).encode(),
     }[form]
-    said = f"{part({'alg': alg, 'kid': 'rsa'})}.{part(liar.claims)}"
+    said = f"{part({'alg': alg, 'kid': 'rsa'})}.{part(idp.claims)}"
     proof = hmac.digest(known, said.encode(), f"sha{alg[2:]}")
-    liar.id_token = f"{said}.{base64.urlsafe_b64encode(proof).decode().rstrip('=')}"
+    idp.id_token = f"{said}.{base64.urlsafe_b64encode(proof).decode().rstrip('=')}"
     await refused(provider, "alg")
 
 
-async def test_the_secret_of_the_client_signs_nothing_either(liar: Liar, clock: ManualClock) -> None:
+async def test_the_secret_of_the_client_signs_nothing_either(idp: FakeProvider, clock: ManualClock) -> None:
     secret = "hush" * 16
     raw = base64.urlsafe_b64encode(secret.encode()).decode().rstrip("=")
     key = OctKey.import_key({"kty": "oct", "k": raw, "kid": "mac"})
-    liar.keys.append(key)
-    liar.instead["/keys"] = Answered({"keys": [key.as_dict(private=True), RSA_KEY.as_dict(private=False)]})
-    liar.id_token = liar.sign(key, alg="HS256")
-    async with opened(liar.settings(oidc_client_secret=secret), clock) as provider:
+    idp.keys.append(key)
+    idp.instead["/keys"] = FakeResponse({"keys": [key.as_dict(private=True), RSA_KEY.as_dict(private=False)]})
+    idp.id_token = idp.sign(key, alg="HS256")
+    async with opened(idp.settings(oidc_client_secret=secret), clock) as provider:
         await refused(provider, "alg")
 
 
@@ -102,73 +104,73 @@ async def test_the_secret_of_the_client_signs_nothing_either(liar: Liar, clock: 
 )
 @pytest.mark.parametrize("key", [RSA_KEY, OTHER_KEY])
 async def test_a_header_that_brings_a_key_or_asks_for_more_is_refused(
-    liar: Liar, provider: Provider, header: dict[str, Any], key: RSAKey
+    idp: FakeProvider, provider: Provider, header: dict[str, Any], key: RSAKey
 ) -> None:
     small = {} if "jwk" not in header else {"jwk": {"kty": "RSA", "n": header["jwk"]["n"][:40], "e": "AQAB"}}
-    liar.id_token = liar.sign(key, header={**header, **small})
+    idp.id_token = idp.sign(key, header={**header, **small})
     await refused(provider, next(iter(header)))
-    assert {*liar.paths()} == {DISCOVERY, "/token", "/keys"}
+    assert {*idp.paths()} == {DISCOVERY, "/token", "/keys"}
 
 
 @pytest.mark.parametrize(
     "kid",
     ["../../../../dev/null", "/dev/null", "' OR 1=1 --", "http://127.0.0.1:1/keys", "nobody", "", "rsa\x00", "RSA"],
 )
-async def test_a_kid_is_looked_up_and_nothing_else(liar: Liar, provider: Provider, kid: str) -> None:
-    liar.id_token = liar.sign(RSA_KEY, header={"kid": kid})
+async def test_a_kid_is_looked_up_and_nothing_else(idp: FakeProvider, provider: Provider, kid: str) -> None:
+    idp.id_token = idp.sign(RSA_KEY, header={"kid": kid})
     await refused(provider, "does not publish")
-    assert {*liar.paths()} == {DISCOVERY, "/token", "/keys"}
+    assert {*idp.paths()} == {DISCOVERY, "/token", "/keys"}
 
 
 @pytest.mark.parametrize("kid", [5, ["rsa"], {"rsa": 1}, True])
-async def test_a_kid_that_is_no_text_is_none(liar: Liar, provider: Provider, kid: object) -> None:
-    liar.id_token = liar.sign(RSA_KEY, header={"kid": kid})
+async def test_a_kid_that_is_no_text_is_none(idp: FakeProvider, provider: Provider, kid: object) -> None:
+    idp.id_token = idp.sign(RSA_KEY, header={"kid": kid})
     await refused(provider, "key")
 
 
-async def test_a_token_of_another_key_under_a_known_kid_is_refused(liar: Liar, provider: Provider) -> None:
-    liar.id_token = liar.sign(OTHER_KEY, header={"kid": "rsa"})
+async def test_a_token_of_another_key_under_a_known_kid_is_refused(idp: FakeProvider, provider: Provider) -> None:
+    idp.id_token = idp.sign(OTHER_KEY, header={"kid": "rsa"})
     await refused(provider, "signature")
 
 
-async def test_a_token_that_was_changed_is_refused(liar: Liar, provider: Provider) -> None:
-    head, _, signature = liar.sign().split(".")
-    other = liar.sign(sub="eve").split(".")[1]
-    liar.id_token = f"{head}.{other}.{signature}"
+async def test_a_token_that_was_changed_is_refused(idp: FakeProvider, provider: Provider) -> None:
+    head, _, signature = idp.sign().split(".")
+    other = idp.sign(sub="eve").split(".")[1]
+    idp.id_token = f"{head}.{other}.{signature}"
     await refused(provider, "signature")
 
 
 @pytest.mark.parametrize("listed", [{"alg": "PS256"}, {"use": "enc"}, {"kid": "another"}])
-async def test_a_key_signs_only_as_it_is_listed(liar: Liar, provider: Provider, listed: dict[str, Any]) -> None:
-    liar.instead["/keys"] = Answered({"keys": [{**RSA_KEY.as_dict(private=False), **listed}]})
+async def test_a_key_signs_only_as_it_is_listed(idp: FakeProvider, provider: Provider, listed: dict[str, Any]) -> None:
+    idp.instead["/keys"] = FakeResponse({"keys": [{**RSA_KEY.as_dict(private=False), **listed}]})
     await refused(provider, "does not list")
 
 
-async def test_a_key_of_another_kind_under_a_known_kid_is_refused(liar: Liar, provider: Provider) -> None:
-    liar.id_token = liar.sign(EC_KEY, alg="ES256", header={"kid": "rsa"})
+async def test_a_key_of_another_kind_under_a_known_kid_is_refused(idp: FakeProvider, provider: Provider) -> None:
+    idp.id_token = idp.sign(EC_KEY, alg="ES256", header={"kid": "rsa"})
     await refused(provider, "does not list")
 
 
 @pytest.mark.filterwarnings("ignore:Key size should be")
-async def test_a_key_that_is_too_short_signs_nothing(liar: Liar, provider: Provider) -> None:
+async def test_a_key_that_is_too_short_signs_nothing(idp: FakeProvider, provider: Provider) -> None:
     short = RSAKey.generate_key(1024, {"kid": "short"}, private=True)
-    liar.keys.append(short)
-    liar.id_token = liar.sign(short)
+    idp.keys.append(short)
+    idp.id_token = idp.sign(short)
     await refused(provider, "does not list")
 
 
-async def test_a_token_without_a_kid_is_taken_only_when_one_key_fits(liar: Liar, provider: Provider) -> None:
-    liar.id_token = liar.sign(RSA_KEY, header={"kid": None})
-    assert await person(provider) == ada(liar)
+async def test_a_token_without_a_kid_is_taken_only_when_one_key_fits(idp: FakeProvider, provider: Provider) -> None:
+    idp.id_token = idp.sign(RSA_KEY, header={"kid": None})
+    assert await person(provider) == ada(idp)
 
 
-async def test_a_token_without_a_kid_is_refused_when_many_keys_fit(liar: Liar, provider: Provider) -> None:
-    liar.keys.append(OTHER_KEY)
-    liar.id_token = liar.sign(RSA_KEY, header={"kid": None})
+async def test_a_token_without_a_kid_is_refused_when_many_keys_fit(idp: FakeProvider, provider: Provider) -> None:
+    idp.keys.append(OTHER_KEY)
+    idp.id_token = idp.sign(RSA_KEY, header={"kid": None})
     await refused(provider, "kid")
 
 
-async def test_keys_that_cannot_be_used_are_passed_over(liar: Liar, provider: Provider) -> None:
+async def test_keys_that_cannot_be_used_are_passed_over(idp: FakeProvider, provider: Provider) -> None:
     odd: list[dict[str, Any]] = [
         {},
         {"kty": "RSA"},
@@ -177,20 +179,22 @@ async def test_keys_that_cannot_be_used_are_passed_over(liar: Liar, provider: Pr
         {"kty": "OKP", "crv": "X", "x": ""},
         {"kty": 5},
     ]
-    liar.instead["/keys"] = Answered({"keys": [*odd, RSA_KEY.as_dict(private=False)]})
-    assert await person(provider) == ada(liar)
+    idp.instead["/keys"] = FakeResponse({"keys": [*odd, RSA_KEY.as_dict(private=False)]})
+    assert await person(provider) == ada(idp)
 
 
 @pytest.mark.parametrize(
     "token",
     ["", "a", "a.b", "a.b.c", "...", "e30.e30.e30", "e30.e30.e30.e30.e30", "W10.e30.AA", "é.b.c", "x" * 300_000],
 )
-async def test_a_token_that_is_none_is_refused(liar: Liar, provider: Provider, token: str) -> None:
-    liar.instead["/token"] = Answered({"id_token": token})
+async def test_a_token_that_is_none_is_refused(idp: FakeProvider, provider: Provider, token: str) -> None:
+    idp.instead["/token"] = FakeResponse({"id_token": token})
     await refused(provider, "token")
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b"5", b"{", b"\xff", b'{"exp": NaN}', b"[" * 5000])
-async def test_a_signed_text_that_is_no_claims_is_refused(liar: Liar, provider: Provider, payload: bytes) -> None:
-    liar.id_token = sign_anything({"alg": "RS256", "kid": "rsa"}, payload, RSA_KEY)
+async def test_a_signed_text_that_is_no_claims_is_refused(
+    idp: FakeProvider, provider: Provider, payload: bytes
+) -> None:
+    idp.id_token = sign_unchecked({"alg": "RS256", "kid": "rsa"}, payload, RSA_KEY)
     await refused(provider, "token")

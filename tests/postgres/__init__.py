@@ -1,7 +1,7 @@
 """A real PostgreSQL for the tests: a cluster for each test process, and databases that tests borrow from it."""
 
 from tests.postgres.databases import (
-    AN_ACT,
+    ACT_SQL,
     ChanceClock,
     Database,
     borrowed_database,
@@ -18,7 +18,7 @@ from tests.postgres.programs import binaries, install_debian
 from tests.postgres.server import PLAIN_TEMPLATE, TEMPLATE, Server, own_server, server_url, shared_folder, with_database
 
 __all__ = [
-    "AN_ACT",
+    "ACT_SQL",
     "PLAIN_TEMPLATE",
     "TEMPLATE",
     "ChanceClock",

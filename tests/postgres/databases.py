@@ -18,10 +18,10 @@ from ingot.engines.postgres import PostgresStore
 from ingot.engines.postgres.connection import CONNECTIONS_MAX, Connection, Record, open_pool
 from ingot.kernel.clock import Clock, ManualClock
 from ingot.kernel.ids import new_id
-from tests import loops
+from tests import event_loop
 from tests.postgres.server import TEMPLATE, server_url, with_database
 
-AN_ACT = "json_build_object('id', gen_random_uuid(), 'who', 'a test')::text"  # In the text of a statement.
+ACT_SQL = "json_build_object('id', gen_random_uuid(), 'who', 'a test')::text"  # In the text of a statement.
 TRUNCATE_BYTES_MIN: Final = 1_000_000
 KEPT: Final = "kept by the tests"  # The application name of connections that outlive a test.
 # End the sessions that a test has left, then remove all rows. TRUNCATE makes PostgreSQL plan every cached statement
@@ -66,7 +66,7 @@ class Database:
 
     async def pool(self) -> asyncpg.Pool[Record]:
         """The pool that stays open between tests. Its connections have the time of the database's clock."""
-        assert loops.is_shared(asyncio.get_running_loop())
+        assert event_loop.is_shared(asyncio.get_running_loop())
         if self._pool is None:
             self._pool = await open_pool(
                 f"{self.server_url}&application_name={KEPT.replace(' ', '%20')}",
@@ -78,7 +78,7 @@ class Database:
 
     async def empty(self) -> None:
         """End what a test has left running, and remove all rows."""
-        if not loops.is_shared(asyncio.get_running_loop()):
+        if not event_loop.is_shared(asyncio.get_running_loop()):
             owner = await asyncpg.connect(self.owner_url)
             try:
                 await owner.execute(EMPTY)

@@ -21,10 +21,10 @@ from typing import Final
 import asyncpg
 
 from ingot.engines.postgres import migrate
-from tests.budget import note_postgres
 from tests.components import POSTGRES_WHEEL
 from tests.postgres.programs import binaries
 from tests.processes import keep
+from tests.time_report import note_postgres
 
 FOLDER_VARIABLE: Final = "INGOT_TEST_POSTGRES_FOLDER"
 PLAIN_TEMPLATE: Final = "ingot_plain"  # Migrated, and nothing else.

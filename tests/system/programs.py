@@ -1,7 +1,7 @@
 """`ingot` as a process: the one way in which tests start servers, workers and commands.
 
-Most are forked from one interpreter that has imported Ingot (see `warm.py`), which takes a tenth of the time that a
-start takes. With `cold=True` the real program is started, as people do.
+Most are forked from an interpreter that has already imported Ingot (`warm_interpreter.py`), in a tenth of the time that
+a cold start takes. With `cold=True` the installed program is started.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import IO, Any, Final, NamedTuple
 
 import pytest
 
-from tests.budget import note_python
 from tests.processes import FORKED, Process, ending, keep
+from tests.time_report import note_python
 
 ROOT: Final = Path(__file__).parents[2]
 INGOT: Final = str(Path(sys.executable).with_name("ingot"))
 PYTHON_INGOT: Final = [sys.executable, "-m", "ingot"]
-WARM: Final = Path(__file__).with_name("warm.py")
+WARM: Final = Path(__file__).with_name("warm_interpreter.py")
 EXIT_SECONDS: Final = 30.0
 RUN_SECONDS: Final = 50.0
 

@@ -25,8 +25,8 @@ from ingot.kernel.ids import new_id
 from tests import s3
 from tests.postgres import Database, database_for, with_database
 from tests.system.bucket_handlers import written
-from tests.system.crew import Process
 from tests.system.programs import served
+from tests.system.server_with_workers import Process
 
 MIB = 1024 * 1024
 LINES = 1_000  # About 100 KB.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.cli import Shell, shell
+from tests.system.shell import Shell, shell
 
 
 @pytest.fixture(scope="module")

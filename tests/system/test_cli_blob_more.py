@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.system.cli import Shell, shell
+from tests.system.shell import Shell, shell
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from blake3 import blake3
 
 from ingot.client.partial_file import partial_path
-from tests.system.cli import Shell, shell
+from tests.system.shell import Shell, shell
 
 MIB = 1024 * 1024
 BIG = Random(10).randbytes(24 * MIB)

@@ -12,7 +12,7 @@ import pytest
 from ingot.kernel.ids import new_id
 from tests.postgres import database_for, empty_database
 from tests.s3 import ACCESS_KEY, SECRET_KEY, bucket, client_of, server_url
-from tests.system.cli import Shell, shell
+from tests.system.shell import Shell, shell
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from typer.core import TyperGroup
 
 from ingot import cli
 from ingot.kernel.ids import new_id
-from tests.system.cli import Shell, shell
 from tests.system.programs import INGOT
+from tests.system.shell import Shell, shell
 from tests.waiting import SECONDS_MAX
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"

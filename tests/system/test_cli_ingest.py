@@ -17,10 +17,10 @@ from ingot.cli.ingest_pipeline import IngestBars, IngestOptions, IngestOutcome, 
 from ingot.cli.progress import ItemProgress, StepBar
 from ingot.client import Client
 from ingot.kernel.errors import IngotError
-from tests.system.cli import Shell
-from tests.system.crew import Crew, crew
+from tests.system.lossy_proxy import losing
 from tests.system.programs import Done
-from tests.system.relay import losing
+from tests.system.server_with_workers import Crew, crew
+from tests.system.shell import Shell
 from tests.waiting import until
 
 HANDLERS = "tests.system.document_handlers:worker"

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ingot.kernel.ids import new_id
-from tests.system.cli import Shell, shell
 from tests.system.programs import INGOT
+from tests.system.shell import Shell, shell
 from tests.waiting import SECONDS_MAX
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.pages import HERE, PAGES, PYTHON
+from tests.system.doc_pages import HERE, PAGES, PYTHON
 from tests.system.programs import served, worker
 from tests.waiting import SECONDS_MAX
 

@@ -9,13 +9,13 @@ import pytest
 
 from ingot.client.errors import JobDead
 from ingot.client.synchronous.job import SyncJob
-from tests.hostile import HOSTILE, good
-from tests.system.crew import Crew, Process, all_of, crew
+from tests.hostile_pdfs import HOSTILE, good
+from tests.system.server_with_workers import Crew, Process, all_of, crew
 
 pytestmark = pytest.mark.long
 
 Place = tuple[Crew, Process, dict[str, SyncJob]]
-APP = "tests.system.narrow_handlers:worker"
+APP = "tests.system.limited_handlers:worker"
 MEMORY = "the handler process .* ran out of memory|MemoryError"
 REFUSED = {
     "many-pages": "100000 pages",

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import witness
+from tests.mutants import plugin
 from tests.mutants.catalogue import KINDS, MUTANTS
 from tests.mutants.mutant import PACKAGE, Mutant
+from tests.mutants.plugin import COPY_VARIABLE
 from tests.mutants.runs import ROOT, assert_caught
-from tests.mutants.witness import COPY_VARIABLE
 
 pytestmark = pytest.mark.long
 
@@ -63,4 +63,4 @@ def test_a_test_that_does_not_exist_is_noticed(selection: str) -> None:
 def test_a_run_that_does_not_test_the_copy_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(COPY_VARIABLE, str(tmp_path))
     with pytest.raises(pytest.UsageError, match="ingot was imported from"):
-        witness.pytest_configure()
+        plugin.pytest_configure()

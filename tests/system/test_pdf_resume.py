@@ -12,12 +12,12 @@ from reportlab.pdfgen.canvas import Canvas
 from ingot.client.synchronous.job import SyncJob
 from scripts.make_samples import scan
 from tests.providers.programs import fonts, tesseract
-from tests.system.crew import crew
+from tests.system.server_with_workers import crew
 from tests.waiting import until
 
 pytestmark = [pytest.mark.tesseract, pytest.mark.fonts, pytest.mark.long]
 
-APP = "tests.system.narrow_handlers:worker"
+APP = "tests.system.limited_handlers:worker"
 PAGES = 10
 WORDS = "The next meeting is in June."
 

@@ -16,7 +16,7 @@ from ingot.kernel.clock import SystemClock
 from ingot.outbound.errors import ProviderUnavailable
 from ingot.outbound.provider import Provider
 from ingot.settings import Settings
-from tests.providers.real import BASIC, CLIENT_SECRET, POST, RealProvider, real_provider
+from tests.providers.real_provider import BASIC, CLIENT_SECRET, POST, RealProvider, real_provider
 
 pytestmark = [pytest.mark.node, pytest.mark.provider]
 

@@ -22,10 +22,11 @@ from ingot.kernel.ids import new_id
 from ingot.kernel.secret_key import SECRET_KEY_FILE as SECRET_FILE
 from tests.postgres import database_for
 from tests.processes import started_async
-from tests.providers.liar import CALLBACK, lying_provider
+from tests.providers.fake_provider import CALLBACK, open_fake_provider
 from tests.span_receiver import receiving
 from tests.system.canaries import Canaries
-from tests.system.planting import (
+from tests.system.programs import PYTHON_INGOT, run_ingot
+from tests.system.secret_scenarios import (
     Place,
     fail_to_sign_in,
     fail_within,
@@ -38,7 +39,6 @@ from tests.system.planting import (
     use_links,
     use_session,
 )
-from tests.system.programs import PYTHON_INGOT, run_ingot
 
 PLANTED_MIN = 100
 BROKEN = ("tokens", "worker_credentials", "sessions", "logins")
@@ -150,12 +150,12 @@ async def test_no_planted_secret_is_found_in_what_a_server_lets_out(tmp_path: Pa
     with receiving() as received:
         environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = received.url
         environment["OTEL_EXPORTER_OTLP_HEADERS"] = f"x-api-key={canaries.new('the key for spans')}"
-        async with lying_provider() as liar:
-            environment |= {"INGOT_OIDC_ISSUER": liar.issuer, "INGOT_OIDC_CLIENT_ID": "ingot"}
+        async with open_fake_provider() as idp:
+            environment |= {"INGOT_OIDC_ISSUER": idp.issuer, "INGOT_OIDC_CLIENT_ID": "ingot"}
             environment |= {"INGOT_OIDC_REDIRECT_URL": CALLBACK, "INGOT_OIDC_ADMIN_GROUPS": "staff"}
             async with running(canaries, environment) as url:
                 operator = environment.get("INGOT_OPERATOR_TOKEN") or kept.operator(canaries)
-                place = Place(url, canaries, liar, operator)
+                place = Place(url, canaries, idp, operator)
                 async with place.client:
                     await visit(place, kept)
                 await kept.look(canaries)

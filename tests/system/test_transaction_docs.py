@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ingot.jobs import JobStatus
-from tests.shop import open_shop
+from tests.app_database import open_app_database
 from tests.waiting import SECONDS_MAX
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "enqueue-in-a-transaction.md"
@@ -22,22 +22,22 @@ BLOCK = re.compile(r"^```(python|sql)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
     blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
     assert [kind for kind, _ in blocks] == ["python", "sql", "sql"]
-    async with open_shop() as shop:
-        program = blocks[0][1].replace("postgresql://shop@db/shop", shop.app_url)
+    async with open_app_database() as app_db:
+        program = blocks[0][1].replace("postgresql://shop@db/shop", app_db.app_url)
         command = [sys.executable, "-c", program]
         done = await asyncio.to_thread(
             subprocess.run, command, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
         )
         assert (done.returncode, done.stderr) == (0, "")
         job_id, status = done.stdout.split()
-        assert (await shop.jobs.get(shop.tenant, job_id)).status == status == JobStatus.QUEUED
-        admin = await shop.connect("postgres")
+        assert (await app_db.jobs.get(app_db.tenant, job_id)).status == status == JobStatus.QUEUED
+        admin = await app_db.connect("postgres")
         await admin.execute("GRANT CREATE ON SCHEMA public TO shop")
-        app = await shop.connect()
+        app = await app_db.connect()
         for _, statements in blocks[1:]:
             await app.execute(statements)
-        jobs = (await shop.jobs.list(shop.tenant)).items
+        jobs = (await app_db.jobs.list(app_db.tenant)).items
         assert sorted(job.type for job in jobs) == ["mail", "mail", "mail", "pack"]
-        names = [event.name for event in await shop.all_events()]
+        names = [event.name for event in await app_db.all_events()]
         assert names == ["job.created", "order.placed", "job.created", "job.created", "order.placed", "job.created"]
         assert await app.fetchval("SELECT count(*) FROM orders") == 3

@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.processes import started
-from tests.system.pages import HERE, PAGES, PYTHON
+from tests.system.doc_pages import HERE, PAGES, PYTHON
 from tests.system.programs import url_told
 
 PACKAGE = HERE / "src" / "ingot"

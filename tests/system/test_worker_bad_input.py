@@ -15,8 +15,8 @@ import pytest
 
 from ingot.client.errors import JobDead
 from ingot.jobs.model import JobStatus
-from tests.system.crew import crew, running
 from tests.system.programs import run_ingot
+from tests.system.server_with_workers import crew, running
 from tests.waiting import until
 
 pytestmark = pytest.mark.long

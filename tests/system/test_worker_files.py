@@ -15,9 +15,9 @@ from ingot.client.synchronous.job import SyncJob
 from ingot.jobs.attempt_logs import LOG_TAIL_CHARS_MAX
 from ingot.jobs.files import FileNotFound
 from ingot.jobs.model import JobStatus
-from tests.system.crew import Crew, crew
 from tests.system.file_handlers import content_of
 from tests.system.programs import run_ingot
+from tests.system.server_with_workers import Crew, crew
 from tests.waiting import until
 
 MIB = 1024 * 1024

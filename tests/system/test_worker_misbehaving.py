@@ -13,7 +13,7 @@ import pytest
 from ingot.client.errors import JobDead, NotInTime
 from ingot.jobs.model import JobStatus
 from tests.processes import is_running, parent_of
-from tests.system.crew import Crew, all_of, crew, running
+from tests.system.server_with_workers import Crew, all_of, crew, running
 from tests.waiting import until
 
 pytestmark = pytest.mark.long

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ingot.jobs.model import AttemptOutcome, JobStatus
-from tests.system.crew import Crew, all_of, crew, running
+from tests.system.server_with_workers import Crew, all_of, crew, running
 from tests.waiting import until
 
 pytestmark = pytest.mark.long

@@ -7,14 +7,14 @@ from typing import get_args, get_type_hints
 import pytest
 
 from ingot.engines.sqlite.commands import READS, WRITES
-from tests.commands import Kind, commands_of_rooms
+from tests.command_types import CommandType, all_command_types
 
 
 def test_every_command_is_a_write_or_a_read() -> None:
-    assert sorted(map(str, commands_of_rooms())) == sorted(map(str, [*WRITES, *READS]))
+    assert sorted(map(str, all_command_types())) == sorted(map(str, [*WRITES, *READS]))
 
 
 @pytest.mark.parametrize("kind", READS, ids=lambda kind: kind.__name__)
-def test_a_read_takes_its_command_and_returns_what_that_promises(kind: Kind) -> None:
+def test_a_read_takes_its_command_and_returns_what_that_promises(kind: CommandType) -> None:
     _, command, answer = get_type_hints(READS[kind]).values()
     assert (kind, *get_args(kind.__orig_bases__[0])) == (command, answer)  # type: ignore[attr-defined]

@@ -18,8 +18,8 @@ from ingot.worker.handlers import ocr, pdf
 from ingot.worker.handlers.documents import pdf_file, pictures, tesseract
 from ingot.worker.job import NoRetry
 from scripts.make_samples import FOLDER, scan
-from tests.desk import Desk, plug_in
-from tests.hostile import good, huge_image, lying_count, many_pages, zip_bomb
+from tests.fake_job import FakeJob, install_converter
+from tests.hostile_pdfs import good, huge_image, lying_count, many_pages, zip_bomb
 from tests.providers.programs import fonts
 from tests.providers.programs import tesseract as ensure_tesseract
 
@@ -30,9 +30,9 @@ def sample(name: str) -> bytes:
     return (FOLDER / f"{name}.pdf").read_bytes()
 
 
-def handled(folder: Path, source: bytes, **options: Any) -> tuple[dict[str, Any], Desk]:
-    desk = Desk(folder / "room", source, payload=options)
-    return pdf.handle(desk), desk
+def handled(folder: Path, source: bytes, **options: Any) -> tuple[dict[str, Any], FakeJob]:
+    job = FakeJob(folder / "room", source, payload=options)
+    return pdf.handle(job), job
 
 
 def with_pictures(jpeg: bytes, times: int) -> bytes:
@@ -56,9 +56,9 @@ def _look_again() -> None:
 
 
 def test_a_pdf_becomes_markdown_pictures_and_an_archive_of_them(tmp_path: Path) -> None:
-    result, desk = handled(tmp_path, sample("pictures"))
+    result, job = handled(tmp_path, sample("pictures"))
     names = ["sheet.md", "sheet-p001-1.png", "sheet-p002-1.png", "sheet.zip"]
-    assert list(desk.uploads) == names
+    assert list(job.uploads) == names
     assert result == {
         "title": "Two Hills",
         "pages": 2,
@@ -71,18 +71,18 @@ def test_a_pdf_becomes_markdown_pictures_and_an_archive_of_them(tmp_path: Path) 
         "converter": "inspector",
         "converter_version": result["converter_version"],
     }
-    assert desk.stages == ["page 1 of 2", "page 2 of 2"]
-    with zipfile.ZipFile(io.BytesIO(desk.uploads["sheet.zip"])) as archive:
+    assert job.stages == ["page 1 of 2", "page 2 of 2"]
+    with zipfile.ZipFile(io.BytesIO(job.uploads["sheet.zip"])) as archive:
         assert {name: archive.read(name) for name in archive.namelist()} == {
-            name: desk.uploads[name] for name in names[:-1]
+            name: job.uploads[name] for name in names[:-1]
         }
-    assert Image.open(io.BytesIO(desk.uploads["sheet-p001-1.png"])).size == (240, 120)
+    assert Image.open(io.BytesIO(job.uploads["sheet-p001-1.png"])).size == (240, 120)
 
 
 def test_a_selection_and_no_images_make_less(tmp_path: Path) -> None:
-    result, desk = handled(tmp_path, sample("pictures"), pages="2", images=False)
-    assert (result["pages"], result["images"], list(desk.uploads)) == (2, 0, ["sheet.md", "sheet.zip"])
-    text = desk.uploads["sheet.md"].decode()
+    result, job = handled(tmp_path, sample("pictures"), pages="2", images=False)
+    assert (result["pages"], result["images"], list(job.uploads)) == (2, 0, ["sheet.md", "sheet.zip"])
+    text = job.uploads["sheet.md"].decode()
     assert "Nobody has climbed both" in text
     assert "Two Hills\n" not in text.partition("---\n\n")[2]
 
@@ -90,9 +90,9 @@ def test_a_selection_and_no_images_make_less(tmp_path: Path) -> None:
 def test_a_picture_that_is_there_again_is_one_file(tmp_path: Path) -> None:
     jpeg = io.BytesIO()
     Image.new("RGB", (32, 32), "red").save(jpeg, "JPEG")
-    result, desk = handled(tmp_path, with_pictures(jpeg.getvalue(), 3))
-    assert (result["images"], list(desk.uploads)) == (1, ["sheet.md", "sheet-p001-1.jpg", "sheet.zip"])
-    assert desk.uploads["sheet-p001-1.jpg"] == jpeg.getvalue(), "a JPEG is taken out as it is"
+    result, job = handled(tmp_path, with_pictures(jpeg.getvalue(), 3))
+    assert (result["images"], list(job.uploads)) == (1, ["sheet.md", "sheet-p001-1.jpg", "sheet.zip"])
+    assert job.uploads["sheet-p001-1.jpg"] == jpeg.getvalue(), "a JPEG is taken out as it is"
 
 
 def test_many_pictures_are_only_in_the_archive(tmp_path: Path) -> None:
@@ -103,10 +103,10 @@ def test_many_pictures_are_only_in_the_archive(tmp_path: Path) -> None:
         canvas.drawString(9, 50, "words")
         canvas.showPage()
     canvas.save()
-    result, desk = handled(tmp_path, made.getvalue())
+    result, job = handled(tmp_path, made.getvalue())
     assert (result["images"], result["images_only_in_archive"]) == (pdf.PICTURE_FILES_MAX + 1, True)
-    assert list(desk.uploads) == ["sheet.md", "sheet.zip"]
-    with zipfile.ZipFile(io.BytesIO(desk.uploads["sheet.zip"])) as archive:
+    assert list(job.uploads) == ["sheet.md", "sheet.zip"]
+    with zipfile.ZipFile(io.BytesIO(job.uploads["sheet.zip"])) as archive:
         assert len(archive.namelist()) == pdf.PICTURE_FILES_MAX + 2
 
 
@@ -117,19 +117,19 @@ def test_many_pictures_are_only_in_the_archive(tmp_path: Path) -> None:
 @pytest.mark.tesseract
 def test_a_page_that_is_a_picture_is_read(tmp_path: Path) -> None:
     ensure_tesseract()
-    result, desk = handled(tmp_path, sample("scanned"))
+    result, job = handled(tmp_path, sample("scanned"))
     assert (result["ocr_pages"], result["pages_needing_ocr"], result["images"]) == ([1], [], 0)
-    assert WORDS in desk.uploads["sheet.md"].decode()
+    assert WORDS in job.uploads["sheet.md"].decode()
 
 
 def test_a_page_that_is_not_read_says_so_and_is_there_as_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_tesseract(monkeypatch)
-    result, desk = handled(tmp_path, sample("scanned"))
+    result, job = handled(tmp_path, sample("scanned"))
     assert (result["ocr_pages"], result["pages_needing_ocr"], result["images"]) == ([], [1], 1)
     assert "> **Page 1 is a picture of text that was not read:** tesseract is not installed on the worker." in (
-        desk.uploads["sheet.md"].decode()
+        job.uploads["sheet.md"].decode()
     )
     told, _ = handled(tmp_path / "never", sample("scanned"), ocr="never")
     assert told["pages_needing_ocr"] == [1]
@@ -139,9 +139,9 @@ def test_a_page_that_is_not_read_says_so_and_is_there_as_a_picture(
 @pytest.mark.tesseract
 def test_every_page_is_read_when_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ensure_tesseract()
-    result, desk = handled(tmp_path, good("Plain words on a page"), ocr="always")
+    result, job = handled(tmp_path, good("Plain words on a page"), ocr="always")
     assert result["ocr_pages"] == [1]
-    assert "Plain words on a page" in desk.uploads["sheet.md"].decode()
+    assert "Plain words on a page" in job.uploads["sheet.md"].decode()
     no_tesseract(monkeypatch)
     with pytest.raises(NoRetry, match="apt-get install tesseract-ocr"):
         handled(tmp_path, good(), ocr="always")
@@ -174,16 +174,16 @@ def pictured(kind: str) -> bytes:
 def test_pictures_and_scans_become_text(tmp_path: Path, kind: str) -> None:
     ensure_tesseract()
     source = sample("scanned") if kind == "PDF" else pictured(kind)
-    desk = Desk(tmp_path, source, name=f"scan.{kind.lower()}")
-    result = ocr.handle(desk)
+    job = FakeJob(tmp_path, source, name=f"scan.{kind.lower()}")
+    result = ocr.handle(job)
     pages = 2 if kind == "TIFF" else 1
-    assert (result["pages"], result["pages_not_read"], list(desk.uploads)) == (pages, [], ["scan.txt", "scan.md"])
-    text = desk.uploads["scan.txt"].decode()
+    assert (result["pages"], result["pages_not_read"], list(job.uploads)) == (pages, [], ["scan.txt", "scan.md"])
+    text = job.uploads["scan.txt"].decode()
     assert text.count(WORDS) == pages == text.count("\f") + 1
-    markdown = desk.uploads["scan.md"].decode()
+    markdown = job.uploads["scan.md"].decode()
     assert markdown.startswith("---\ntitle: ")
     assert f"<!-- page {pages}, read by OCR -->" in markdown
-    assert desk.stages[-1] == f"page {pages} of {pages}"
+    assert job.stages[-1] == f"page {pages} of {pages}"
 
 
 @pytest.mark.fonts
@@ -192,7 +192,7 @@ def test_reading_pictures_without_tesseract_says_how_to_get_it(tmp_path: Path, m
     no_tesseract(monkeypatch)
     tesseract.installed_languages.cache_clear()
     with pytest.raises(NoRetry, match="apt-get install tesseract-ocr"):
-        ocr.handle(Desk(tmp_path, pictured("PNG"), name="scan.png"))
+        ocr.handle(FakeJob(tmp_path, pictured("PNG"), name="scan.png"))
 
 
 @pytest.mark.fonts
@@ -209,7 +209,7 @@ def test_reading_pictures_without_tesseract_says_how_to_get_it(tmp_path: Path, m
 def test_what_is_no_picture_is_refused(tmp_path: Path, source: bytes, said: str) -> None:
     ensure_tesseract()
     with pytest.raises(NoRetry, match=said):
-        ocr.handle(Desk(tmp_path, source, name="scan.png"))
+        ocr.handle(FakeJob(tmp_path, source, name="scan.png"))
 
 
 @pytest.mark.fonts
@@ -217,7 +217,7 @@ def test_what_is_no_picture_is_refused(tmp_path: Path, source: bytes, said: str)
 def test_a_picture_cut_off_is_damaged(tmp_path: Path) -> None:
     ensure_tesseract()
     with pytest.raises(NoRetry, match="damaged: page 1 cannot be decoded"):
-        ocr.handle(Desk(tmp_path, pictured("PNG")[:2000], name="scan.png"))
+        ocr.handle(FakeJob(tmp_path, pictured("PNG")[:2000], name="scan.png"))
 
 
 @pytest.mark.fonts
@@ -229,7 +229,7 @@ def test_a_picture_too_large_is_never_decoded(tmp_path: Path) -> None:
     wall = bytearray(made.getvalue())
     wall[18:26] = (20_000).to_bytes(4, "little") * 2
     with pytest.raises(NoRetry, match="20000 × 20000 pixels"):
-        ocr.handle(Desk(tmp_path, bytes(wall), name="wall.bmp"))
+        ocr.handle(FakeJob(tmp_path, bytes(wall), name="wall.bmp"))
 
 
 # -- what is refused --------------------------------------------------------------------------------------------
@@ -265,24 +265,24 @@ def test_a_huge_page_is_drawn_as_fine_as_may_be() -> None:
 
 
 def test_a_file_that_the_first_converter_cannot_read_goes_to_the_other(tmp_path: Path) -> None:
-    result, desk = handled(tmp_path, lying_count())
+    result, job = handled(tmp_path, lying_count())
     assert result["converter"] == "pdfium"
-    assert "A good page." in desk.uploads["sheet.md"].decode()
+    assert "A good page." in job.uploads["sheet.md"].decode()
 
 
 def test_plain_text_can_be_asked_for(tmp_path: Path) -> None:
-    result, desk = handled(tmp_path, sample("handbook"), converter="pdfium")
-    text = desk.uploads["sheet.md"].decode()
+    result, job = handled(tmp_path, sample("handbook"), converter="pdfium")
+    text = job.uploads["sheet.md"].decode()
     assert result["converter"] == "pdfium"
     assert "The last one out turns the key twice." in text
     assert "# " not in text
 
 
 def test_a_converter_of_another_package_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(plug_in(tmp_path / "packages"))
-    result, desk = handled(tmp_path, good(), converter="counting")
+    monkeypatch.syspath_prepend(install_converter(tmp_path / "packages"))
+    result, job = handled(tmp_path, good(), converter="counting")
     assert (result["converter"], result["converter_version"]) == ("counting", "7")
-    assert "Text of page 1." in desk.uploads["sheet.md"].decode()
+    assert "Text of page 1." in job.uploads["sheet.md"].decode()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ingot.kernel.pages import InvalidCursor, Page, encode_cursor
-from tests.bad_values import NOWHERE
+from tests.bad_values import BAD_CURSORS
 from tests.unit.forbidden_store import Rooms
 
 REAL = {  # Positions that these lists can have.
@@ -40,7 +40,7 @@ LISTS: dict[str, tuple[Callable[[str], Sequence[str | None]], List]] = {
 @pytest.mark.parametrize("name", LISTS)
 async def test_a_cursor_to_nowhere_is_refused(rooms: Rooms, name: str) -> None:
     bound_to, read = LISTS[name]
-    for place in NOWHERE:
+    for place in BAD_CURSORS:
         if place in REAL.get(name, ()):
             continue
         with rooms.refuse(InvalidCursor):

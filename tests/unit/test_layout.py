@@ -14,7 +14,7 @@ SERVERS = (  # Modules and folders of modules that start a server, a database or
     "tests.browser",
     "tests.budgets",
     "tests.conformance",
-    "tests.direct",
+    "tests.worker_roles",
     "tests.engines",
     "tests.factories",
     "tests.faults",
@@ -24,9 +24,9 @@ SERVERS = (  # Modules and folders of modules that start a server, a database or
     "tests.postgres",
     "tests.s3",
     "tests.s3_proxy",
-    "tests.shop",
+    "tests.app_database",
     "tests.system",
-    "tests.town",
+    "tests.two_tenant_database",
 )
 INSTALLERS = {"tests.providers.programs"}  # It installs programs with a function of tests.postgres, and starts nothing.
 

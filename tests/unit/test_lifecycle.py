@@ -11,7 +11,7 @@ from ingot.jobs import AttemptOutcome, Backoff, Definition, Done, Failed, JobSta
 from ingot.jobs.lifecycle import FINISHED, RETRY_AFTER_LOSS_SECONDS_MAX, Verdict, judge
 from ingot.jobs.model import Lost
 from ingot.kernel.clock import MICROS
-from tests.moves import MOVES
+from tests.job_transitions import TRANSITIONS
 
 NOW = 1_800_000_000 * MICROS
 DEFINITION = Definition(type="noop", crash_cap=3, backoff=Backoff(first_seconds=8, factor=2, max_seconds=100))
@@ -119,22 +119,22 @@ def test_every_verdict_is_a_legal_move_and_waits_only_when_queued(outcome: Outco
     for canceled, failures, crashes, spread in product([False, True], [0, 1, 4, 5], [0, 2, 3], [0.0, 0.9]):
         job = Standing(failures=failures, crashes=crashes, cancel_requested=canceled)
         verdict = _judge(job, outcome, spread=spread)
-        assert verdict.status in MOVES[JobStatus.RUNNING]
+        assert verdict.status in TRANSITIONS[JobStatus.RUNNING]
         assert (verdict.run_at is not None) == (verdict.status is QUEUED)
         assert verdict.run_at is None or verdict.run_at >= NOW
         assert (verdict.failures - failures) + (verdict.crashes - crashes) in (0, 1)
 
 
 def test_a_finished_job_moves_only_back_to_the_queue() -> None:
-    assert {status: MOVES[status] for status in FINISHED} == {status: {QUEUED} for status in FINISHED}
+    assert {status: TRANSITIONS[status] for status in FINISHED} == {status: {QUEUED} for status in FINISHED}
 
 
 def test_every_status_has_its_moves_and_none_moves_to_itself() -> None:
-    assert set(MOVES) == set(JobStatus)
-    assert not [status for status, after in MOVES.items() if status in after]
+    assert set(TRANSITIONS) == set(JobStatus)
+    assert not [status for status, after in TRANSITIONS.items() if status in after]
 
 
 def test_nothing_goes_back_to_blocked_and_only_running_work_succeeds() -> None:
-    into = {status: {before for before, after in MOVES.items() if status in after} for status in JobStatus}
+    into = {status: {before for before, after in TRANSITIONS.items() if status in after} for status in JobStatus}
     assert (into[JobStatus.BLOCKED], into[SUCCEEDED]) == (set(), {JobStatus.RUNNING})
     assert into[JobStatus.RUNNING] == {QUEUED}

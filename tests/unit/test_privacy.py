@@ -15,7 +15,7 @@ OWN: Final = frozenset({"self", "cls", "super()"})
 # Of the standard library: how a process ends without its cleanup.
 STANDARD_LIBRARY: Final = frozenset({"atexit._run_exitfuncs", "os._exit"})
 # Processes that are to die at a named step: the step is wrapped so that it is the last.
-KILLED: Final = frozenset({"tests/faults/blob_child.py", "tests/faults/points.py"})
+KILLED: Final = frozenset({"tests/faults/blob_server_process.py", "tests/faults/kill_points.py"})
 
 
 def is_private(name: str) -> bool:

@@ -39,7 +39,7 @@ from ingot.kernel.errors import IngotError
 from ingot.objects.layout import BLOBS_FOLDER, Layout
 from ingot.objects.local import LocalStore
 from ingot.objects.s3 import BucketStore
-from tests import loops
+from tests import event_loop
 from tests.conformance.machines.blob_model import VERIFY_BYTES, BlobModel, Coming, Owner, id_of, sha256_of
 from tests.conformance.object_stores import STORES
 from tests.conformance.tables import count_references
@@ -90,7 +90,7 @@ class CheckedBlobs:
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Wait for a call. After one that failed, there is nothing to compare any more."""
         try:
-            return loops.run(call)
+            return event_loop.run(call)
         except BaseException:
             self.failed = True
             raise

@@ -28,7 +28,7 @@ from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import MICROS, to_datetime, to_datetime_or_none, to_micros
 from ingot.kernel.errors import IngotError
 from ingot.kernel.ids import new_id
-from tests import loops
+from tests import event_loop
 from tests.conformance.blob_fixture import content_of
 from tests.conformance.machines.inspection import Inspection
 from tests.conformance.machines.job_model import Draft, Record
@@ -55,7 +55,7 @@ class World:
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         """Wait for a call."""
-        return loops.run(call)
+        return event_loop.run(call)
 
     def close(self) -> None:
         """Let everything go."""

@@ -14,7 +14,7 @@ from tests.conformance.machines import batch_model
 from tests.conformance.machines.job_model import News, Record
 from tests.conformance.machines.model import Model
 from tests.factories import Bench
-from tests.moves import MOVES
+from tests.job_transitions import TRANSITIONS
 
 PAGE = 1000
 EVENTS_SECONDS_MAX = 20.0  # Events stay hidden while any transaction on the server runs that is older.
@@ -134,5 +134,5 @@ class Inspection:
         assert News(name, *standing) == job.news[self._told[job.id]]
         self._told[job.id] += 1
         before = self._replayed.get(job.id)
-        assert before in (None, news.status) or news.status in MOVES[before]
+        assert before in (None, news.status) or news.status in TRANSITIONS[before]
         self._replayed[job.id] = news.status

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.app_database import AppDatabase, open_app_database
 from tests.engines.postgres.blob_cluster import BlobCluster, open_cluster
 from tests.engines.postgres.interleaving import Meeting, open_meeting
-from tests.shop import Shop, open_shop
-from tests.town import Town, open_town
+from tests.two_tenant_database import TenantPair, open_tenant_pair
 
 
 @pytest.fixture
-async def town(tmp_path: Path) -> AsyncIterator[Town]:
+async def pair(tmp_path: Path) -> AsyncIterator[TenantPair]:
     """Two tenants with something in every table."""
-    async with open_town(tmp_path / "data") as made:
+    async with open_tenant_pair(tmp_path / "data") as made:
         yield made
 
 
@@ -35,7 +35,7 @@ async def meeting() -> AsyncIterator[Meeting]:
 
 
 @pytest.fixture
-async def shop() -> AsyncIterator[Shop]:
+async def app_db() -> AsyncIterator[AppDatabase]:
     """An application with a role and a table of its own beside our schema."""
-    async with open_shop() as made:
+    async with open_app_database() as made:
         yield made

@@ -16,8 +16,8 @@ from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.job_rows import EventEntryRow
 from ingot.jobs import JobStatus
 from ingot.kernel.ids import new_id
-from tests.moves import MOVES
-from tests.postgres import AN_ACT, Database, borrowed_database, until_blocked
+from tests.job_transitions import TRANSITIONS
+from tests.postgres import ACT_SQL, Database, borrowed_database, until_blocked
 
 START: Final = 1_800_000_000_000_000
 LEASE: Final = 180_000_000
@@ -198,7 +198,7 @@ async def open_meeting() -> AsyncIterator[Meeting]:
         connections = [await asyncpg.connect(url) for url in urls]
         made = Meeting(database, connections, tenant)
         try:
-            await made.first.execute(f"SELECT ingot.create_tenant($1, 'default', 1, 'UTC', '{{}}', {AN_ACT})", tenant)
+            await made.first.execute(f"SELECT ingot.create_tenant($1, 'default', 1, 'UTC', '{{}}', {ACT_SQL})", tenant)
             await made.set_time(NOW)
             yield made
         finally:
@@ -265,7 +265,7 @@ async def check_events(owner: Raw, job: Job, row: Record) -> None:
     assert events[0].name == "job.created"
     for before, after in pairwise(events):
         said = f"{after.name} {after.status} came after {before.name} {before.status}"
-        assert after.status == before.status or after.status in MOVES[before.status], said
+        assert after.status == before.status or after.status in TRANSITIONS[before.status], said
         assert (after.name == "job.retried") == (
             after.status is JobStatus.QUEUED and before.status in ("succeeded", "dead", "canceled")
         ), said

@@ -49,7 +49,7 @@ async def rows_of(connection: Raw | PoolConnectionProxy[Record]) -> dict[str, se
 
 
 @asynccontextmanager
-async def undone(connection: Raw) -> AsyncIterator[None]:
+async def rolled_back(connection: Raw) -> AsyncIterator[None]:
     """What happens inside is rolled back."""
     change = connection.transaction()
     await change.start()

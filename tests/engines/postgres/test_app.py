@@ -17,9 +17,9 @@ from ingot.jobs.errors import DuplicateJob
 from ingot.jobs.model import JobEventData
 from ingot.kernel.errors import IdempotencyMismatch, StoreBusy
 from ingot.kernel.ids import is_id
+from tests.app_database import ROLE, AppDatabase, enqueue, publish
 from tests.engines.postgres.app_errors import refusal
 from tests.processes import started_async
-from tests.shop import ROLE, Shop, enqueue, publish
 from tests.waiting import eventually
 
 RICH = {
@@ -53,23 +53,23 @@ def told(events: list[Event]) -> list[tuple[str, str]]:
 # -- all or nothing -----------------------------------------------------------------------------------------
 
 
-async def test_a_rollback_leaves_nothing(shop: Shop) -> None:
-    await shop.tenants.change(shop.tenant, limits=Limits(rate=1000, max_unfinished_jobs=1000))
-    await shop.jobs.define(Definition(type="mail", limit_key="{to}", max_running_per_key=1, reuse=True))
-    parent = (await shop.jobs.enqueue(shop.tenant, "parent")).job
-    before = await shop.rows()
-    app = await shop.begin()
+async def test_a_rollback_leaves_nothing(app_db: AppDatabase) -> None:
+    await app_db.tenants.change(app_db.tenant, limits=Limits(rate=1000, max_unfinished_jobs=1000))
+    await app_db.jobs.define(Definition(type="mail", limit_key="{to}", max_running_per_key=1, reuse=True))
+    parent = (await app_db.jobs.enqueue(app_db.tenant, "parent")).job
+    before = await app_db.rows()
+    app = await app_db.begin()
     (made,) = await enqueue(app, RICH)
     await enqueue(app, {"type": "child", "after": [str(made["id"]), parent.id]}, {"type": "later", "delay_seconds": 60})
     await publish(app, "order.paid", {"n": 1}, "key")
     await app.execute("ROLLBACK")
-    assert await shop.rows() == before
+    assert await app_db.rows() == before
     assert await app.fetchval("SELECT count(*) FROM orders") == 0
 
 
-async def test_a_commit_shows_all_of_it_as_if_it_came_over_http(shop: Shop) -> None:
-    await shop.tenants.change(shop.tenant, limits=Limits(rate=1000, max_unfinished_jobs=1000))
-    app = await shop.begin()
+async def test_a_commit_shows_all_of_it_as_if_it_came_over_http(app_db: AppDatabase) -> None:
+    await app_db.tenants.change(app_db.tenant, limits=Limits(rate=1000, max_unfinished_jobs=1000))
+    app = await app_db.begin()
     first, again = await enqueue(app, RICH, RICH)
     assert (first["status"], first["created"], again["created"], again["id"]) == ("queued", True, False, first["id"])
     child, later = await enqueue(
@@ -79,17 +79,19 @@ async def test_a_commit_shows_all_of_it_as_if_it_came_over_http(shop: Shop) -> N
     event = await publish(app, "order.paid", {"n": 1}, "key")
     assert (await publish(app, "order.paid", {"n": 1}, "key"))["id"] == event["id"]
     last = await publish(app, "order.sent")
-    assert await shop.jobs.list(shop.tenant) == await shop.jobs.list(shop.tenant, type="none")
+    assert await app_db.jobs.list(app_db.tenant) == await app_db.jobs.list(app_db.tenant, type="none")
     await app.execute("COMMIT")
-    job = await shop.jobs.get(shop.tenant, str(first["id"]))
-    ours = (await shop.jobs.enqueue(shop.tenant, "twin", {"to": "ada"}, metadata={"n": 1}, tags=["b", "a", "b"])).job
+    job = await app_db.jobs.get(app_db.tenant, str(first["id"]))
+    ours = (
+        await app_db.jobs.enqueue(app_db.tenant, "twin", {"to": "ada"}, metadata={"n": 1}, tags=["b", "a", "b"])
+    ).job
     assert (job.payload, job.metadata, job.tags) == (ours.payload, ours.metadata, ours.tags)
     assert (job.priority, job.max_attempts, job.batch, job.inputs) == (2, 7, "together", {})
     assert (job.idempotency_key, job.dedupe_key, job.correlation_id) == ("made", "holds", "c")
     assert (job.source, job.created_by, is_id(job.id)) == ("manual", f"role/{ROLE}", True)
-    counts = (await shop.jobs.summary(shop.tenant)).counts
+    counts = (await app_db.jobs.summary(app_db.tenant)).counts
     assert (counts[JobStatus.QUEUED], counts[JobStatus.BLOCKED]) == (3, 1)
-    events = await shop.all_events()
+    events = await app_db.all_events()
     assert told(events)[:5] == [
         ("job.created", str(first["id"])),
         ("job.created", str(child["id"])),
@@ -100,22 +102,22 @@ async def test_a_commit_shows_all_of_it_as_if_it_came_over_http(shop: Shop) -> N
     assert [events[3].id, events[4].id] == [event["id"], last["id"]]
 
 
-async def test_followers_neither_miss_it_nor_see_it_early(shop: Shop) -> None:
-    app = await shop.begin()
+async def test_followers_neither_miss_it_nor_see_it_early(app_db: AppDatabase) -> None:
+    app = await app_db.begin()
     (mine,) = await enqueue(app, {"type": "mail"})
-    other = (await shop.jobs.enqueue(shop.tenant, "other")).job
+    other = (await app_db.jobs.enqueue(app_db.tenant, "other")).job
     await publish(app, "order.paid", 1)
-    assert await shop.events.read(shop.tenant) == []
+    assert await app_db.events.read(app_db.tenant) == []
     await app.execute("COMMIT")
-    assert told(await shop.all_events()) == [
+    assert told(await app_db.all_events()) == [
         ("job.created", str(mine["id"])),
         ("order.paid", "1"),
         ("job.created", other.id),
     ]
 
 
-async def test_what_a_savepoint_takes_back_was_never_there(shop: Shop) -> None:
-    app = await shop.begin()
+async def test_what_a_savepoint_takes_back_was_never_there(app_db: AppDatabase) -> None:
+    app = await app_db.begin()
     (kept,) = await enqueue(app, {"type": "mail", "dedupe_key": "a"})
     await app.execute("SAVEPOINT s")
     await enqueue(app, {"type": "mail", "dedupe_key": "b", "tags": ["gone"]})
@@ -124,18 +126,18 @@ async def test_what_a_savepoint_takes_back_was_never_there(shop: Shop) -> None:
     event = await publish(app, "order.paid", 2, "k")
     (after,) = await enqueue(app, {"type": "mail", "dedupe_key": "b"})
     await app.execute("COMMIT")
-    events = await shop.all_events()
+    events = await app_db.all_events()
     assert told(events) == [
         ("job.created", str(kept["id"])),
         ("order.paid", "2"),
         ("job.created", str(after["id"])),
     ]
     assert events[1].id == event["id"]
-    assert (await shop.jobs.summary(shop.tenant)).counts[JobStatus.QUEUED] == 2
+    assert (await app_db.jobs.summary(app_db.tenant)).counts[JobStatus.QUEUED] == 2
 
 
-async def test_an_application_that_is_killed_has_done_nothing(shop: Shop) -> None:
-    before = await shop.rows()
+async def test_an_application_that_is_killed_has_done_nothing(app_db: AppDatabase) -> None:
+    before = await app_db.rows()
     program = """
 import asyncio, sys, asyncpg
 async def main():
@@ -147,24 +149,24 @@ async def main():
     await asyncio.sleep(60)
 asyncio.run(main())
 """
-    async with started_async(sys.executable, "-c", program, shop.app_url, stdout=asyncio.subprocess.PIPE) as child:
+    async with started_async(sys.executable, "-c", program, app_db.app_url, stdout=asyncio.subprocess.PIPE) as child:
         assert child.stdout is not None
         backend = int(await child.stdout.readline())
-    watcher = await shop.connect("postgres")
+    watcher = await app_db.connect("postgres")
 
     async def has_ended() -> bool:
         return not await watcher.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", backend)
 
     await eventually(has_ended)
-    assert await shop.rows() == before
-    assert (await shop.jobs.enqueue(shop.tenant, "mail", dedupe_key="k")).created
+    assert await app_db.rows() == before
+    assert (await app_db.jobs.enqueue(app_db.tenant, "mail", dedupe_key="k")).created
 
 
-async def test_servers_are_told_when_it_commits_and_not_before(shop: Shop) -> None:
+async def test_servers_are_told_when_it_commits_and_not_before(app_db: AppDatabase) -> None:
     heard: list[str] = []
-    listener = await shop.connect("postgres")
+    listener = await app_db.connect("postgres")
     await listener.add_listener("ingot_ready", lambda *told: heard.append(str(told[-1])))
-    app = await shop.begin()
+    app = await app_db.begin()
     await enqueue(app, {"type": "mail"})
     await listener.fetchval("SELECT 1")
     assert heard == []
@@ -182,11 +184,11 @@ async def test_servers_are_told_when_it_commits_and_not_before(shop: Shop) -> No
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_of_two_at_once_with_the_same_dedupe_key_one_makes_the_job(shop: Shop, end: str) -> None:
-    first, second = await shop.begin(), await shop.begin()
+async def test_of_two_at_once_with_the_same_dedupe_key_one_makes_the_job(app_db: AppDatabase, end: str) -> None:
+    first, second = await app_db.begin(), await app_db.begin()
     (made,) = await enqueue(first, {"type": "mail", "dedupe_key": "k"})
     waiting = asyncio.ensure_future(enqueue(second, {"type": "mail", "dedupe_key": "k"}))
-    await shop.waits_for(first, waiting)
+    await app_db.wait_until_blocked(first, waiting)
     assert not waiting.done()
     await first.execute(end)
     if end == "COMMIT":
@@ -203,24 +205,24 @@ async def test_of_two_at_once_with_the_same_dedupe_key_one_makes_the_job(shop: S
         (own,) = await waiting
         await second.execute("COMMIT")
         assert own["created"]
-    assert (await shop.jobs.summary(shop.tenant)).counts[JobStatus.QUEUED] == 1
+    assert (await app_db.jobs.summary(app_db.tenant)).counts[JobStatus.QUEUED] == 1
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_of_two_at_once_with_the_same_idempotency_key_both_get_one_job(shop: Shop, end: str) -> None:
-    first, second = await shop.begin(), await shop.begin()
+async def test_of_two_at_once_with_the_same_idempotency_key_both_get_one_job(app_db: AppDatabase, end: str) -> None:
+    first, second = await app_db.begin(), await app_db.begin()
     (made,) = await enqueue(first, {"type": "mail", "idempotency_key": "k"})
     waiting = asyncio.ensure_future(enqueue(second, {"type": "mail", "idempotency_key": "k"}))
-    await shop.waits_for(first, waiting)
+    await app_db.wait_until_blocked(first, waiting)
     await first.execute(end)
     (got,) = await waiting
     assert (got["id"] == made["id"], got["created"]) == ((True, False) if end == "COMMIT" else (False, True))
 
 
-async def test_keys_are_one_for_an_application_and_the_api(shop: Shop) -> None:
-    app = await shop.connect()
+async def test_keys_are_one_for_an_application_and_the_api(app_db: AppDatabase) -> None:
+    app = await app_db.connect()
     ours = (
-        await shop.jobs.enqueue(shop.tenant, "mail", {"b": 1e16, "a": "é"}, idempotency_key="k", dedupe_key="d")
+        await app_db.jobs.enqueue(app_db.tenant, "mail", {"b": 1e16, "a": "é"}, idempotency_key="k", dedupe_key="d")
     ).job
     (same,) = await enqueue(app, {"type": "mail", "payload": {"a": "é", "b": 1e16}, "idempotency_key": "k"})
     assert (str(same["id"]), same["created"]) == (ours.id, False)
@@ -228,38 +230,38 @@ async def test_keys_are_one_for_an_application_and_the_api(shop: Shop) -> None:
     state, detail = await refusal(app, {"type": "x", "dedupe_key": "d"})
     assert (state, detail["holder_id"]) == ("IN005", ours.id)
     (mine,) = await enqueue(app, {"type": "mail", "payload": [1.5], "idempotency_key": "m", "dedupe_key": "e"})
-    again = await shop.jobs.enqueue(shop.tenant, "mail", [1.5], idempotency_key="m")
+    again = await app_db.jobs.enqueue(app_db.tenant, "mail", [1.5], idempotency_key="m")
     assert (again.job.id, again.created) == (str(mine["id"]), False)
     with pytest.raises(IdempotencyMismatch):
-        await shop.jobs.enqueue(shop.tenant, "mail", [1.6], idempotency_key="m")
+        await app_db.jobs.enqueue(app_db.tenant, "mail", [1.6], idempotency_key="m")
     with pytest.raises(DuplicateJob):
-        await shop.jobs.enqueue(shop.tenant, "y", dedupe_key="e")
+        await app_db.jobs.enqueue(app_db.tenant, "y", dedupe_key="e")
     event = await publish(app, "order.paid", {"n": 1}, "k")
-    assert (await shop.events.publish(shop.tenant, "order.paid", {"n": 1}, dedupe_key="k")).id == event["id"]
+    assert (await app_db.events.publish(app_db.tenant, "order.paid", {"n": 1}, dedupe_key="k")).id == event["id"]
     with pytest.raises(IdempotencyMismatch):
-        await shop.events.publish(shop.tenant, "order.paid", {"n": 2}, dedupe_key="k")
+        await app_db.events.publish(app_db.tenant, "order.paid", {"n": 2}, dedupe_key="k")
 
 
-async def test_one_moment_for_the_whole_transaction_is_told_to_begin_again(shop: Shop) -> None:
-    app = await shop.connect()
+async def test_one_moment_for_the_whole_transaction_is_told_to_begin_again(app_db: AppDatabase) -> None:
+    app = await app_db.connect()
     await app.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
     await app.fetch("SELECT count(*) FROM orders")
-    await shop.jobs.enqueue(shop.tenant, "mail", dedupe_key="k")
+    await app_db.jobs.enqueue(app_db.tenant, "mail", dedupe_key="k")
     with pytest.raises(asyncpg.SerializationError):
         await enqueue(app, {"type": "mail", "dedupe_key": "k"})
 
 
-async def test_what_a_definition_asks_for_holds(shop: Shop) -> None:
-    await shop.jobs.define(
-        Definition(type="mail", tenant=shop.tenant, limit_key="{to}:{n.0}", max_running_per_key=1, priority=1)
+async def test_what_a_definition_asks_for_holds(app_db: AppDatabase) -> None:
+    await app_db.jobs.define(
+        Definition(type="mail", tenant=app_db.tenant, limit_key="{to}:{n.0}", max_running_per_key=1, priority=1)
     )
-    await shop.jobs.define(Definition(type="same", reuse=True, version=3))
-    app = await shop.connect()
+    await app_db.jobs.define(Definition(type="same", reuse=True, version=3))
+    app = await app_db.connect()
     (mine,) = await enqueue(app, {"type": "mail", "payload": {"to": "ada", "n": [1.50, 2]}})
-    await shop.jobs.enqueue(shop.tenant, "mail", {"to": "ada", "n": [1.5]})
-    claims = await shop.claim("mail")
+    await app_db.jobs.enqueue(app_db.tenant, "mail", {"to": "ada", "n": [1.5]})
+    claims = await app_db.claim("mail")
     assert [(claim.job.id, claim.job.priority) for claim in claims] == [(str(mine["id"]), 1)]
-    ours = (await shop.jobs.enqueue(shop.tenant, "same", {"a": 1})).job
+    ours = (await app_db.jobs.enqueue(app_db.tenant, "same", {"a": 1})).job
     (found,) = await enqueue(app, {"type": "same", "payload": {"a": 1}, "inputs": {}})
     assert (str(found["id"]), found["created"]) == (ours.id, False)
     (forced,) = await enqueue(app, {"type": "same", "payload": {"a": 1}, "force": True})
@@ -269,40 +271,40 @@ async def test_what_a_definition_asks_for_holds(shop: Shop) -> None:
 # -- who waits for a transaction that stays open ---------------------------------------------------------------
 
 
-async def test_a_transaction_that_stays_open_holds_up_only_who_needs_what_it_holds(shop: Shop) -> None:
-    app = await shop.begin()
+async def test_a_transaction_that_stays_open_holds_up_only_who_needs_what_it_holds(app_db: AppDatabase) -> None:
+    app = await app_db.begin()
     await enqueue(app, {"type": "mail", "dedupe_key": "d", "idempotency_key": "i"})
     await publish(app, "order.paid", 1, "e")
     held = [
-        shop.jobs.enqueue(shop.tenant, "mail", dedupe_key="d"),
-        shop.jobs.enqueue(shop.tenant, "mail", idempotency_key="i"),
-        shop.events.publish(shop.tenant, "order.paid", 1, dedupe_key="e"),
+        app_db.jobs.enqueue(app_db.tenant, "mail", dedupe_key="d"),
+        app_db.jobs.enqueue(app_db.tenant, "mail", idempotency_key="i"),
+        app_db.events.publish(app_db.tenant, "order.paid", 1, dedupe_key="e"),
     ]
-    free = [shop.jobs.enqueue(shop.tenant, "other", n, dedupe_key=f"d{n}") for n in range(20)]
-    other = shop.events.publish(shop.tenant, "b.c", 1, dedupe_key="f")
+    free = [app_db.jobs.enqueue(app_db.tenant, "other", n, dedupe_key=f"d{n}") for n in range(20)]
+    other = app_db.events.publish(app_db.tenant, "b.c", 1, dedupe_key="f")
     asked = asyncio.gather(*held, *free, other, return_exceptions=True)
-    await shop.waits_for(app, asked)
+    await app_db.wait_until_blocked(app, asked)
     assert asked.done(), "a server waits for an application"
     answers = asked.result()
     assert [type(one) for one in answers[:3]] == [StoreBusy] * 3
     assert [one for one in answers if isinstance(one, BaseException)] == answers[:3]
-    assert len(await shop.claim("other")) == 20
+    assert len(await app_db.claim("other")) == 20
     await app.execute("COMMIT")
     with pytest.raises(DuplicateJob):
-        await shop.jobs.enqueue(shop.tenant, "mail", dedupe_key="d")
-    assert len(await shop.claim("mail")) == 1
+        await app_db.jobs.enqueue(app_db.tenant, "mail", dedupe_key="d")
+    assert len(await app_db.claim("mail")) == 1
 
 
-async def test_a_transaction_that_stays_open_in_a_capped_tenant_holds_up_no_other_tenant(shop: Shop) -> None:
-    other = await shop.tenants.create("other")
-    for tenant in (shop.tenant, other.id):
-        await shop.tenants.change(tenant, limits=Limits(max_unfinished_jobs=3))
-    app = await shop.begin()
+async def test_a_transaction_that_stays_open_in_a_capped_tenant_holds_up_no_other_tenant(app_db: AppDatabase) -> None:
+    other = await app_db.tenants.create("other")
+    for tenant in (app_db.tenant, other.id):
+        await app_db.tenants.change(tenant, limits=Limits(max_unfinished_jobs=3))
+    app = await app_db.begin()
     await enqueue(app, {"type": "mail"}, {"type": "mail"})
     asked = asyncio.gather(
-        shop.jobs.enqueue(shop.tenant, "mail"), shop.jobs.enqueue(other.id, "mail"), return_exceptions=True
+        app_db.jobs.enqueue(app_db.tenant, "mail"), app_db.jobs.enqueue(other.id, "mail"), return_exceptions=True
     )
-    await shop.waits_for(app, asked)
+    await app_db.wait_until_blocked(app, asked)
     assert asked.done(), "a server waits for an application"
     mine, theirs = asked.result()
     assert isinstance(mine, StoreBusy)
@@ -310,23 +312,23 @@ async def test_a_transaction_that_stays_open_in_a_capped_tenant_holds_up_no_othe
     assert (await refusal(app, {"type": "mail"}, {"type": "mail"})) == ("IN008", {"code": "job_limit_exceeded"})
     await enqueue(app, {"type": "mail"})
     await app.execute("COMMIT")
-    assert (await shop.jobs.summary(shop.tenant)).counts[JobStatus.QUEUED] == 3
+    assert (await app_db.jobs.summary(app_db.tenant)).counts[JobStatus.QUEUED] == 3
     assert (await refusal(app, {"type": "mail"}))[0] == "IN008"
 
 
-async def test_an_event_key_is_held_in_its_own_tenant_only(shop: Shop) -> None:
-    other = await shop.tenants.create("other")
-    app, server = await shop.begin(), await shop.connect("ingot_server")
+async def test_an_event_key_is_held_in_its_own_tenant_only(app_db: AppDatabase) -> None:
+    other = await app_db.tenants.create("other")
+    app, server = await app_db.begin(), await app_db.connect("ingot_server")
     await publish(app, "order.paid", 1, "key")
     rows = await server.fetch(
         "SELECT place, created FROM ingot.publish($1, '{a.b,a.b}', '{1,1}', '{key,key}', '{a,a}', 86400000000)",
-        [shop.tenant, other.id],
+        [app_db.tenant, other.id],
     )
     assert [tuple(row) for row in rows] == [(2, True)]
 
 
-async def test_a_transaction_with_very_many_keys_leaves_room_for_the_locks_of_others(shop: Shop) -> None:
-    app, admin = await shop.begin(), await shop.connect("postgres")
+async def test_a_transaction_with_very_many_keys_leaves_room_for_the_locks_of_others(app_db: AppDatabase) -> None:
+    app, admin = await app_db.begin(), await app_db.connect("postgres")
     for call in range(5):
         await enqueue(app, *({"type": "mail", "idempotency_key": f"{call}-{n}"} for n in range(100)))
     count = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'"
@@ -337,25 +339,25 @@ async def test_a_transaction_with_very_many_keys_leaves_room_for_the_locks_of_ot
     assert await admin.fetchval(count) == 1
 
 
-async def test_a_tenant_is_not_removed_under_an_open_transaction(shop: Shop) -> None:
-    other = await shop.tenants.create("other")
-    app = await shop.connect(await shop.make_role(other.id))
+async def test_a_tenant_is_not_removed_under_an_open_transaction(app_db: AppDatabase) -> None:
+    other = await app_db.tenants.create("other")
+    app = await app_db.connect(await app_db.make_role(other.id))
     await app.execute("BEGIN")
     await enqueue(app, {"type": "mail"})
     with pytest.raises(StoreBusy):
-        await shop.tenants.remove(other.id)
+        await app_db.tenants.remove(other.id)
     await app.execute("COMMIT")
-    await shop.tenants.remove(other.id)
+    await app_db.tenants.remove(other.id)
     assert (await refusal(app, {"type": "mail"}))[0] == "42501"
 
 
-async def test_applications_and_servers_at_once_over_few_keys_never_lock_each_other_out(shop: Shop) -> None:
+async def test_applications_and_servers_at_once_over_few_keys_never_lock_each_other_out(app_db: AppDatabase) -> None:
     """Every key ends up with one job that holds it, and nobody is told of a deadlock."""
     keys = [f"k{n}" for n in range(4)]
     states: set[str | None] = set()
 
     async def apply(number: int) -> None:
-        app = await shop.connect()
+        app = await app_db.connect()
         for turn in range(15):
             jobs = [{"type": "mail", "dedupe_key": key} for key in keys[(number + turn) % 3 :][::-1]]
             try:
@@ -371,37 +373,37 @@ async def test_applications_and_servers_at_once_over_few_keys_never_lock_each_ot
     async def serve(number: int) -> None:
         for turn in range(30):
             with contextlib.suppress(DuplicateJob, StoreBusy):
-                await shop.jobs.enqueue(shop.tenant, "mail", dedupe_key=keys[(number + turn) % 4])
-            for claim in await shop.claim("mail"):
-                await shop.jobs.complete(claim)
+                await app_db.jobs.enqueue(app_db.tenant, "mail", dedupe_key=keys[(number + turn) % 4])
+            for claim in await app_db.claim("mail"):
+                await app_db.jobs.complete(claim)
 
     await asyncio.gather(*(apply(n) for n in range(4)), *(serve(n) for n in range(4)))
     assert states <= {"IN005"}
-    admin = await shop.connect("postgres")
+    admin = await app_db.connect("postgres")
     assert await admin.fetchval("SELECT count(*) FROM ingot.ready") == await admin.fetchval(
         "SELECT count(*) FROM ingot.dedupe_keys"
     )
-    counts = (await shop.jobs.summary(shop.tenant)).counts
-    events = told(await shop.all_events())
+    counts = (await app_db.jobs.summary(app_db.tenant)).counts
+    events = told(await app_db.all_events())
     assert sum(counts.values()) == len([name for name, _ in events if name == "job.created"])
 
 
 # -- order, and triggers -----------------------------------------------------------------------------------
 
 
-async def test_jobs_of_one_call_and_of_one_transaction_start_in_order(shop: Shop) -> None:
-    app = await shop.begin()
+async def test_jobs_of_one_call_and_of_one_transaction_start_in_order(app_db: AppDatabase) -> None:
+    app = await app_db.begin()
     made = [
         row["id"] for _ in range(3) for row in await enqueue(app, *({"type": "mail", "payload": n} for n in range(50)))
     ]
     await app.execute("COMMIT")
     assert made == sorted(made)
-    claims = await shop.claim("mail")
+    claims = await app_db.claim("mail")
     assert len(claims) == 150
 
 
-async def test_a_trigger_of_the_application_enqueues(shop: Shop) -> None:
-    app = await shop.connect()
+async def test_a_trigger_of_the_application_enqueues(app_db: AppDatabase) -> None:
+    app = await app_db.connect()
     await app.execute("""
         CREATE FUNCTION pg_temp.tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             PERFORM ingot.enqueue_jobs(jsonb_build_array(jsonb_build_object('type', 'mail', 'payload', to_jsonb(new))));
@@ -410,4 +412,4 @@ async def test_a_trigger_of_the_application_enqueues(shop: Shop) -> None:
         CREATE TRIGGER tell AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION pg_temp.tell()
     """)
     await app.execute("INSERT INTO orders SELECT FROM generate_series(1, 3)")
-    assert (await shop.jobs.summary(shop.tenant)).counts[JobStatus.QUEUED] == 3
+    assert (await app_db.jobs.summary(app_db.tenant)).counts[JobStatus.QUEUED] == 3

@@ -13,74 +13,74 @@ from ingot.identity import TenantNotFound
 from ingot.jobs import JobStatus
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
+from tests.app_database import ROLE, AppDatabase, enqueue, publish, rolled_back
 from tests.engines.postgres.app_errors import refusal
-from tests.shop import ROLE, Shop, enqueue, publish, undone
 
 # -- who may ------------------------------------------------------------------------------------------------
 
 
-async def test_a_role_works_in_its_own_tenant_only(shop: Shop) -> None:
-    other = await shop.tenants.create("other")
-    app = await shop.connect(await shop.make_role(other.id))
-    theirs = (await shop.jobs.enqueue(shop.tenant, "mail", dedupe_key="k", idempotency_key="k")).job
+async def test_a_role_works_in_its_own_tenant_only(app_db: AppDatabase) -> None:
+    other = await app_db.tenants.create("other")
+    app = await app_db.connect(await app_db.make_role(other.id))
+    theirs = (await app_db.jobs.enqueue(app_db.tenant, "mail", dedupe_key="k", idempotency_key="k")).job
     (made,) = await enqueue(app, {"type": "mail", "dedupe_key": "k", "idempotency_key": "k"})
-    assert (await shop.jobs.get(other.id, str(made["id"]))).tenant == other.id
+    assert (await app_db.jobs.get(other.id, str(made["id"]))).tenant == other.id
     assert (await refusal(app, {"type": "mail", "after": [theirs.id]}))[1]["code"] == "parent_not_found"
-    assert (await refusal(app, {"type": "mail", "tenant": shop.tenant}))[1]["code"] == "invalid_input"
+    assert (await refusal(app, {"type": "mail", "tenant": app_db.tenant}))[1]["code"] == "invalid_input"
 
 
-async def test_the_role_that_is_set_counts(shop: Shop) -> None:
-    other = await shop.tenants.create("other")
-    role = await shop.make_role(other.id)
-    admin = await shop.connect("postgres")
+async def test_the_role_that_is_set_counts(app_db: AppDatabase) -> None:
+    other = await app_db.tenants.create("other")
+    role = await app_db.make_role(other.id)
+    admin = await app_db.connect("postgres")
     assert (await refusal(admin, {"type": "mail"})) == ("42501", {"code": "forbidden"})
     await admin.execute(f"SET ROLE {role}")
     (made,) = await enqueue(admin, {"type": "mail"})
-    assert (await shop.jobs.get(other.id, str(made["id"]))).created_by == f"role/{role}"
-    app = await shop.connect()
+    assert (await app_db.jobs.get(other.id, str(made["id"]))).created_by == f"role/{role}"
+    app = await app_db.connect()
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         await app.execute(f"SET ROLE {role}")
     await app.execute("SELECT set_config('role', 'none', false)")
     (mine,) = await enqueue(app, {"type": "mail"})
-    assert (await shop.jobs.get(shop.tenant, str(mine["id"]))).tenant == shop.tenant
+    assert (await app_db.jobs.get(app_db.tenant, str(mine["id"]))).tenant == app_db.tenant
 
 
-async def test_an_application_sees_no_table_and_calls_nothing_else(shop: Shop) -> None:
-    app = await shop.connect()
+async def test_an_application_sees_no_table_and_calls_nothing_else(app_db: AppDatabase) -> None:
+    app = await app_db.connect()
     for statement in (
         "SELECT * FROM ingot.jobs",
         "SELECT * FROM ingot.app_roles",
         "SELECT * FROM ingot.job_rows",
-        f"SELECT * FROM ingot.find_tenants('{shop.tenant}', NULL)",
-        f"SELECT ingot.cancel('{shop.tenant}', '{new_id()}')",
+        f"SELECT * FROM ingot.find_tenants('{app_db.tenant}', NULL)",
+        f"SELECT ingot.cancel('{app_db.tenant}', '{new_id()}')",
         "SELECT ingot.app_tenant()",
     ):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await app.fetch(statement)
 
 
-async def test_a_role_is_let_in_once_and_let_out(shop: Shop) -> None:
-    other = await shop.tenants.create("other")
+async def test_a_role_is_let_in_once_and_let_out(app_db: AppDatabase) -> None:
+    other = await app_db.tenants.create("other")
     with pytest.raises(InvalidInput, match="another tenant"):
-        await grant_app_role(shop.owner_url, ROLE, other.id)
-    await revoke_app_role(shop.owner_url, ROLE)
-    app = await shop.connect()
+        await grant_app_role(app_db.owner_url, ROLE, other.id)
+    await revoke_app_role(app_db.owner_url, ROLE)
+    app = await app_db.connect()
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match="let into no tenant"):  # Not out of other databases.
         await enqueue(app, {"type": "mail"})
-    await grant_app_role(shop.owner_url, ROLE, other.id)
+    await grant_app_role(app_db.owner_url, ROLE, other.id)
     (made,) = await enqueue(app, {"type": "mail"})
-    assert (await shop.jobs.get(other.id, str(made["id"]))).tenant == other.id
+    assert (await app_db.jobs.get(other.id, str(made["id"]))).tenant == other.id
     for role in ("nobody", "ingot_server", "pg_monitor", 'x"; DROP ROLE shop; --'):
         with pytest.raises(InvalidInput):
-            await grant_app_role(shop.owner_url, role, shop.tenant)
+            await grant_app_role(app_db.owner_url, role, app_db.tenant)
     for tenant in ("nobody", new_id()):
         with pytest.raises(TenantNotFound):
-            await grant_app_role(shop.owner_url, ROLE, tenant)
+            await grant_app_role(app_db.owner_url, ROLE, tenant)
 
 
-async def test_a_role_that_could_not_call_is_not_let_in(shop: Shop) -> None:
+async def test_a_role_that_could_not_call_is_not_let_in(app_db: AppDatabase) -> None:
     with pytest.raises(InvalidInput, match="does not inherit"):
-        await shop.make_role(shop.tenant, "NOINHERIT")
+        await app_db.make_role(app_db.tenant, "NOINHERIT")
 
 
 # -- bad input ----------------------------------------------------------------------------------------------
@@ -151,32 +151,32 @@ BAD_EVENTS: list[tuple[str, Any, str | None]] = [
 ]
 
 
-async def test_bad_input_changes_nothing_and_leaves_the_transaction_usable(shop: Shop) -> None:
-    before = await shop.rows()
-    app = await shop.begin()
+async def test_bad_input_changes_nothing_and_leaves_the_transaction_usable(app_db: AppDatabase) -> None:
+    before = await app_db.rows()
+    app = await app_db.begin()
     found = [(await refusal(app, {"type": "x", "dedupe_key": "k"}, bad))[1]["code"] for bad, _ in BAD]
     assert found == [code for _, code in BAD]
     for name, data, key in BAD_EVENTS:
         with pytest.raises(asyncpg.PostgresError) as caught:
-            async with undone(app):
+            async with rolled_back(app):
                 await publish(app, name, data, key)
         assert isinstance(caught.value, asyncpg.PostgresError)
         assert caught.value.sqlstate in ("IN040", "IN045")
     for jobs in ("{}", "null", "1"):
         with pytest.raises(asyncpg.PostgresError, match="array of jobs"):
-            async with undone(app):
+            async with rolled_back(app):
                 await app.fetch("SELECT * FROM ingot.enqueue_jobs($1::text::jsonb)", jobs)
     assert await enqueue(app) == []
     await app.execute("COMMIT")
-    assert await shop.rows() == before
+    assert await app_db.rows() == before
     assert await app.fetchval("SELECT count(*) FROM orders") == 1
 
 
-async def test_how_a_session_reads_strings_changes_no_check(shop: Shop) -> None:
-    app = await shop.connect()
+async def test_how_a_session_reads_strings_changes_no_check(app_db: AppDatabase) -> None:
+    app = await app_db.connect()
     await app.execute("SET standard_conforming_strings = off")
     for name in ("order\nevent:job.completed", "order paid"):
-        async with undone(app):
+        async with rolled_back(app):
             with pytest.raises(asyncpg.PostgresError, match="not usable"):
                 await publish(app, name)
     await publish(app, "order.paid")
@@ -184,9 +184,9 @@ async def test_how_a_session_reads_strings_changes_no_check(shop: Shop) -> None:
     assert made["status"] == JobStatus.QUEUED
 
 
-async def test_more_events_than_have_an_id_are_refused(shop: Shop) -> None:
-    admin = await shop.connect("postgres")
+async def test_more_events_than_have_an_id_are_refused(app_db: AppDatabase) -> None:
+    admin = await app_db.connect("postgres")
     async with admin.transaction():
-        await admin.execute("SELECT ingot.expect_places($1, 65536)", shop.tenant)
+        await admin.execute("SELECT ingot.expect_places($1, 65536)", app_db.tenant)
     with pytest.raises(asyncpg.PostgresError, match="65536"):
-        await admin.execute("SELECT ingot.expect_places($1, 65537)", shop.tenant)
+        await admin.execute("SELECT ingot.expect_places($1, 65537)", app_db.tenant)

@@ -14,7 +14,7 @@ from ingot.engines.postgres.sql import SQL
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
 from tests.engines.postgres.blob_cluster import BlobCluster, open_cluster
-from tests.engines.postgres.tenant_visibility import undone
+from tests.engines.postgres.tenant_visibility import rolled_back
 
 KEYS: Final = 100_000
 PAGES_MAX: Final = 250  # Down a few trees, whatever there is; a table read to its end has thousands.
@@ -111,18 +111,18 @@ async def test_calls_touch_a_few_pages_and_a_page_of_keys_costs_the_same_whereve
     session, touched = await cluster.session(), {}
     for name, call in CALLS.items():
         for _ in range(RUNS):
-            async with undone(session):
+            async with rolled_back(session):
                 touched[name] = await pages(session, call, cluster.tenant)
     for prefix, after, end in (("", "", None), ("k/5", "k/50", "k/6"), ("k/5000", "", "k/5001"), ("x", "", "y")):
         statement = SQL.page_of_keys if end is None else SQL.page_of_keys_below
         values = (cluster.tenant, prefix, after, 10, *(() if end is None else (end,)))
         for _ in range(RUNS):
-            async with undone(session):
+            async with rolled_back(session):
                 await session.execute(f"SET LOCAL ingot.tenant = '{cluster.tenant}'")
                 touched[f"keys from {prefix}"] = await pages(session, statement, *values)
     for statement in (SQL.files_of_job, SQL.open_uploads):
         for _ in range(RUNS):
-            async with undone(session):
+            async with rolled_back(session):
                 await session.execute(f"SET LOCAL ingot.tenant = '{cluster.tenant}'")
                 touched[statement] = await pages(session, statement, new_id())
     assert {name: number for name, number in touched.items() if number > PAGES_MAX} == {}

@@ -36,7 +36,7 @@ from ingot.kernel.errors import OutcomeUnknown
 from ingot.kernel.ids import new_id
 from tests.conformance.blob_fixture import HOUR, OWNER, content_of, id_of
 from tests.engines.postgres.blob_cluster import WAIT_SECONDS, BlobCluster, Noting, losing
-from tests.town import Town, refused
+from tests.two_tenant_database import TenantPair, is_refused
 
 SERVERS: Final = 3
 COLLECT: Final = "SELECT ingot.collect_blob($1, 0)"
@@ -348,13 +348,13 @@ async def test_an_attempt_does_not_end_while_its_upload_is_finished(cluster: Blo
 # -- who may ask --------------------------------------------------------------------------------------------
 
 
-async def test_the_roles_of_workers_and_applications_can_do_nothing_with_blobs(town: Town) -> None:
-    tenant = town.tenants[0]
-    worker = await town.worker(tenant)
-    role = await town.make_role("IN ROLE ingot_app")
-    admin = await town.connect()
+async def test_the_roles_of_workers_and_applications_can_do_nothing_with_blobs(pair: TenantPair) -> None:
+    tenant = pair.tenants[0]
+    worker = await pair.as_worker(tenant)
+    role = await pair.make_role("IN ROLE ingot_app")
+    admin = await pair.connect()
     await admin.execute("INSERT INTO ingot.app_roles VALUES ($1, $2)", role, tenant)
-    app = await town.connect(role)
+    app = await pair.connect(role)
     functions = await admin.fetch("""
         SELECT p.oid::regprocedure::text, pronargs FROM pg_proc AS p
         WHERE pronamespace = 'ingot'::regnamespace
@@ -376,20 +376,20 @@ async def test_the_roles_of_workers_and_applications_can_do_nothing_with_blobs(t
         await connection.execute(f"SET ingot.tenant = '{tenant}'")
         for name, arguments in functions:
             function = name.partition("(")[0]
-            assert await refused(connection, f"SELECT {function}({', '.join(['NULL'] * arguments)})"), name
+            assert await is_refused(connection, f"SELECT {function}({', '.join(['NULL'] * arguments)})"), name
         for table in (*tables, "trash"):
-            assert await refused(connection, f"SELECT * FROM ingot.{table}"), table
+            assert await is_refused(connection, f"SELECT * FROM ingot.{table}"), table
 
 
-async def test_the_same_blob_in_two_tenants_is_seen_by_each_through_its_own_key(town: Town) -> None:
-    server = await town.server()
-    for tenant in town.tenants:
-        found = await server.fetch("SELECT refers FROM ingot.open_blob($1, $2, 100)", tenant, await blob_of(town))
+async def test_the_same_blob_in_two_tenants_is_seen_by_each_through_its_own_key(pair: TenantPair) -> None:
+    server = await pair.as_server()
+    for tenant in pair.tenants:
+        found = await server.fetch("SELECT refers FROM ingot.open_blob($1, $2, 100)", tenant, await blob_of(pair))
         kinds = [one["kind"] for one in msgspec.json.decode(found[0]["refers"])]
         assert sorted(kinds) == ["input", "key"]
-    assert await server.fetch("SELECT * FROM ingot.open_blob($1, $2, 100)", new_id(), await blob_of(town)) == []
+    assert await server.fetch("SELECT * FROM ingot.open_blob($1, $2, 100)", new_id(), await blob_of(pair)) == []
 
 
-async def blob_of(town: Town) -> bytes:
-    admin = await town.connect()
+async def blob_of(pair: TenantPair) -> bytes:
+    admin = await pair.connect()
     return bytes(await admin.fetchval("SELECT blob FROM ingot.keys GROUP BY blob HAVING count(*) = 2"))

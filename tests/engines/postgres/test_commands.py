@@ -10,7 +10,7 @@ import pytest
 from ingot.engines.postgres.commands import COMMANDS
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.commands import Command
-from tests.commands import Kind, commands_of_rooms
+from tests.command_types import CommandType, all_command_types
 from tests.factories import LEASE_SECONDS
 from tests.postgres import open_postgres
 
@@ -22,7 +22,7 @@ class Unheard(Command[None], frozen=True):
 async def test_the_store_runs_every_command_and_refuses_others(tmp_path: Path) -> None:
     store = await open_postgres(tmp_path, SystemClock(), lease_seconds=LEASE_SECONDS)
     try:
-        assert set(commands_of_rooms()) == set(store.commands)
+        assert set(all_command_types()) == set(store.commands)
         assert len(store.commands) == len(COMMANDS) + len(store.batches.commands)
         with pytest.raises(TypeError, match="Unheard"):
             await store.run(Unheard())
@@ -31,6 +31,6 @@ async def test_the_store_runs_every_command_and_refuses_others(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
-def test_a_function_takes_its_command_and_returns_what_that_promises(kind: Kind) -> None:
+def test_a_function_takes_its_command_and_returns_what_that_promises(kind: CommandType) -> None:
     _, command, answer = get_type_hints(COMMANDS[kind]).values()
     assert (kind, *get_args(kind.__orig_bases__[0])) == (command, answer)  # type: ignore[attr-defined]

@@ -11,12 +11,12 @@ import pytest
 
 from ingot.jobs import Definition
 from tests.factories import open_bench
-from tests.postgres import AN_ACT, database_for
+from tests.postgres import ACT_SQL, database_for
 from tests.waiting import eventually
 
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 PUT = f"""SELECT ingot.put_record('definition', '00000000-0000-0000-0000-000000000000', 'pdf', $1, NULL, NULL, 100,
-    {AN_ACT}, 'definition.put', 'definition/pdf')"""
+    {ACT_SQL}, 'definition.put', 'definition/pdf')"""
 OURS = Definition(type="pdf", reuse=True, version=2)
 
 

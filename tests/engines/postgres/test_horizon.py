@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from ingot.engines.postgres import PostgresStore
-from tests.town import Town
+from tests.two_tenant_database import TenantPair
 from tests.waiting import eventually
 
 
@@ -21,10 +21,12 @@ async def horizon_until(store: PostgresStore, right: Callable[[float], bool]) ->
 
 
 @pytest.mark.parametrize("user", ["ingot_server", None])
-async def test_a_transaction_that_holds_readers_back_is_measured_until_it_ends(town: Town, user: str | None) -> None:
-    store = town.bench.store
+async def test_a_transaction_that_holds_readers_back_is_measured_until_it_ends(
+    pair: TenantPair, user: str | None
+) -> None:
+    store = pair.bench.store
     assert isinstance(store, PostgresStore)
-    connection = await town.connect(user)
+    connection = await pair.connect(user)
     transaction = connection.transaction()
     await transaction.start()
     await connection.execute("SELECT pg_current_xact_id()")
@@ -33,10 +35,10 @@ async def test_a_transaction_that_holds_readers_back_is_measured_until_it_ends(t
     await horizon_until(store, lambda seconds: seconds == 0)
 
 
-async def test_a_transaction_that_only_reads_holds_nobody_back(town: Town) -> None:
-    store = town.bench.store
+async def test_a_transaction_that_only_reads_holds_nobody_back(pair: TenantPair) -> None:
+    store = pair.bench.store
     assert isinstance(store, PostgresStore)
-    connection = await town.connect()
+    connection = await pair.connect()
     async with connection.transaction():
         await connection.execute("SELECT 1")
         await horizon_until(store, lambda seconds: seconds == 0)

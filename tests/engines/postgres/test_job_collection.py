@@ -19,7 +19,7 @@ from tests.engines.postgres.interleaving import (
     check,
     make_call,
 )
-from tests.postgres import AN_ACT, until_blocked
+from tests.postgres import ACT_SQL, until_blocked
 
 ENDED: Final = ["succeeded", "canceled", "canceled after a run"]
 LEFT: Final = """
@@ -48,7 +48,7 @@ async def forget(meeting: Meeting) -> None:
     """Finished jobs of the tenant are not kept at all from now on."""
     limits = '{"retention_seconds": 0}'
     await meeting.owner.execute(
-        f"SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2, {AN_ACT})", meeting.tenant, limits
+        f"SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2, {ACT_SQL})", meeting.tenant, limits
     )
 
 

@@ -14,10 +14,10 @@ from tests.engines.postgres.interleaving import (
     Meeting,
     claim,
 )
-from tests.postgres import AN_ACT, until_blocked
+from tests.postgres import ACT_SQL, until_blocked
 
-CHANGE = f"SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2, {AN_ACT})"
-DEFINE = f"""SELECT ingot.put_record('definition', $1, 'noop', $2, NULL, NULL, 100, {AN_ACT}, 'definition.put',
+CHANGE = f"SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2, {ACT_SQL})"
+DEFINE = f"""SELECT ingot.put_record('definition', $1, 'noop', $2, NULL, NULL, 100, {ACT_SQL}, 'definition.put',
     'definition/noop')"""
 
 

@@ -11,7 +11,7 @@ import pytest
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.jobs import Claim, LeaseLost
 from tests.postgres import until_blocked
-from tests.town import Town
+from tests.two_tenant_database import TenantPair
 
 APPEND: Final = """
     SELECT * FROM ingot.append_logs(ARRAY[$1::uuid], ARRAY[$2::bigint], NULL, ARRAY[$3], ARRAY[0], 65536, NULL)
@@ -34,26 +34,26 @@ async def after_waiting(admin: Raw, first: Raw, second: Awaitable[T]) -> T:
     return await meeting
 
 
-async def begun(town: Town, statement: str, claim: Claim, *values: str) -> Raw:
+async def begun(pair: TenantPair, statement: str, claim: Claim, *values: str) -> Raw:
     """A party that has made its call and has not committed."""
-    first = await town.server()
+    first = await pair.as_server()
     await first.execute("BEGIN")
     await first.fetch(statement, claim.job.id, claim.fence, *values)
     return first
 
 
-async def test_of_texts_that_overlap_each_character_is_kept_once(town: Town) -> None:
-    claim = await town.bench.make_claim("written")
-    first = await begun(town, APPEND, claim, "abc")
-    second = town.bench.jobs.append_log(claim.job.id, claim.fence, "bcde", offset=1)
-    assert await after_waiting(await town.connect(), first, second) == 5
-    assert (await town.bench.jobs.log(town.bench.tenant, claim.job.id)).text == "abcde"
+async def test_of_texts_that_overlap_each_character_is_kept_once(pair: TenantPair) -> None:
+    claim = await pair.bench.make_claim("written")
+    first = await begun(pair, APPEND, claim, "abc")
+    second = pair.bench.jobs.append_log(claim.job.id, claim.fence, "bcde", offset=1)
+    assert await after_waiting(await pair.connect(), first, second) == 5
+    assert (await pair.bench.jobs.log(pair.bench.tenant, claim.job.id)).text == "abcde"
 
 
-async def test_a_text_that_meets_the_end_of_its_attempt_is_not_kept(town: Town) -> None:
-    claim = await town.bench.make_claim("written")
-    first = await begun(town, SETTLE, claim)
-    second = town.bench.jobs.append_log(claim.job.id, claim.fence, "late")
+async def test_a_text_that_meets_the_end_of_its_attempt_is_not_kept(pair: TenantPair) -> None:
+    claim = await pair.bench.make_claim("written")
+    first = await begun(pair, SETTLE, claim)
+    second = pair.bench.jobs.append_log(claim.job.id, claim.fence, "late")
     with pytest.raises(LeaseLost):
-        await after_waiting(await town.connect(), first, second)
-    assert (await town.bench.jobs.log(town.bench.tenant, claim.job.id)).text == ""
+        await after_waiting(await pair.connect(), first, second)
+    assert (await pair.bench.jobs.log(pair.bench.tenant, claim.job.id)).text == ""

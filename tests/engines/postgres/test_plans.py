@@ -17,7 +17,7 @@ import pytest
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.sql import SQL
 from ingot.kernel.ids import new_id
-from tests.postgres import AN_ACT, PLAIN_TEMPLATE, own_server, with_database
+from tests.postgres import ACT_SQL, PLAIN_TEMPLATE, own_server, with_database
 
 SMALL: Final = {"finished": 1_000, "queued": 1_000}
 BIG: Final = {"finished": 200_000, "queued": 20_000}
@@ -231,7 +231,7 @@ class Store:
     async def measure_newcomer(self) -> dict[str, int]:
         """The pages that lists of a tenant touch that came after the statistics and has no jobs yet."""
         tenant = new_id()
-        await self.owner.execute(f"SELECT ingot.create_tenant($1, 'newcomer', 1, 'UTC', '{{}}', {AN_ACT})", tenant)
+        await self.owner.execute(f"SELECT ingot.create_tenant($1, 'newcomer', 1, 'UTC', '{{}}', {ACT_SQL})", tenant)
         names = {"tenant": tenant, "middle": await self._middle(), "after": await self._oldest()}
         session = await asyncpg.connect(self.url)
         try:
@@ -290,7 +290,9 @@ class Store:
 
     async def _measure_collect(self, meter: Meter, *, seconds: float) -> int:
         limits = msgspec.json.encode({"retention_seconds": seconds}).decode()
-        await self.owner.execute(f"SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2, {AN_ACT})", self.tenant, limits)
+        await self.owner.execute(
+            f"SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2, {ACT_SQL})", self.tenant, limits
+        )
         return await meter.call("SELECT * FROM ingot.collect($1)", BATCH)
 
     async def _measure_reads(self, meter: Meter) -> dict[str, int]:
@@ -365,7 +367,7 @@ async def make_store(cluster: str, *, finished: int, queued: int) -> Store:
     await admin.execute(f"CREATE DATABASE {name} TEMPLATE {PLAIN_TEMPLATE}")
     await admin.close()
     owner = await asyncpg.connect(with_database(cluster, name))
-    await owner.execute(f"SELECT ingot.create_tenant($1, 'default', 1, 'UTC', '{{}}', {AN_ACT})", tenant)
+    await owner.execute(f"SELECT ingot.create_tenant($1, 'default', 1, 'UTC', '{{}}', {ACT_SQL})", tenant)
     async with owner.transaction():
         fixed = {"start": START, "first_position": FIRST_POSITION, "together": FINISHED_AT_ONCE, "rare": RARE}
         await owner.execute(FILL.format(tenant=tenant, finished=finished, queued=queued, **fixed))

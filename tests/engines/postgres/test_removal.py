@@ -20,8 +20,8 @@ from ingot.jobs import JobNotFound, JobStatus
 from tests.conformance.tables import orphans, tables_of_tenant
 from tests.engines.postgres.two_stores import two_stores
 from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
-from tests.postgres import AN_ACT, database_for
-from tests.town import Town
+from tests.postgres import ACT_SQL, database_for
+from tests.two_tenant_database import TenantPair
 
 PUBLISH = "SELECT * FROM ingot.publish(ARRAY[$1::uuid], ARRAY['a.b'], ARRAY['1'], ARRAY[NULL], ARRAY[NULL::bytea], 1)"
 SETTLED_SECONDS = 120.0  # Twice as long as a call goes on, or a worker may leave a transaction open.
@@ -77,10 +77,10 @@ async def test_a_process_that_has_not_heard_of_it_hands_out_nothing(bench: Bench
         await other.close()
 
 
-async def test_a_worker_of_its_own_role_is_out(town: Town) -> None:
-    worker = await town.worker(town.tenants[1])
+async def test_a_worker_of_its_own_role_is_out(pair: TenantPair) -> None:
+    worker = await pair.as_worker(pair.tenants[1])
     claim = "SELECT * FROM ingot.worker_claim(ARRAY['noop'], 'w', NULL, NULL, 10, 60000000)"
-    await town.bench.tenants.remove("other")
+    await pair.bench.tenants.remove("other")
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match="no worker of any tenant"):
         await worker.fetch(claim)
 
@@ -122,7 +122,7 @@ async def test_who_makes_a_credential_is_waited_for(bench: Bench, tmp_path: Path
     tenant = await bench.tenants.create("acme")
     late = await asyncpg.connect((await database_for(tmp_path / "data")).server_url)
     await late.execute("BEGIN")
-    text = f"SELECT ingot.create_token(gen_random_uuid(), $1, '', '', '[]', '{{}}', '', NULL, NULL, {AN_ACT})"
+    text = f"SELECT ingot.create_token(gen_random_uuid(), $1, '', '', '[]', '{{}}', '', NULL, NULL, {ACT_SQL})"
     await late.fetch(text, tenant.id)
     removing = asyncio.create_task(bench.tenants.remove("acme"))
     done, _ = await asyncio.wait([removing], timeout=0.2)

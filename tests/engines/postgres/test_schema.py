@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from tests.engines.postgres.tenant_visibility import undone
-from tests.town import Town
+from tests.engines.postgres.tenant_visibility import rolled_back
+from tests.two_tenant_database import TenantPair
 
 FUNCTIONS_WITHOUT_A_FIXED_PATH: Final = """
     SELECT proname FROM pg_proc
@@ -40,8 +40,8 @@ OPEN_TABLES: Final = """
 """
 
 
-async def test_functions_that_act_as_their_owner_have_a_fixed_path_and_named_callers(town: Town) -> None:
-    admin = await town.connect()
+async def test_functions_that_act_as_their_owner_have_a_fixed_path_and_named_callers(pair: TenantPair) -> None:
+    admin = await pair.connect()
     assert await admin.fetch(FUNCTIONS_WITHOUT_A_FIXED_PATH) == []
     assert await admin.fetch(FUNCTIONS_FOR_EVERYBODY) == []
     owners = await admin.fetch(
@@ -50,8 +50,8 @@ async def test_functions_that_act_as_their_owner_have_a_fixed_path_and_named_cal
     assert [row[0] for row in owners] == ["ingot_owner"]
 
 
-async def test_every_table_with_a_tenant_shows_the_server_one_tenant_or_nothing(town: Town) -> None:
-    admin = await town.connect()
+async def test_every_table_with_a_tenant_shows_the_server_one_tenant_or_nothing(pair: TenantPair) -> None:
+    admin = await pair.connect()
     assert await admin.fetch(OPEN_TABLES) == []
 
 
@@ -74,16 +74,16 @@ ONE = "nullif(current_setting('ingot.tenant', true), '')::uuid"
         " CREATE POLICY more ON ingot.mine TO ingot_server USING (true); GRANT SELECT ON ingot.mine TO ingot_server;",
     ],
 )
-async def test_a_new_table_that_is_open_is_noticed(town: Town, change: str) -> None:
-    admin = await town.connect()
-    async with undone(admin):
+async def test_a_new_table_that_is_open_is_noticed(pair: TenantPair, change: str) -> None:
+    admin = await pair.connect()
+    async with rolled_back(admin):
         await admin.execute(f"CREATE TABLE ingot.mine (tenant uuid NOT NULL); {change}")
         assert [row[0] for row in await admin.fetch(OPEN_TABLES)] == ["mine"]
 
 
-async def test_a_new_table_with_its_policy_is_fine(town: Town) -> None:
-    admin = await town.connect()
-    async with undone(admin):
+async def test_a_new_table_with_its_policy_is_fine(pair: TenantPair) -> None:
+    admin = await pair.connect()
+    async with rolled_back(admin):
         await admin.execute(f"CREATE TABLE ingot.mine (tenant uuid NOT NULL); {FORCED}")
         assert await admin.fetch(OPEN_TABLES) == []
         await admin.execute(
@@ -101,8 +101,8 @@ async def test_a_new_table_with_its_policy_is_fine(town: Town) -> None:
         ("SECURITY INVOKER", FUNCTIONS_FOR_EVERYBODY),
     ],
 )
-async def test_a_new_function_that_is_open_is_noticed(town: Town, options: str, query: str) -> None:
-    admin = await town.connect()
-    async with undone(admin):
+async def test_a_new_function_that_is_open_is_noticed(pair: TenantPair, options: str, query: str) -> None:
+    admin = await pair.connect()
+    async with rolled_back(admin):
         await admin.execute(f"CREATE FUNCTION ingot.mine() RETURNS integer LANGUAGE sql {options} AS 'SELECT 1'")
         assert [row[0] for row in await admin.fetch(query)] == ["mine"]

@@ -15,7 +15,7 @@ from ingot.engines.postgres.lane_cache import NIL_ID
 from ingot.jobs import JobStatus
 from ingot.kernel.ids import new_id
 from tests.engines.postgres.tenant_visibility import READABLE, rows_of
-from tests.town import REFUSED, Town, refused, store_with_one_connection, tables_of
+from tests.two_tenant_database import REFUSED, TenantPair, is_refused, store_with_one_connection, tables_of
 
 HIDDEN: Final = [
     "app_roles",
@@ -198,16 +198,16 @@ OF_APP: Final = {"enqueue_jobs", "enqueue_json", "publish_event", "publish_json"
 # -- what the server's role sees ----------------------------------------------------------------------------
 
 
-async def test_each_tenant_sees_rows_of_its_own_in_every_table_and_no_others(town: Town) -> None:
-    server = await town.server()
-    for tenant in town.tenants:
+async def test_each_tenant_sees_rows_of_its_own_in_every_table_and_no_others(pair: TenantPair) -> None:
+    server = await pair.as_server()
+    for tenant in pair.tenants:
         async with as_tenant(server, tenant):
             assert await rows_of(server) == {name: {tenant} for name in READABLE}
 
 
 @pytest.mark.parametrize("value", [None, ""])
-async def test_without_a_tenant_there_is_nothing_to_see(town: Town, value: str | None) -> None:
-    server = await town.server()
+async def test_without_a_tenant_there_is_nothing_to_see(pair: TenantPair, value: str | None) -> None:
+    server = await pair.as_server()
     if value is not None:
         await server.execute(f"SET ingot.tenant = '{value}'")
     assert await rows_of(server) == {name: set() for name in READABLE}
@@ -215,45 +215,45 @@ async def test_without_a_tenant_there_is_nothing_to_see(town: Town, value: str |
         assert await server.execute(f"COPY (SELECT tenant FROM ingot.{name}) TO STDOUT") == "COPY 0"
 
 
-async def test_the_tenant_of_all_zeros_sees_what_is_shared(town: Town) -> None:
-    server = await town.server()
+async def test_the_tenant_of_all_zeros_sees_what_is_shared(pair: TenantPair) -> None:
+    server = await pair.as_server()
     async with as_tenant(server, NIL_ID):
         assert await rows_of(server) == {name: {NIL_ID} if name == "records" else set() for name in READABLE}
 
 
-async def test_a_sealed_value_cannot_be_read(town: Town) -> None:
-    server = await town.server()
-    await server.execute(f"SET ingot.tenant = '{town.tenants[0]}'")
-    assert await refused(server, "SELECT sealed FROM ingot.records")
-    assert await refused(server, "SELECT * FROM ingot.records")
+async def test_a_sealed_value_cannot_be_read(pair: TenantPair) -> None:
+    server = await pair.as_server()
+    await server.execute(f"SET ingot.tenant = '{pair.tenants[0]}'")
+    assert await is_refused(server, "SELECT sealed FROM ingot.records")
+    assert await is_refused(server, "SELECT * FROM ingot.records")
 
 
-async def test_a_tenant_that_is_not_there_sees_nothing(town: Town) -> None:
-    server = await town.server()
+async def test_a_tenant_that_is_not_there_sees_nothing(pair: TenantPair) -> None:
+    server = await pair.as_server()
     async with as_tenant(server, new_id()):
         assert await rows_of(server) == {name: set() for name in READABLE}
 
 
 @pytest.mark.parametrize("value", ["everybody", "' OR true --", "%"])
-async def test_a_tenant_that_is_no_id_is_an_error(town: Town, value: str) -> None:
-    server = await town.server()
+async def test_a_tenant_that_is_no_id_is_an_error(pair: TenantPair, value: str) -> None:
+    server = await pair.as_server()
     await server.execute("SELECT set_config('ingot.tenant', $1, false)", value)
     for name in READABLE:
         with pytest.raises(asyncpg.InvalidTextRepresentationError):
             await server.fetch(f"SELECT tenant FROM ingot.{name}")
 
 
-async def test_the_tenant_is_forgotten_at_the_end_of_its_transaction(town: Town) -> None:
-    server = await town.server()
-    async with as_tenant(server, town.tenants[0]):
+async def test_the_tenant_is_forgotten_at_the_end_of_its_transaction(pair: TenantPair) -> None:
+    server = await pair.as_server()
+    async with as_tenant(server, pair.tenants[0]):
         pass
     assert await rows_of(server) == {name: set() for name in READABLE}
 
 
-async def test_who_can_run_any_statement_can_change_the_tenant_and_still_sees_one_at_a_time(town: Town) -> None:
+async def test_who_can_run_any_statement_can_change_the_tenant_and_still_sees_one_at_a_time(pair: TenantPair) -> None:
     """The setting is a safety net below our own code, not a wall: a role with free SQL can name another tenant."""
-    first, second = town.tenants
-    server = await town.server()
+    first, second = pair.tenants
+    server = await pair.as_server()
     async with as_tenant(server, first):
         await server.execute(f"SET LOCAL ingot.tenant = '{second}'")
         assert await rows_of(server) == {name: {second} for name in READABLE}
@@ -263,10 +263,10 @@ async def test_who_can_run_any_statement_can_change_the_tenant_and_still_sees_on
         assert seen in ({first}, {second})
 
 
-async def test_a_condition_that_looks_at_rows_sees_none_of_another_tenant(town: Town) -> None:
+async def test_a_condition_that_looks_at_rows_sees_none_of_another_tenant(pair: TenantPair) -> None:
     """A function of the reader's own in a condition would be called with hidden rows if it ran before the policy."""
-    first, second = town.tenants
-    server = await town.server()
+    first, second = pair.tenants
+    server = await pair.as_server()
     await server.execute("""
         CREATE FUNCTION pg_temp.peek(seen uuid) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS $$
         BEGIN RAISE NOTICE '%', seen; RETURN true; END $$
@@ -284,29 +284,29 @@ async def test_a_condition_that_looks_at_rows_sees_none_of_another_tenant(town: 
 # -- what the server's role may not do ----------------------------------------------------------------------
 
 
-async def test_the_server_can_become_nobody_else(town: Town) -> None:
-    server = await town.server()
+async def test_the_server_can_become_nobody_else(pair: TenantPair) -> None:
+    server = await pair.as_server()
     for role in ("ingot_owner", "ingot_worker", "postgres"):
-        assert await refused(server, f"SET ROLE {role}")
-        assert await refused(server, f"SET SESSION AUTHORIZATION {role}")
+        assert await is_refused(server, f"SET ROLE {role}")
+        assert await is_refused(server, f"SET SESSION AUTHORIZATION {role}")
     assert await server.fetchval("SELECT current_user") == "ingot_server"
 
 
-async def test_row_security_cannot_be_switched_off(town: Town) -> None:
-    server = await town.server()
+async def test_row_security_cannot_be_switched_off(pair: TenantPair) -> None:
+    server = await pair.as_server()
     await server.execute("SET row_security = off")
     for name in READABLE:
-        for tenant in ("", town.tenants[0]):
+        for tenant in ("", pair.tenants[0]):
             await server.execute(f"SET ingot.tenant = '{tenant}'")
             with pytest.raises(REFUSED, match="row-level security"):
                 await server.fetch(f"SELECT * FROM ingot.{name}")
 
 
-async def test_the_server_writes_to_no_table(town: Town) -> None:
-    server = await town.server()
-    await server.execute(f"SET ingot.tenant = '{town.tenants[0]}'")
+async def test_the_server_writes_to_no_table(pair: TenantPair) -> None:
+    server = await pair.as_server()
+    await server.execute(f"SET ingot.tenant = '{pair.tenants[0]}'")
     allowed = []
-    for name in await tables_of(town):
+    for name in await tables_of(pair):
         column = WITHOUT_A_TENANT.get(name, "tenant")
         statements = [f"SELECT * FROM ingot.{name} FOR UPDATE", f"LOCK TABLE ingot.{name} IN EXCLUSIVE MODE"]
         if name not in ("attempts", "definitions", "job_rows", "pauses"):
@@ -323,12 +323,12 @@ async def test_the_server_writes_to_no_table(town: Town) -> None:
             ]
             with pytest.raises(REFUSED):
                 await server.copy_records_to_table(name, schema_name="ingot", records=[(None,)], columns=[column])
-        allowed += [statement for statement in statements if not await refused(server, statement)]
+        allowed += [statement for statement in statements if not await is_refused(server, statement)]
     assert allowed == []
 
 
-async def test_the_server_makes_nothing_in_our_schema_and_takes_no_fence(town: Town) -> None:
-    server = await town.server()
+async def test_the_server_makes_nothing_in_our_schema_and_takes_no_fence(pair: TenantPair) -> None:
+    server = await pair.as_server()
     for statement in (
         "CREATE TABLE ingot.mine (a integer)",
         "CREATE VIEW ingot.mine AS SELECT 1",
@@ -338,20 +338,20 @@ async def test_the_server_makes_nothing_in_our_schema_and_takes_no_fence(town: T
         "SELECT * FROM ingot.fences",
         "ALTER FUNCTION ingot.claim SECURITY INVOKER",
     ):
-        assert await refused(server, statement), statement
+        assert await is_refused(server, statement), statement
 
 
-async def test_what_is_shown_by_functions_only_cannot_be_read(town: Town) -> None:
-    server = await town.server()
-    await server.execute(f"SET ingot.tenant = '{town.tenants[0]}'")
+async def test_what_is_shown_by_functions_only_cannot_be_read(pair: TenantPair) -> None:
+    server = await pair.as_server()
+    await server.execute(f"SET ingot.tenant = '{pair.tenants[0]}'")
     for name in HIDDEN:
-        assert await refused(server, f"SELECT * FROM ingot.{name}"), name
-        assert await refused(server, f"COPY ingot.{name} TO STDOUT"), name
-    assert sorted([*READABLE, *HIDDEN, "migrations", "home"]) == await tables_of(town)
+        assert await is_refused(server, f"SELECT * FROM ingot.{name}"), name
+        assert await is_refused(server, f"COPY ingot.{name} TO STDOUT"), name
+    assert sorted([*READABLE, *HIDDEN, "migrations", "home"]) == await tables_of(pair)
 
 
-async def test_each_role_may_call_what_it_was_given_and_nothing_else(town: Town) -> None:
-    admin = await town.connect()
+async def test_each_role_may_call_what_it_was_given_and_nothing_else(pair: TenantPair) -> None:
+    admin = await pair.connect()
     allowed = {
         role: {
             row[0]
@@ -366,8 +366,8 @@ async def test_each_role_may_call_what_it_was_given_and_nothing_else(town: Town)
     assert allowed == {"ingot_server": OF_SERVER, "ingot_worker": OF_WORKER, "ingot_app": OF_APP}
 
 
-async def test_a_function_that_was_not_given_is_refused(town: Town) -> None:
-    server = await town.server()
+async def test_a_function_that_was_not_given_is_refused(pair: TenantPair) -> None:
+    server = await pair.as_server()
     for call in (
         "SELECT ingot.begin_again()",
         "SELECT ingot.refuse('IN001', 'no')",
@@ -379,22 +379,22 @@ async def test_a_function_that_was_not_given_is_refused(town: Town) -> None:
         "SELECT * FROM ingot.worker_hello()",
         "SELECT ingot.worker_name('w')",
     ):
-        assert await refused(server, call), call
+        assert await is_refused(server, call), call
 
 
-async def test_a_lease_is_not_lost_before_it_has_run_out(town: Town) -> None:
-    claim = await town.bench.make_claim("mine")
+async def test_a_lease_is_not_lost_before_it_has_run_out(pair: TenantPair) -> None:
+    claim = await pair.bench.make_claim("mine")
     lost = "SELECT * FROM ingot.settle($1, $2, NULL, '{lost}', NULL, NULL, NULL, NULL, NULL)"
-    async with store_with_one_connection(town) as store:
+    async with store_with_one_connection(pair) as store:
         assert await store.database.call(lost, [claim.job.id], [claim.fence]) == []
-    assert (await town.bench.reload(claim)).status is JobStatus.RUNNING
+    assert (await pair.bench.reload(claim)).status is JobStatus.RUNNING
 
 
-async def test_the_owner_cannot_log_in_and_no_role_of_ours_is_above_the_rules(town: Town) -> None:
+async def test_the_owner_cannot_log_in_and_no_role_of_ours_is_above_the_rules(pair: TenantPair) -> None:
     for role in ("ingot_owner", "ingot_worker"):
         with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):
-            await town.connect(role)
-    admin = await town.connect()
+            await pair.connect(role)
+    admin = await pair.connect()
     rows = await admin.fetch("""
         SELECT rolname FROM pg_roles WHERE rolname LIKE 'ingot\\_%'
             AND (rolsuper OR rolbypassrls OR rolcreaterole OR rolcreatedb OR rolreplication)
@@ -404,14 +404,14 @@ async def test_the_owner_cannot_log_in_and_no_role_of_ours_is_above_the_rules(to
         assert not await admin.fetchval("SELECT pg_has_role($1, $2, 'MEMBER')", member, role)
 
 
-async def test_a_role_without_a_grant_can_do_nothing(town: Town) -> None:
-    stranger = await town.connect(await town.make_role(""))
-    await stranger.execute(f"SET ingot.tenant = '{town.tenants[0]}'")
-    for name in await tables_of(town):
-        assert await refused(stranger, f"SELECT * FROM ingot.{name}"), name
+async def test_a_role_without_a_grant_can_do_nothing(pair: TenantPair) -> None:
+    stranger = await pair.connect(await pair.make_role(""))
+    await stranger.execute(f"SET ingot.tenant = '{pair.tenants[0]}'")
+    for name in await tables_of(pair):
+        assert await is_refused(stranger, f"SELECT * FROM ingot.{name}"), name
     for call in ("ingot.clock()", "ingot.find_tenants(NULL, NULL)", "ingot.look()", "ingot.fold_counts(1)"):
-        assert await refused(stranger, f"SELECT * FROM {call}"), call
-    admin = await town.connect()
+        assert await is_refused(stranger, f"SELECT * FROM {call}"), call
+    admin = await pair.connect()
     name = await stranger.fetchval("SELECT current_user")
     await admin.execute(f"GRANT USAGE ON SCHEMA ingot TO {name}")
     callable_now = await stranger.fetch(
@@ -419,4 +419,4 @@ async def test_a_role_without_a_grant_can_do_nothing(town: Town) -> None:
         " WHERE pronamespace = 'ingot'::regnamespace AND has_function_privilege(oid, 'EXECUTE')"
     )
     assert callable_now == []
-    assert await refused(stranger, "SELECT ingot.clock()")
+    assert await is_refused(stranger, "SELECT ingot.clock()")

@@ -15,7 +15,7 @@ from ingot.kernel.errors import IngotError, StoreError
 from ingot.kernel.ids import new_id
 from tests.engines.postgres.tenant_visibility import READABLE, rows_of
 from tests.factories import Bench
-from tests.town import Town, store_with_one_connection
+from tests.two_tenant_database import TenantPair, store_with_one_connection
 from tests.waiting import eventually
 
 # -- a pool's connections -----------------------------------------------------------------------------------
@@ -34,24 +34,24 @@ NOTHING: Final = ({name: set[str]() for name in READABLE}, False)
 @pytest.mark.parametrize(
     "failing", ["SELECT 1 / 0", "SELECT nonsense", "SELECT * FROM ingot.tenants", "COMMIT; SELECT"]
 )
-async def test_a_connection_forgets_its_tenant_after_an_error(town: Town, failing: str) -> None:
-    async with store_with_one_connection(town) as store:
+async def test_a_connection_forgets_its_tenant_after_an_error(pair: TenantPair, failing: str) -> None:
+    async with store_with_one_connection(pair) as store:
         with pytest.raises(StoreError):
-            await store.database.read(town.tenants[0], failing)
+            await store.database.read(pair.tenants[0], failing)
         assert await seen_by(store) == NOTHING
 
 
-async def test_a_connection_forgets_its_tenant_after_a_refusal(town: Town) -> None:
-    async with store_with_one_connection(town) as store:
+async def test_a_connection_forgets_its_tenant_after_a_refusal(pair: TenantPair) -> None:
+    async with store_with_one_connection(pair) as store:
         with pytest.raises(JobNotFound):
-            await store.run(CancelJob(tenant=town.tenants[0], job_id=new_id()))
+            await store.run(CancelJob(tenant=pair.tenants[0], job_id=new_id()))
         assert await seen_by(store) == NOTHING
 
 
-async def test_a_connection_forgets_its_tenant_when_its_reader_goes_away(town: Town) -> None:
-    async with store_with_one_connection(town) as store:
-        admin = await town.connect()
-        reading = asyncio.create_task(store.database.read(town.tenants[0], "SELECT pg_sleep(60)"))
+async def test_a_connection_forgets_its_tenant_when_its_reader_goes_away(pair: TenantPair) -> None:
+    async with store_with_one_connection(pair) as store:
+        admin = await pair.connect()
+        reading = asyncio.create_task(store.database.read(pair.tenants[0], "SELECT pg_sleep(60)"))
         asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
         await eventually(lambda: admin.fetchval(asleep))
         reading.cancel()
@@ -60,17 +60,17 @@ async def test_a_connection_forgets_its_tenant_when_its_reader_goes_away(town: T
         assert await seen_by(store) == NOTHING
 
 
-async def test_a_text_that_is_no_id_never_gets_into_a_statement(town: Town) -> None:
-    async with store_with_one_connection(town) as store:
+async def test_a_text_that_is_no_id_never_gets_into_a_statement(pair: TenantPair) -> None:
+    async with store_with_one_connection(pair) as store:
         for text in ("'; SET ingot.tenant = 'x", "", "A" * 36):
             with pytest.raises(AssertionError):
                 await store.database.read(text, "SELECT 1")
         assert await seen_by(store) == NOTHING
 
 
-async def test_a_connection_that_is_not_reset_keeps_no_tenant(town: Town) -> None:
-    async with store_with_one_connection(town) as store:
-        for tenant in town.tenants:
+async def test_a_connection_that_is_not_reset_keeps_no_tenant(pair: TenantPair) -> None:
+    async with store_with_one_connection(pair) as store:
+        for tenant in pair.tenants:
             assert len((await store.run(ListJobs(where=JobFilter(tenant=tenant), before=None, limit=100)))[0]) == 8
         assert await seen_by(store) == NOTHING
 
@@ -94,24 +94,24 @@ CALLS: Final[dict[str, Call]] = {
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("status", [JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.SUCCEEDED, JobStatus.CANCELED])
 async def test_a_call_about_a_job_that_is_not_yours_is_answered_as_if_it_were_not_there(
-    town: Town, name: str, status: JobStatus
+    pair: TenantPair, name: str, status: JobStatus
 ) -> None:
-    first, second = town.tenants
-    theirs = await town.bench.make_job_in(status, "theirs", tenant=second)
+    first, second = pair.tenants
+    theirs = await pair.bench.make_job_in(status, "theirs", tenant=second)
     answers = []
     for job_id, fence in ((theirs.id, theirs.fence), (new_id(), theirs.fence), (theirs.id, theirs.fence + 1)):
         with pytest.raises(IngotError) as caught:
-            await CALLS[name](town.bench, first, job_id, fence)
+            await CALLS[name](pair.bench, first, job_id, fence)
         told = caught.value
         answers.append((type(told), told.code, told.status, told.hint, told.detail.replace(job_id, "?")))
     assert answers[0] == answers[1] == answers[2]
     assert answers[0][1] == "job_not_found"
-    assert await town.bench.reload(theirs) == theirs
+    assert await pair.bench.reload(theirs) == theirs
 
 
-async def test_keys_of_one_tenant_are_no_news_to_another(town: Town) -> None:
-    first, second = town.tenants
-    await town.bench.make_job("keyed", 1, tenant=second, idempotency_key="secret", dedupe_key="secret")
-    made = await town.bench.jobs.enqueue(first, "keyed", 2, idempotency_key="secret", dedupe_key="secret")
+async def test_keys_of_one_tenant_are_no_news_to_another(pair: TenantPair) -> None:
+    first, second = pair.tenants
+    await pair.bench.make_job("keyed", 1, tenant=second, idempotency_key="secret", dedupe_key="secret")
+    made = await pair.bench.jobs.enqueue(first, "keyed", 2, idempotency_key="secret", dedupe_key="secret")
     assert made.created
     assert made.job.tenant == first

@@ -26,9 +26,9 @@ from ingot.wire.jobs import AttemptSucceeded
 from ingot.wire.workers import JobHeartbeat
 from ingot.worker.postgres_job_source import PostgresJobSource, WorkerLogin
 from tests.conformance.blob_fixture import BlobFixture, content_of, id_of
-from tests.direct import role_of
 from tests.postgres import empty_database, own_server, with_database
-from tests.town import Town
+from tests.two_tenant_database import TenantPair
+from tests.worker_roles import worker_role
 
 LEASE: Final = 60 * MICROS
 CLAIM: Final = "SELECT * FROM ingot.worker_claim('{direct}', '1', NULL, NULL, 10, 60000000)"
@@ -41,9 +41,9 @@ SETTLE: Final = "SELECT * FROM ingot.worker_settle($1, $2, '{released}', NULL, N
 
 
 @asynccontextmanager
-async def directly(town: Town, *, instance: str = "1") -> AsyncIterator[WorkerDatabase]:
+async def directly(pair: TenantPair, *, instance: str = "1") -> AsyncIterator[WorkerDatabase]:
     """A worker of the first tenant."""
-    async with role_of(town.database, town.tenants[0]) as url:
+    async with worker_role(pair.database, pair.tenants[0]) as url:
         direct = await WorkerDatabase.open(url, instance=instance, lease=LEASE, connections=2)
         try:
             yield direct
@@ -55,9 +55,9 @@ async def name_of(worker: Raw) -> str:
     return f"{await worker.fetchval('SELECT session_user')}/1"
 
 
-async def held_by(town: Town, worker: Raw) -> tuple[list[str], list[int]]:
+async def held_by(pair: TenantPair, worker: Raw) -> tuple[list[str], list[int]]:
     """A job that the worker is at work on."""
-    await town.bench.make_job("direct", tenant=town.tenants[0])
+    await pair.bench.make_job("direct", tenant=pair.tenants[0])
     (row,) = await worker.fetch(CLAIM)
     return [row["id"]], [row["fence"]]
 
@@ -70,45 +70,45 @@ async def storage_keys(worker: Raw, statement: str, *values: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("tenant", [0, 1], ids=["same tenant", "other tenant"])
-async def test_a_role_has_no_say_in_what_another_does(town: Town, tenant: int) -> None:
-    worker, other = await town.worker(town.tenants[0]), await town.worker(town.tenants[tenant])
+async def test_a_role_has_no_say_in_what_another_does(pair: TenantPair, tenant: int) -> None:
+    worker, other = await pair.as_worker(pair.tenants[0]), await pair.as_worker(pair.tenants[tenant])
     for one in (worker, other):
         await one.fetch(REGISTER)
-    held = await held_by(town, worker)
-    before = await town.bench.jobs.get(town.tenants[0], held[0][0])
+    held = await held_by(pair, worker)
+    before = await pair.bench.jobs.get(pair.tenants[0], held[0][0])
     for statement in (HEAR, LOOK, APPEND, RENEW):
         assert await storage_keys(other, statement, *held) == [], statement
     assert await other.fetch(SETTLE, *held) == []
     assert await other.fetchval("SELECT ingot.worker_leave('1')")
-    assert await town.bench.jobs.get(town.tenants[0], held[0][0]) == before
-    names = [one.id for one in (await town.bench.workers.list(town.tenants[0])).items]
+    assert await pair.bench.jobs.get(pair.tenants[0], held[0][0]) == before
+    names = [one.id for one in (await pair.bench.workers.list(pair.tenants[0])).items]
     assert await name_of(worker) in names
     for statement in (HEAR, LOOK, APPEND, RENEW):
         assert await storage_keys(worker, statement, *held) == [1], statement
 
 
-async def test_a_settle_of_another_role_is_not_told_to_this_one(town: Town) -> None:
-    worker, other = await town.worker(town.tenants[0]), await town.worker(town.tenants[0])
-    held = await held_by(town, worker)
+async def test_a_settle_of_another_role_is_not_told_to_this_one(pair: TenantPair) -> None:
+    worker, other = await pair.as_worker(pair.tenants[0]), await pair.as_worker(pair.tenants[0])
+    held = await held_by(pair, worker)
     first = await worker.fetch(SETTLE, *held)
     assert await worker.fetch(SETTLE, *held) == first != []
     assert await other.fetch(SETTLE, *held) == []
 
 
-async def test_an_instance_does_not_hear_for_another_of_its_role(town: Town) -> None:
-    worker = await town.worker(town.tenants[0])
+async def test_an_instance_does_not_hear_for_another_of_its_role(pair: TenantPair) -> None:
+    worker = await pair.as_worker(pair.tenants[0])
     await worker.fetch(REGISTER)
     await worker.fetch(REGISTER.replace("'1', '{", "'2', '{"))
-    held = await held_by(town, worker)
+    held = await held_by(pair, worker)
     for statement in (HEAR, LOOK):
         assert await storage_keys(worker, statement.replace("'1'", "'2'"), *held) == []
         assert await storage_keys(worker, statement, *held) == [1]
 
 
-async def test_an_array_that_counts_from_elsewhere_reaches_no_log_of_another(town: Town) -> None:
-    worker, other = await town.worker(town.tenants[0]), await town.worker(town.tenants[1])
-    (own, *_), (own_fence, *_) = await held_by(town, worker)
-    await town.bench.make_job("direct", tenant=town.tenants[1])
+async def test_an_array_that_counts_from_elsewhere_reaches_no_log_of_another(pair: TenantPair) -> None:
+    worker, other = await pair.as_worker(pair.tenants[0]), await pair.as_worker(pair.tenants[1])
+    (own, *_), (own_fence, *_) = await held_by(pair, worker)
+    await pair.bench.make_job("direct", tenant=pair.tenants[1])
     (theirs,) = await other.fetch(CLAIM)
     log = APPEND, [theirs["id"]], [theirs["fence"]]
     before = await other.fetch(*log)
@@ -120,27 +120,27 @@ async def test_an_array_that_counts_from_elsewhere_reaches_no_log_of_another(tow
     assert await other.fetch(*log) == before != []
 
 
-async def test_types_in_rows_are_refused(town: Town) -> None:
-    worker = await town.worker(town.tenants[0])
+async def test_types_in_rows_are_refused(pair: TenantPair) -> None:
+    worker = await pair.as_worker(pair.tenants[0])
     with pytest.raises(asyncpg.InvalidParameterValueError, match="one list"):
         await worker.fetch("SELECT ingot.worker_register('1', '{{a,b},{c,d}}', NULL, NULL)")
 
 
-async def test_becoming_the_group_of_workers_changes_no_name(town: Town) -> None:
-    worker = await town.worker(town.tenants[0])
+async def test_becoming_the_group_of_workers_changes_no_name(pair: TenantPair) -> None:
+    worker = await pair.as_worker(pair.tenants[0])
     await worker.execute("SET ROLE ingot_worker")
     await worker.fetch(REGISTER)
-    assert (await town.bench.workers.get(town.tenants[0], await name_of(worker))).types == ("direct",)
+    assert (await pair.bench.workers.get(pair.tenants[0], await name_of(worker))).types == ("direct",)
 
 
-async def test_a_role_and_a_credential_do_not_share_a_name(town: Town) -> None:
-    credentials = Credentials(town.bench.store, Authenticator(town.bench.store, town.bench.clock), town.bench.clock)
-    await credentials.create_worker_credential(town.tenants[1], "taken")
+async def test_a_role_and_a_credential_do_not_share_a_name(pair: TenantPair) -> None:
+    credentials = Credentials(pair.bench.store, Authenticator(pair.bench.store, pair.bench.clock), pair.bench.clock)
+    await credentials.create_worker_credential(pair.tenants[1], "taken")
     with pytest.raises(InvalidInput, match="worker credential taken"):
-        await make_worker_role(town.database.owner_url, "taken", town.tenants[0])
-    role = (await name_of(await town.worker(town.tenants[0]))).removesuffix("/1")
+        await make_worker_role(pair.database.owner_url, "taken", pair.tenants[0])
+    role = (await name_of(await pair.as_worker(pair.tenants[0]))).removesuffix("/1")
     with pytest.raises(CredentialExists, match="role of a worker"):
-        await credentials.create_worker_credential(town.tenants[1], role)
+        await credentials.create_worker_credential(pair.tenants[1], role)
 
 
 BAD: Final = [
@@ -173,8 +173,8 @@ BAD: Final = [
 
 
 @pytest.mark.parametrize("statement", BAD)
-async def test_what_is_out_of_bounds_is_refused(town: Town, statement: str) -> None:
-    worker = await town.worker(town.tenants[0])
+async def test_what_is_out_of_bounds_is_refused(pair: TenantPair, statement: str) -> None:
+    worker = await pair.as_worker(pair.tenants[0])
     await worker.fetch(REGISTER)
     with pytest.raises(asyncpg.DataError):
         await worker.fetch(statement.replace("array_fill(1, ", "array_fill(1::bigint, "))
@@ -183,14 +183,14 @@ async def test_what_is_out_of_bounds_is_refused(town: Town, statement: str) -> N
 # -- how it stands ------------------------------------------------------------------------------------------
 
 
-async def test_a_worker_is_seen_drained_and_gone(town: Town) -> None:
-    tenant, workers = town.tenants[0], town.bench.workers
-    async with directly(town) as direct:
+async def test_a_worker_is_seen_drained_and_gone(pair: TenantPair) -> None:
+    tenant, workers = pair.tenants[0], pair.bench.workers
+    async with directly(pair) as direct:
         await direct.register(["direct", "other"], version="1.0")
         known = await workers.get(tenant, direct.worker_id)
         role = direct.worker_id.removesuffix("/1")
         assert (known.status, known.types, known.registered_by) == ("online", ("direct", "other"), f"role/{role}")
-        await town.bench.make_job("direct", tenant=tenant)
+        await pair.bench.make_job("direct", tenant=tenant)
         await workers.drain(tenant, direct.worker_id)
         assert [(await direct.read_status([])).drain, (await direct.heartbeat([])).drain] == [True, True]
         assert await direct.claim("direct", 10) == []
@@ -198,30 +198,30 @@ async def test_a_worker_is_seen_drained_and_gone(town: Town) -> None:
         (claim,) = await direct.claim("direct", 10)
         await direct.unregister()
         await direct.unregister()
-        back = await town.bench.reload(claim)
+        back = await pair.bench.reload(claim)
         assert (back.status, back.failures, back.crashes) == (JobStatus.QUEUED, 0, 0)
         assert direct.worker_id not in [one.id for one in (await workers.list(tenant)).items]
 
 
-async def test_a_handler_sees_all_of_its_job(town: Town) -> None:
-    tenant = town.tenants[0]
-    await town.bench.jobs.define(Definition(type="direct", timeout_seconds=12.5))
-    made = await town.bench.make_job(
+async def test_a_handler_sees_all_of_its_job(pair: TenantPair) -> None:
+    tenant = pair.tenants[0]
+    await pair.bench.jobs.define(Definition(type="direct", timeout_seconds=12.5))
+    made = await pair.bench.make_job(
         "direct", {"n": 1}, tenant=tenant, tags=["red"], metadata={"of": "it"}, correlation_id="c", trace_id="t",
         dedupe_key="d", batch="b", priority=2,
     )  # fmt: skip
-    async with directly(town) as direct:
+    async with directly(pair) as direct:
         (claim,) = await direct.claim("direct", 1)
         assert claim.timeout_seconds == 12.5
-        assert claim.job == await town.bench.reload(made)
+        assert claim.job == await pair.bench.reload(made)
 
 
-async def test_a_worker_is_told_the_files_of_a_job_and_what_it_made_is_there_when_it_says_so(town: Town) -> None:
-    blobs = BlobFixture(town.bench, town.tenants[0])
+async def test_a_worker_is_told_the_files_of_a_job_and_what_it_made_is_there_when_it_says_so(pair: TenantPair) -> None:
+    blobs = BlobFixture(pair.bench, pair.tenants[0])
     store, blob = blobs.store, id_of(b"the same bytes in every tenant")
     order = blobs.order("direct", inputs={"in.txt": blob}, payload_blob=blob)
-    await town.bench.store.run(Enqueue(jobs=[order]))
-    async with directly(town) as direct:
+    await pair.bench.store.run(Enqueue(jobs=[order]))
+    async with directly(pair) as direct:
         (claim,) = await direct.claim("direct", 1)
         usual = (True, 0, None, None, None)
         assert (claim.job.inputs, claim.job.payload_blob) == ({"in.txt": blob}, blob)
@@ -237,38 +237,38 @@ async def test_a_worker_is_told_the_files_of_a_job_and_what_it_made_is_there_whe
     assert (await blobs.files(order.id))[1] == ("output", "out.txt", id_of(b"1234"))
 
 
-async def test_what_was_not_named_for_long_is_given_back(town: Town) -> None:
-    worker = await town.worker(town.tenants[0])
+async def test_what_was_not_named_for_long_is_given_back(pair: TenantPair) -> None:
+    worker = await pair.as_worker(pair.tenants[0])
     await worker.fetch(REGISTER)
-    (named,), (fence,) = await held_by(town, worker)
-    (lost,), _ = await held_by(town, worker)
+    (named,), (fence,) = await held_by(pair, worker)
+    (lost,), _ = await held_by(pair, worker)
     now = await worker.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")
     for seconds, status in [(10, JobStatus.RUNNING), (20, JobStatus.QUEUED)]:
         await worker.execute(f"SET ingot.now = '{now + seconds * MICROS}'")
         assert await storage_keys(worker, HEAR, [named], [fence]) == [1]
-        assert (await town.bench.jobs.get(town.tenants[0], lost)).status is status
-    assert (await town.bench.jobs.get(town.tenants[0], named)).status is JobStatus.RUNNING
+        assert (await pair.bench.jobs.get(pair.tenants[0], lost)).status is status
+    assert (await pair.bench.jobs.get(pair.tenants[0], named)).status is JobStatus.RUNNING
 
 
-async def test_a_log_that_is_sent_again_is_kept_once(town: Town) -> None:
-    job = await town.bench.make_job("direct", tenant=town.tenants[0])
-    async with directly(town) as direct:
+async def test_a_log_that_is_sent_again_is_kept_once(pair: TenantPair) -> None:
+    job = await pair.bench.make_job("direct", tenant=pair.tenants[0])
+    async with directly(pair) as direct:
         (claim,) = await direct.claim("direct", 1)
         for text, offset in [("one\n", 0), ("one\n", 0), ("two\n", 4)]:
             await direct.append_logs([LogEntry(job_id=job.id, fence=claim.fence, text=text, offset=offset)])
-    assert (await town.bench.jobs.log(town.tenants[0], job.id)).text == "one\ntwo\n"
+    assert (await pair.bench.jobs.log(pair.tenants[0], job.id)).text == "one\ntwo\n"
 
 
-async def test_what_was_told_is_no_news(town: Town) -> None:
+async def test_what_was_told_is_no_news(pair: TenantPair) -> None:
     """A worker that winds up a job is not answered at once again and again."""
-    job = await town.bench.make_job("direct", tenant=town.tenants[0])
-    async with role_of(town.database, town.tenants[0]) as url:
+    job = await pair.bench.make_job("direct", tenant=pair.tenants[0])
+    async with worker_role(pair.database, pair.tenants[0]) as url:
         board = PostgresJobSource(WorkerLogin(url=url, instance="1", lease_seconds=60))
         try:
             await board.register(["direct"])
             (work,) = await board.claim("direct", limit=1, wait_seconds=0)
             held = [JobHeartbeat(id=job.id, fence=work.job.fence)]
-            await town.bench.jobs.cancel(town.tenants[0], job.id)
+            await pair.bench.jobs.cancel(pair.tenants[0], job.id)
             answer = await board.heartbeat(held, wait_seconds=60)
             assert [(one.cancel_requested, one.lost) for one in answer.jobs] == [(True, False)]
             with pytest.raises(TimeoutError):
@@ -281,36 +281,36 @@ async def test_what_was_told_is_no_news(town: Town) -> None:
 # -- claims -------------------------------------------------------------------------------------------------
 
 
-async def test_claims_that_begin_behind_the_last_leave_nothing_out(town: Town) -> None:
-    tenant = town.tenants[0]
+async def test_claims_that_begin_behind_the_last_leave_nothing_out(pair: TenantPair) -> None:
+    tenant = pair.tenants[0]
     # So many that the last claim behind another finds nothing.
-    jobs = [await town.bench.make_job("direct", n, tenant=tenant, priority=3) for n in range(6)]
-    async with directly(town) as direct:
+    jobs = [await pair.bench.make_job("direct", n, tenant=tenant, priority=3) for n in range(6)]
+    async with directly(pair) as direct:
         first = await direct.claim("direct", 2)
-        urgent = await town.bench.make_job("direct", tenant=tenant, priority=1)
+        urgent = await pair.bench.make_job("direct", tenant=tenant, priority=1)
         got = [claim.job.id for claim in first]
         while claims := await direct.claim("direct", 2):
             got += [claim.job.id for claim in claims]
     assert sorted(got) == sorted([*(job.id for job in jobs), urgent.id])
 
 
-async def test_a_key_does_not_wait_behind_work_without_one(town: Town) -> None:
-    tenant = town.tenants[0]
+async def test_a_key_does_not_wait_behind_work_without_one(pair: TenantPair) -> None:
+    tenant = pair.tenants[0]
     for n in range(6):
-        await town.bench.make_job("direct", n, tenant=tenant, priority=3)
-    async with directly(town) as direct:
+        await pair.bench.make_job("direct", n, tenant=tenant, priority=3)
+    async with directly(pair) as direct:
         await direct.claim("direct", 2)
-        await town.bench.jobs.define(Definition(type="direct", limit_key="{key}", max_running_per_key=5))
-        keyed = await town.bench.make_job("direct", {"key": "a"}, tenant=tenant, priority=1)
+        await pair.bench.jobs.define(Definition(type="direct", limit_key="{key}", max_running_per_key=5))
+        keyed = await pair.bench.make_job("direct", {"key": "a"}, tenant=tenant, priority=1)
         assert (await direct.claim("direct", 1))[0].job.id == keyed.id
 
 
 # -- when things go wrong -----------------------------------------------------------------------------------
 
 
-async def test_a_result_that_is_refused_costs_no_other_its_settle(town: Town) -> None:
-    jobs = [await town.bench.make_job("direct", n, tenant=town.tenants[0]) for n in range(3)]
-    async with role_of(town.database, town.tenants[0]) as url:
+async def test_a_result_that_is_refused_costs_no_other_its_settle(pair: TenantPair) -> None:
+    jobs = [await pair.bench.make_job("direct", n, tenant=pair.tenants[0]) for n in range(3)]
+    async with worker_role(pair.database, pair.tenants[0]) as url:
         board = PostgresJobSource(WorkerLogin(url=url, instance="1", lease_seconds=60))
         try:
             works = await board.claim("direct", limit=3, wait_seconds=0)
@@ -323,14 +323,14 @@ async def test_a_result_that_is_refused_costs_no_other_its_settle(town: Town) ->
         finally:
             await board.close()
     assert [answer.code for answer in answers] == [None, "invalid_input", None]
-    statuses = [(await town.bench.reload(job)).status for job in jobs]
+    statuses = [(await pair.bench.reload(job)).status for job in jobs]
     assert statuses == [JobStatus.SUCCEEDED, JobStatus.RUNNING, JobStatus.SUCCEEDED]
 
 
-async def test_connections_that_are_cut_are_made_anew(town: Town) -> None:
-    admin = await town.connect()
-    job = await town.bench.make_job("direct", tenant=town.tenants[0])
-    async with directly(town) as direct:
+async def test_connections_that_are_cut_are_made_anew(pair: TenantPair) -> None:
+    admin = await pair.connect()
+    job = await pair.bench.make_job("direct", tenant=pair.tenants[0])
+    async with directly(pair) as direct:
         cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1"
         role = direct.worker_id.removesuffix("/1")
         await direct.register(["direct"])
@@ -348,20 +348,20 @@ async def opened(url: str) -> None:
     await direct.close()
 
 
-async def test_who_is_no_worker_is_told_so(town: Town) -> None:
+async def test_who_is_no_worker_is_told_so(pair: TenantPair) -> None:
     with pytest.raises(StoreMisconfigured, match="only for servers") as refused:
-        await opened(town.database.server_url)
+        await opened(pair.database.server_url)
     assert "over HTTP" in str(refused.value.hint)
-    stranger = await town.make_role("")
+    stranger = await pair.make_role("")
     with pytest.raises(StoreMisconfigured, match="is not a worker role"):
-        await opened(with_database(town.database.owner_url, town.database.name, stranger))
-    homeless = await town.make_role("IN ROLE ingot_worker")
+        await opened(with_database(pair.database.owner_url, pair.database.name, stranger))
+    homeless = await pair.make_role("IN ROLE ingot_worker")
     with pytest.raises(StoreMisconfigured, match="no worker of any tenant"):
-        await opened(with_database(town.database.owner_url, town.database.name, homeless))
+        await opened(with_database(pair.database.owner_url, pair.database.name, homeless))
 
 
-async def test_a_database_that_is_not_ours_is_told(town: Town) -> None:
-    role = await town.make_role("IN ROLE ingot_worker")
+async def test_a_database_that_is_not_ours_is_told(pair: TenantPair) -> None:
+    role = await pair.make_role("IN ROLE ingot_worker")
     empty = await empty_database()
     with pytest.raises(StoreMisconfigured, match="schema of Ingot"):
         await opened(with_database(empty.owner_url, empty.name, role))
@@ -394,10 +394,10 @@ VERSIONS: Final = [
 
 @pytest.mark.parametrize(("change", "undo", "error", "said"), VERSIONS, ids=["newer", "older", "much older"])
 async def test_a_database_of_another_version_is_told(
-    town: Town, change: str, undo: str, error: type[StoreError], said: str
+    pair: TenantPair, change: str, undo: str, error: type[StoreError], said: str
 ) -> None:
-    admin = await town.connect()
-    async with role_of(town.database, town.tenants[0]) as url:
+    admin = await pair.connect()
+    async with worker_role(pair.database, pair.tenants[0]) as url:
         await opened(url)
         await admin.execute(change)
         try:

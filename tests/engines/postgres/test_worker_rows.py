@@ -8,40 +8,40 @@ import pytest
 from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.jobs.worker_model import HeartbeatAnswer
 from tests.factories import LEASE_SECONDS
-from tests.town import Town
+from tests.two_tenant_database import TenantPair
 
 HEAR = "SELECT * FROM ingot.hear_worker($1, 'press', 0, 0, 10, '{}', '{}', '{}', '{}', '{}', '{}', '{}')"
 REGISTER = "SELECT ingot.register_worker($1, 'press', '{noop}', NULL, NULL, NULL, NULL)"
 REMOVE = "SELECT * FROM ingot.remove_worker($1, 'press', 10, NULL)"
 
 
-async def begun(town: Town) -> Raw:
+async def begun(pair: TenantPair) -> Raw:
     """A connection whose transaction has its place in the order of events."""
-    connection = await town.server()
+    connection = await pair.as_server()
     await connection.execute("BEGIN")
     await connection.fetchval("SELECT pg_current_xact_id()")
     return connection
 
 
 @pytest.mark.parametrize("call", [HEAR, REGISTER, REMOVE])
-async def test_who_met_a_later_change_begins_again(town: Town, call: str) -> None:
-    bench, tenant = town.bench, town.tenants[0]
+async def test_who_met_a_later_change_begins_again(pair: TenantPair, call: str) -> None:
+    bench, tenant = pair.bench, pair.tenants[0]
     await bench.workers.register(tenant, "press", ["noop"])
-    early = await begun(town)
+    early = await begun(pair)
     bench.clock.advance(seconds=LEASE_SECONDS)
     assert (await bench.workers.maintain()).marked_offline >= 1  # Told after what the early one would tell.
     with pytest.raises(asyncpg.SerializationError):
         await early.fetch(call, tenant)
     await early.execute("ROLLBACK")
-    late = await begun(town)
+    late = await begun(pair)
     await late.fetch(call, tenant)
     await late.execute("ROLLBACK")
 
 
-async def test_a_heartbeat_with_nothing_new_writes_nothing(town: Town) -> None:
-    bench, tenant = town.bench, town.tenants[0]
+async def test_a_heartbeat_with_nothing_new_writes_nothing(pair: TenantPair) -> None:
+    bench, tenant = pair.bench, pair.tenants[0]
     await bench.workers.register(tenant, "press", ["noop"])
-    admin = await town.connect()
+    admin = await pair.connect()
     versions = "SELECT xmin::text, xmax::text, ctid::text FROM ingot.workers WHERE id = 'press'"
     before = await admin.fetch(versions)
     for _ in range(3):

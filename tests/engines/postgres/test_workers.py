@@ -21,26 +21,26 @@ from ingot.jobs.ports import Enqueue
 from ingot.kernel.errors import StoreBusy
 from ingot.kernel.ids import new_id
 from tests.factories import LEASE_SECONDS
-from tests.town import Town, refused, store_with_one_connection, tables_of
+from tests.two_tenant_database import TenantPair, is_refused, store_with_one_connection, tables_of
 
 CLAIM: Final = "SELECT * FROM ingot.worker_claim($1, 'direct', NULL, NULL, $2, 60000000)"
 RENEW: Final = "SELECT * FROM ingot.worker_renew($1, $2, '{60000000}', '{50}', '{half}')"
 SETTLE: Final = "SELECT * FROM ingot.worker_settle($1, $2, '{succeeded}', '{t}', '{0}', '{NULL}', '{NULL}', '{NULL}')"
 
 
-async def role_of(worker: Raw) -> str:
+async def worker_role(worker: Raw) -> str:
     return str(await worker.fetchval("SELECT session_user"))
 
 
-async def claim_of(town: Town, worker: Raw, type: str = "mine") -> Claim:
+async def claim_of(pair: TenantPair, worker: Raw, type: str = "mine") -> Claim:
     """A job that is the worker's."""
-    return await town.bench.make_claim(type, worker=f"{await role_of(worker)}/w", tenant=town.tenants[0])
+    return await pair.bench.make_claim(type, worker=f"{await worker_role(worker)}/w", tenant=pair.tenants[0])
 
 
-async def test_a_direct_worker_claims_renews_and_settles_jobs_of_its_own_tenant(town: Town) -> None:
-    tenant = town.tenants[0]
-    jobs = [await town.bench.make_job("direct", n, tenant=tenant) for n in range(3)]
-    worker = await town.worker(tenant)
+async def test_a_direct_worker_claims_renews_and_settles_jobs_of_its_own_tenant(pair: TenantPair) -> None:
+    tenant = pair.tenants[0]
+    jobs = [await pair.bench.make_job("direct", n, tenant=tenant) for n in range(3)]
+    worker = await pair.as_worker(tenant)
     rows = await worker.fetch(CLAIM, ["direct"], 2)
     assert [(row["id"], row["payload"]) for row in rows] == [(jobs[0].id, b"0"), (jobs[1].id, b"1")]
     held = [rows[0]["id"]], [rows[0]["fence"]]
@@ -48,69 +48,69 @@ async def test_a_direct_worker_claims_renews_and_settles_jobs_of_its_own_tenant(
     assert (renewed["place"], renewed["cancel_requested"]) == (1, False)
     (settled,) = await worker.fetch(SETTLE, *held)
     assert (settled["place"], settled["status"]) == (1, "succeeded")
-    statuses = [(await town.bench.reload(job)).status for job in jobs]
+    statuses = [(await pair.bench.reload(job)).status for job in jobs]
     assert statuses == [JobStatus.SUCCEEDED, JobStatus.RUNNING, JobStatus.QUEUED]
 
 
-async def test_a_direct_worker_gets_jobs_with_limit_keys_within_their_limits(town: Town) -> None:
-    tenant = town.tenants[0]
-    await town.bench.jobs.define(Definition(type="keyed", limit_key="{key}", max_running_per_key=1))
+async def test_a_direct_worker_gets_jobs_with_limit_keys_within_their_limits(pair: TenantPair) -> None:
+    tenant = pair.tenants[0]
+    await pair.bench.jobs.define(Definition(type="keyed", limit_key="{key}", max_running_per_key=1))
     jobs = [
-        await town.bench.make_job("keyed", {"key": key}, tenant=tenant, priority=p)
+        await pair.bench.make_job("keyed", {"key": key}, tenant=tenant, priority=p)
         for key, p in [("a", 3), ("b", 2), ("a", 1)]
     ]
-    worker = await town.worker(tenant)
+    worker = await pair.as_worker(tenant)
     rows = await worker.fetch(CLAIM, ["keyed"], 10)
     assert [row["id"] for row in rows] == [jobs[2].id, jobs[1].id]
     assert await worker.fetch(CLAIM, ["keyed"], 10) == []
-    reasons = (await town.bench.jobs.explain(tenant, jobs[0].id)).reasons
+    reasons = (await pair.bench.jobs.explain(tenant, jobs[0].id)).reasons
     assert [reason.code for reason in reasons] == ["key_limit", "in_line"]
     await worker.fetch(SETTLE, [rows[0]["id"]], [rows[0]["fence"]])
     assert [row["id"] for row in await worker.fetch(CLAIM, ["keyed"], 10)] == [jobs[0].id]
 
 
-async def test_a_direct_worker_gets_nothing_of_another_tenant(town: Town) -> None:
-    first, second = town.tenants
-    waiting = await town.bench.make_job("direct", tenant=second)
-    held = await town.bench.make_claim("theirs", tenant=second)
-    worker = await town.worker(first)
+async def test_a_direct_worker_gets_nothing_of_another_tenant(pair: TenantPair) -> None:
+    first, second = pair.tenants
+    waiting = await pair.bench.make_job("direct", tenant=second)
+    held = await pair.bench.make_claim("theirs", tenant=second)
+    worker = await pair.as_worker(first)
     await worker.execute(f"SET ingot.tenant = '{second}'")
     assert await worker.fetch(CLAIM, ["direct", "noop", "held", "theirs"], 1000) != []
-    assert {row[0] for row in await _tenants_of_leases(town, worker)} == {first}
+    assert {row[0] for row in await _tenants_of_leases(pair, worker)} == {first}
     for call in (RENEW, SETTLE):
         assert await worker.fetch(call, [held.job.id], [held.fence]) == []
         assert await worker.fetch(call, [new_id()], [held.fence]) == []
-    untouched = [await town.bench.reload(job) for job in (waiting, held)]
+    untouched = [await pair.bench.reload(job) for job in (waiting, held)]
     assert [job.status for job in untouched] == [JobStatus.QUEUED, JobStatus.RUNNING]
     assert untouched[1].progress is None
-    await town.bench.jobs.complete(held)
+    await pair.bench.jobs.complete(held)
 
 
-async def _tenants_of_leases(town: Town, worker: Raw) -> list[Record]:
-    admin, name = await town.connect(), f"{await role_of(worker)}/direct"
+async def _tenants_of_leases(pair: TenantPair, worker: Raw) -> list[Record]:
+    admin, name = await pair.connect(), f"{await worker_role(worker)}/direct"
     return await admin.fetch("SELECT tenant::text FROM ingot.leases WHERE worker_id = $1", name)
 
 
-async def test_a_direct_worker_needs_the_fence_of_its_own_job(town: Town) -> None:
-    worker = await town.worker(town.tenants[0])
-    claim = await claim_of(town, worker)
+async def test_a_direct_worker_needs_the_fence_of_its_own_job(pair: TenantPair) -> None:
+    worker = await pair.as_worker(pair.tenants[0])
+    claim = await claim_of(pair, worker)
     for fence in (claim.fence - 1, claim.fence + 1, 0, -1):
         for call in (RENEW, SETTLE):
             assert await worker.fetch(call, [claim.job.id], [fence]) == []
     assert (await worker.fetch(SETTLE, [claim.job.id], [claim.fence]))[0]["status"] == "succeeded"
 
 
-async def test_a_direct_worker_reads_no_table_and_calls_nothing_else(town: Town) -> None:
-    worker = await town.worker(town.tenants[0])
-    await worker.execute(f"SET ingot.tenant = '{town.tenants[0]}'")
-    for name in await tables_of(town):
+async def test_a_direct_worker_reads_no_table_and_calls_nothing_else(pair: TenantPair) -> None:
+    worker = await pair.as_worker(pair.tenants[0])
+    await worker.execute(f"SET ingot.tenant = '{pair.tenants[0]}'")
+    for name in await tables_of(pair):
         for statement in ("SELECT FROM ingot.{}", "SELECT FROM ingot.{} FOR UPDATE", "COPY (TABLE ingot.{}) TO STDOUT"):
-            assert await refused(worker, statement.format(name)), statement.format(name)
+            assert await is_refused(worker, statement.format(name)), statement.format(name)
     claim_for_all = (
         "SELECT * FROM ingot.claim('{noop}', ARRAY[$1::uuid], '{\"\"}', '{0}', '{0}', ARRAY[$1::uuid],"
         " '{9}', '{0}', ARRAY[$1::uuid], '{1}', '{1}', '{1}', '{w}', '{NULL}', '{NULL}', '{1}', '{1}')"
     )
-    assert await refused(worker, claim_for_all, town.tenants[0])
+    assert await is_refused(worker, claim_for_all, pair.tenants[0])
     for call in (
         "SELECT ingot.clock()",
         "SELECT * FROM ingot.look()",
@@ -121,54 +121,54 @@ async def test_a_direct_worker_reads_no_table_and_calls_nothing_else(town: Town)
         "SET ROLE ingot_server",
         "SET ROLE ingot_owner",
     ):
-        assert await refused(worker, call), call
+        assert await is_refused(worker, call), call
 
 
-async def test_a_direct_worker_that_says_no_limit_loses_no_job(town: Town) -> None:
-    jobs = [await town.bench.make_job("direct", tenant=town.tenants[0]) for _ in range(3)]
-    worker = await town.worker(town.tenants[0])
+async def test_a_direct_worker_that_says_no_limit_loses_no_job(pair: TenantPair) -> None:
+    jobs = [await pair.bench.make_job("direct", tenant=pair.tenants[0]) for _ in range(3)]
+    worker = await pair.as_worker(pair.tenants[0])
     with suppress(asyncpg.PostgresError):
         await worker.fetch(CLAIM, ["direct"], None)
-    admin = await town.connect()
+    admin = await pair.connect()
     query = "SELECT count(*) FROM ingot.job_rows WHERE id = ANY ($1) AND status IN ('queued', 'running')"
     assert await admin.fetchval(query, [job.id for job in jobs]) == 3
 
 
-async def test_a_direct_worker_hears_nothing_of_another_tenant(town: Town) -> None:
+async def test_a_direct_worker_hears_nothing_of_another_tenant(pair: TenantPair) -> None:
     heard: list[object] = []
-    worker = await town.worker(town.tenants[0])
+    worker = await pair.as_worker(pair.tenants[0])
     await worker.add_listener("ingot_ready", lambda *told: heard.append(told[-1]))
-    async with store_with_one_connection(town) as store:
+    async with store_with_one_connection(pair) as store:
         await store.listener.run_once()
         store.listener.start()
-        await store.run(Enqueue(jobs=[new_job(town.tenants[1], "secret")]))
+        await store.run(Enqueue(jobs=[new_job(pair.tenants[1], "secret")]))
     await worker.fetch("SELECT 1 AS after_what_was_told")
-    assert [text for text in heard if town.tenants[1] in str(text)] == []
+    assert [text for text in heard if pair.tenants[1] in str(text)] == []
 
 
-async def test_becoming_the_role_all_workers_share_changes_no_tenant(town: Town) -> None:
-    first, second = town.tenants
-    await town.bench.make_job("direct", tenant=second)
-    worker = await town.worker(first)
+async def test_becoming_the_role_all_workers_share_changes_no_tenant(pair: TenantPair) -> None:
+    first, second = pair.tenants
+    await pair.bench.make_job("direct", tenant=second)
+    worker = await pair.as_worker(first)
     await worker.execute("SET ROLE ingot_worker")
     assert await worker.fetch(CLAIM, ["direct"], 10) == []
 
 
-async def test_a_worker_role_without_a_tenant_is_refused(town: Town) -> None:
-    claim = await town.bench.make_claim("mine", tenant=town.tenants[0])
-    unknown = await town.connect(await town.make_role("IN ROLE ingot_worker"))
-    assert await refused(unknown, CLAIM, ["noop"], 1)
-    assert await refused(unknown, RENEW, [claim.job.id], [claim.fence])
-    assert await refused(unknown, SETTLE, [claim.job.id], [claim.fence])
-    assert (await town.bench.reload(claim)).status is JobStatus.RUNNING
+async def test_a_worker_role_without_a_tenant_is_refused(pair: TenantPair) -> None:
+    claim = await pair.bench.make_claim("mine", tenant=pair.tenants[0])
+    unknown = await pair.connect(await pair.make_role("IN ROLE ingot_worker"))
+    assert await is_refused(unknown, CLAIM, ["noop"], 1)
+    assert await is_refused(unknown, RENEW, [claim.job.id], [claim.fence])
+    assert await is_refused(unknown, SETTLE, [claim.job.id], [claim.fence])
+    assert (await pair.bench.reload(claim)).status is JobStatus.RUNNING
 
 
-async def test_a_direct_worker_cannot_put_its_own_function_in_the_way(town: Town) -> None:
+async def test_a_direct_worker_cannot_put_its_own_function_in_the_way(pair: TenantPair) -> None:
     """What it makes in its temporary schema comes after pg_catalog in the path of functions that act as owner."""
-    worker = await town.worker(town.tenants[0])
-    await town.bench.make_job("direct", tenant=town.tenants[0])
+    worker = await pair.as_worker(pair.tenants[0])
+    await pair.bench.make_job("direct", tenant=pair.tenants[0])
     await worker.execute("CREATE TEMP TABLE worker_roles (role name, tenant uuid)")
-    await worker.execute("INSERT INTO worker_roles VALUES ($1, $2)", "x", town.tenants[1])
+    await worker.execute("INSERT INTO worker_roles VALUES ($1, $2)", "x", pair.tenants[1])
     await worker.execute("""
         CREATE FUNCTION pg_temp.cardinality(text[]) RETURNS integer LANGUAGE plpgsql AS $$
         BEGIN RAISE EXCEPTION 'called as %', current_user; END $$
@@ -211,12 +211,14 @@ BAD: Final[list[dict[str, list[Any]]]] = [
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: str(bad)[:50])
-async def test_what_no_worker_can_say_is_refused_and_changes_nothing(town: Town, bad: dict[str, list[Any]]) -> None:
-    worker = await town.worker(town.tenants[0])
-    claim = await claim_of(town, worker)
+async def test_what_no_worker_can_say_is_refused_and_changes_nothing(
+    pair: TenantPair, bad: dict[str, list[Any]]
+) -> None:
+    worker = await pair.as_worker(pair.tenants[0])
+    claim = await claim_of(pair, worker)
     with pytest.raises((asyncpg.DataError, asyncpg.CharacterNotInRepertoireError, asyncpg.StatementTooComplexError)):
         await worker.fetch(HELD, [claim.job.id], [claim.fence], *(GOOD | bad).values())
-    assert (await town.bench.reload(claim)).status is JobStatus.RUNNING
+    assert (await pair.bench.reload(claim)).status is JobStatus.RUNNING
     assert (await worker.fetch(HELD, [claim.job.id], [claim.fence], *GOOD.values()))[0]["status"] == "succeeded"
 
 
@@ -224,9 +226,11 @@ async def test_what_no_worker_can_say_is_refused_and_changes_nothing(town: Town,
     ("lease", "percent", "stage"),
     [(0, 1.0, "a"), (2**60, 1.0, "a"), (None, 1.0, "a"), (1, 101.0, "a"), (1, float("nan"), "a"), (1, 1.0, "a" * 201)],
 )
-async def test_what_no_worker_can_renew_is_refused(town: Town, lease: int | None, percent: float, stage: str) -> None:
-    worker = await town.worker(town.tenants[0])
-    claim = await claim_of(town, worker)
+async def test_what_no_worker_can_renew_is_refused(
+    pair: TenantPair, lease: int | None, percent: float, stage: str
+) -> None:
+    worker = await pair.as_worker(pair.tenants[0])
+    claim = await claim_of(pair, worker)
     with pytest.raises(asyncpg.DataError):
         await worker.fetch(
             "SELECT * FROM ingot.worker_renew($1, $2, $3, $4, $5)",
@@ -236,7 +240,7 @@ async def test_what_no_worker_can_renew_is_refused(town: Town, lease: int | None
             [percent],
             [stage],
         )
-    assert await town.bench.reload(claim) == claim.job
+    assert await pair.bench.reload(claim) == claim.job
 
 
 @pytest.mark.parametrize(
@@ -244,36 +248,36 @@ async def test_what_no_worker_can_renew_is_refused(town: Town, lease: int | None
     [([], "w", 1), (None, "w", 1), (["direct"], "", 1), (["direct"], "a/b", 1), (["direct"], "w", 0)],
 )
 async def test_a_claim_that_names_nothing_is_refused(
-    town: Town, types: list[str] | None, worker_id: str, jobs: int
+    pair: TenantPair, types: list[str] | None, worker_id: str, jobs: int
 ) -> None:
-    worker = await town.worker(town.tenants[0])
+    worker = await pair.as_worker(pair.tenants[0])
     with pytest.raises(asyncpg.DataError):
         await worker.fetch("SELECT * FROM ingot.worker_claim($1, $2, NULL, NULL, $3, 1)", types, worker_id, jobs)
 
 
-async def test_a_type_that_is_named_twice_is_claimed_once(town: Town) -> None:
-    jobs = [await town.bench.make_job("direct", tenant=town.tenants[0]) for _ in range(3)]
-    worker = await town.worker(town.tenants[0])
+async def test_a_type_that_is_named_twice_is_claimed_once(pair: TenantPair) -> None:
+    jobs = [await pair.bench.make_job("direct", tenant=pair.tenants[0]) for _ in range(3)]
+    worker = await pair.as_worker(pair.tenants[0])
     rows = await worker.fetch(CLAIM, ["direct", "direct"], 2)
     assert [row["id"] for row in rows] == [job.id for job in jobs[:2]]
 
 
-async def test_an_error_that_is_too_long_is_cut(town: Town) -> None:
-    worker = await town.worker(town.tenants[0])
-    claim = await claim_of(town, worker)
+async def test_an_error_that_is_too_long_is_cut(pair: TenantPair) -> None:
+    worker = await pair.as_worker(pair.tenants[0])
+    claim = await claim_of(pair, worker)
     failed = GOOD | {"outcomes": ["failed"], "errors": ["x" * (ERROR_CHARS_MAX + 1)]}
     await worker.fetch(HELD, [claim.job.id], [claim.fence], *failed.values())
-    assert (await town.bench.reload(claim)).last_error == "x" * ERROR_CHARS_MAX
+    assert (await pair.bench.reload(claim)).last_error == "x" * ERROR_CHARS_MAX
 
 
-async def test_a_worker_claims_and_settles_in_a_transaction_of_its_own(town: Town) -> None:
-    job = await town.bench.make_job("direct", tenant=town.tenants[0])
-    worker = await town.worker(town.tenants[0])
+async def test_a_worker_claims_and_settles_in_a_transaction_of_its_own(pair: TenantPair) -> None:
+    job = await pair.bench.make_job("direct", tenant=pair.tenants[0])
+    worker = await pair.as_worker(pair.tenants[0])
     async with worker.transaction():
         (row,) = await worker.fetch(CLAIM, ["direct"], 1)
         await worker.fetch(RENEW, [row["id"]], [row["fence"]])
         await worker.fetch(SETTLE, [row["id"]], [row["fence"]])
-    admin = await town.connect()
+    admin = await pair.connect()
     newest = await admin.fetchval("SELECT entries FROM ingot.events ORDER BY position DESC LIMIT 1")
     told = msgspec.json.decode(newest, type=list[EventEntryRow])
     assert [(entry.name, job.id in entry.ids) for entry in told] == [
@@ -281,43 +285,43 @@ async def test_a_worker_claims_and_settles_in_a_transaction_of_its_own(town: Tow
     ]
 
 
-async def test_a_job_that_is_named_twice_is_refused(town: Town) -> None:
-    worker = await town.worker(town.tenants[0])
-    claim = await claim_of(town, worker)
+async def test_a_job_that_is_named_twice_is_refused(pair: TenantPair) -> None:
+    worker = await pair.as_worker(pair.tenants[0])
+    claim = await claim_of(pair, worker)
     ids, fences = [claim.job.id] * 2, [claim.fence] * 2
     twice = {name: values * 2 for name, values in GOOD.items()}
     with pytest.raises(asyncpg.DataError, match="named once"):
         await worker.fetch(HELD, ids, fences, *twice.values())
     with pytest.raises(asyncpg.DataError, match="named once"):
         await worker.fetch("SELECT * FROM ingot.worker_renew($1, $2, '{60000000,60000000}', NULL, NULL)", ids, fences)
-    assert (await town.bench.reload(claim)).status is JobStatus.RUNNING
+    assert (await pair.bench.reload(claim)).status is JobStatus.RUNNING
 
 
 @pytest.mark.parametrize("result", [b"[" * 200 + b"1" + b"]" * 200, b'{"a": [1e300, -7, "\\ud83d\\ude00"]}', b"null"])
-async def test_a_result_that_every_reader_can_read_is_taken(town: Town, result: bytes) -> None:
-    worker = await town.worker(town.tenants[0])
-    claim = await claim_of(town, worker)
+async def test_a_result_that_every_reader_can_read_is_taken(pair: TenantPair, result: bytes) -> None:
+    worker = await pair.as_worker(pair.tenants[0])
+    claim = await claim_of(pair, worker)
     await worker.fetch(HELD, [claim.job.id], [claim.fence], *(GOOD | {"results": [result]}).values())
-    job = await town.bench.reload(claim)
+    job = await pair.bench.reload(claim)
     assert (job.status, msgspec.json.decode(job.result or b"")) == (JobStatus.SUCCEEDED, msgspec.json.decode(result))
 
 
-async def test_the_same_settle_again_gets_the_same_answer(town: Town) -> None:
-    worker = await town.worker(town.tenants[0])
-    claim = await claim_of(town, worker)
+async def test_the_same_settle_again_gets_the_same_answer(pair: TenantPair) -> None:
+    worker = await pair.as_worker(pair.tenants[0])
+    claim = await claim_of(pair, worker)
     failed = GOOD | {"outcomes": ["failed"], "errors": ["no"]}
     first = await worker.fetch(HELD, [claim.job.id], [claim.fence], *failed.values())
     assert first[0]["status"] == "queued"
     assert await worker.fetch(HELD, [claim.job.id], [claim.fence], *failed.values()) == first
     assert await worker.fetch(HELD, [claim.job.id], [claim.fence], *GOOD.values()) == []
-    other = await town.worker(town.tenants[1])
+    other = await pair.as_worker(pair.tenants[1])
     assert await other.fetch(HELD, [claim.job.id], [claim.fence], *failed.values()) == []
 
 
-async def test_a_claim_is_the_first_call_of_its_transaction(town: Town) -> None:
-    worker = await town.worker(town.tenants[0])
-    claim = await claim_of(town, worker)
-    await town.bench.make_job("direct", tenant=town.tenants[0])
+async def test_a_claim_is_the_first_call_of_its_transaction(pair: TenantPair) -> None:
+    worker = await pair.as_worker(pair.tenants[0])
+    claim = await claim_of(pair, worker)
+    await pair.bench.make_job("direct", tenant=pair.tenants[0])
     transaction = worker.transaction()
     await transaction.start()
     await worker.fetch(SETTLE, [claim.job.id], [claim.fence])
@@ -327,30 +331,30 @@ async def test_a_claim_is_the_first_call_of_its_transaction(town: Town) -> None:
     assert len(await worker.fetch(CLAIM, ["direct"], 1)) == 1
 
 
-async def test_a_lease_that_somebody_holds_is_not_waited_for_by_the_sweep(town: Town) -> None:
-    worker = await town.worker(town.tenants[0])
-    claims = [await claim_of(town, worker) for _ in range(2)]
+async def test_a_lease_that_somebody_holds_is_not_waited_for_by_the_sweep(pair: TenantPair) -> None:
+    worker = await pair.as_worker(pair.tenants[0])
+    claims = [await claim_of(pair, worker) for _ in range(2)]
     async with worker.transaction():
         await worker.fetch(RENEW, [claims[0].job.id], [claims[0].fence])
-        town.bench.clock.advance(seconds=10 * LEASE_SECONDS)
-        async with store_with_one_connection(town) as store:
+        pair.bench.clock.advance(seconds=10 * LEASE_SECONDS)
+        async with store_with_one_connection(pair) as store:
             found = await store.database.call("SELECT id FROM ingot.expired(0, 1000, 0)")
         held = {row["id"] for row in found}
         assert (claims[0].job.id in held, claims[1].job.id in held) == (False, True)
-        await town.bench.jobs.maintain()
-        assert (await town.bench.reload(claims[1])).status is JobStatus.QUEUED
+        await pair.bench.jobs.maintain()
+        assert (await pair.bench.reload(claims[1])).status is JobStatus.QUEUED
 
 
-async def test_who_steers_what_somebody_holds_is_told_so_soon(town: Town) -> None:
-    worker = await town.worker(town.tenants[0])
-    claim = await claim_of(town, worker)
+async def test_who_steers_what_somebody_holds_is_told_so_soon(pair: TenantPair) -> None:
+    worker = await pair.as_worker(pair.tenants[0])
+    claim = await claim_of(pair, worker)
     await worker.fetch("SELECT ingot.worker_register('w', '{mine}', NULL, NULL)")
     async with worker.transaction():
         await worker.fetch(RENEW, [claim.job.id], [claim.fence])
         await worker.fetch("SELECT ingot.worker_register('w', '{mine}', NULL, NULL)")
         answers = await asyncio.gather(
-            town.bench.jobs.cancel(town.tenants[0], claim.job.id),
-            town.bench.workers.drain(town.tenants[0], f"{await role_of(worker)}/w"),
+            pair.bench.jobs.cancel(pair.tenants[0], claim.job.id),
+            pair.bench.workers.drain(pair.tenants[0], f"{await worker_role(worker)}/w"),
             return_exceptions=True,
         )
     assert [StoreBusy, StoreBusy] == [type(answer) for answer in answers]

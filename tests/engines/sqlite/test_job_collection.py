@@ -8,7 +8,7 @@ from ingot.identity import Limits
 from ingot.jobs import Definition, Job, JobStatus
 from ingot.kernel.clock import ManualClock
 from tests.factories import Bench, open_bench
-from tests.faults.rules import broken_rules
+from tests.faults.sqlite_rules import broken_rules
 
 HOUR = 3600.0
 OF_JOBS = ["jobs", "states", "idempotency_keys", "tags", "attempts", "outcomes", "endings"]

@@ -17,7 +17,7 @@ from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import StoreLocked
 from ingot.kernel.ids import is_id
 from tests.factories import Bench, open_bench
-from tests.faults.rules import broken_rules
+from tests.faults.sqlite_rules import broken_rules
 
 FINISHED, QUEUED = 2 * JOBS_PER_EVENT_ROW + 7, JOBS_PER_EVENT_ROW + 3
 

@@ -19,7 +19,7 @@ from ingot.jobs import JobStatus, Outcome, Release, Snooze
 from ingot.jobs.model import Done, Failed
 from ingot.kernel.errors import IngotError
 from tests.factories import LEASE_SECONDS, Bench, open_bench
-from tests.moves import MOVES
+from tests.job_transitions import TRANSITIONS
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ async def test_the_trigger_allows_exactly_the_moves_of_the_table(bench: Bench) -
         else:
             allowed.add((before, after))
     staying = {(status, status) for status in JobStatus}
-    assert allowed == {(before, after) for before, afters in MOVES.items() for after in afters} | staying
+    assert allowed == {(before, after) for before, afters in TRANSITIONS.items() for after in afters} | staying
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ OKP_KEY: Final = OKPKey.generate_key("Ed25519", {"kid": "okp"}, private=True)
 Key = RSAKey | ECKey | OKPKey | OctKey
 
 
-class Answered:
+class FakeResponse:
     """What is answered at a path."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Answered:
         self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
 
 
-class Liar:
+class FakeProvider:
     """A provider whose every answer can be put in its mouth. It tells the truth unless told otherwise."""
 
     def __init__(self, issuer: str) -> None:
@@ -81,7 +81,7 @@ class Liar:
         self.id_token: str | None = None
         self.lies: dict[str, Any] = {}  # How tokens are signed otherwise, for `sign`.
         self.sends: dict[str, str] = {}  # What browsers are sent back with otherwise.
-        self.instead: dict[str, Answered | None] = {}
+        self.instead: dict[str, FakeResponse | None] = {}
         self.asked: list[tuple[str, dict[str, str], dict[str, str]]] = []
         self.release = asyncio.Event()
 
@@ -97,13 +97,13 @@ class Liar:
         said = {name: value for name, value in {**self.claims, **claims}.items() if value is not None}
         full = {"alg": alg, "kid": key.kid, **(header or {})}
         full = {name: value for name, value in full.items() if value is not None}
-        return sign_anything(full, json.dumps(said).encode(), key)
+        return sign_unchecked(full, json.dumps(said).encode(), key)
 
     def paths(self) -> list[str]:
         """What was asked for, in order."""
         return [path for path, _, _ in self.asked]
 
-    def answer(self, path: str) -> Answered | None:
+    def answer(self, path: str) -> FakeResponse | None:
         """What is answered at a path; `None` is silence."""
         if path in self.instead:
             return self.instead[path]
@@ -119,13 +119,13 @@ class Liar:
             },
             "/userinfo": self.userinfo,
         }
-        return Answered(said[path]) if path in said else Answered({}, status=404)
+        return FakeResponse(said[path]) if path in said else FakeResponse({}, status=404)
 
-    def _send_back(self, asked: dict[str, str]) -> Answered:
+    def _send_back(self, asked: dict[str, str]) -> FakeResponse:
         """A browser that comes to sign in is sent back at once, and its token will have the nonce that it brought."""
         self.claims["nonce"] = asked["nonce"]
         sent = {"code": CODE, "state": asked["state"], **self.sends}
-        return Answered(status=303, headers={"location": f"{asked['redirect_uri']}?{urlencode(sent)}"})
+        return FakeResponse(status=303, headers={"location": f"{asked['redirect_uri']}?{urlencode(sent)}"})
 
     async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
         """One connection, one request."""
@@ -149,7 +149,7 @@ class Liar:
         finally:
             writer.close()
 
-    async def _drip(self, answered: Answered, writer: StreamWriter) -> None:
+    async def _drip(self, answered: FakeResponse, writer: StreamWriter) -> None:
         """An answer that goes on and on, a little at a time."""
         writer.write(_head(answered))
         while not self.release.is_set():
@@ -159,7 +159,7 @@ class Liar:
                 await asyncio.wait_for(self.release.wait(), DRIP_SECONDS)
 
 
-def _head(answered: Answered) -> bytes:
+def _head(answered: FakeResponse) -> bytes:
     headers = {
         "content-type": "application/json",
         "content-length": str(len(answered.body)),
@@ -180,25 +180,25 @@ class _Anything(jws.JWSRegistry):
         return self.algorithms["Ed25519" if name == "EdDSA" else name]
 
 
-def sign_anything(header: dict[str, Any], payload: bytes, key: Key | None) -> str:
+def sign_unchecked(header: dict[str, Any], payload: bytes, key: Key | None) -> str:
     """A token with this header, whatever is in it."""
     return jws.serialize_compact(header, payload, key, registry=_Anything())
 
 
 @asynccontextmanager
-async def lying_provider(certificate: Path | None = None) -> AsyncIterator[Liar]:
+async def open_fake_provider(certificate: Path | None = None) -> AsyncIterator[FakeProvider]:
     """A liar on a free port of this machine; with a certificate, on https."""
     listening = socket.create_server(("127.0.0.1", 0))
     context = None
     if certificate is not None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(certificate)
-    liar = Liar(f"{'http' if context is None else 'https'}://127.0.0.1:{listening.getsockname()[1]}")
-    async with await asyncio.start_server(liar.serve, sock=listening, ssl=context):
+    idp = FakeProvider(f"{'http' if context is None else 'https'}://127.0.0.1:{listening.getsockname()[1]}")
+    async with await asyncio.start_server(idp.serve, sock=listening, ssl=context):
         try:
-            yield liar
+            yield idp
         finally:
-            liar.release.set()
+            idp.release.set()
 
 
 def make_certificate(file: Path) -> Path:

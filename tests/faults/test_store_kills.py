@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.life import Life
-from tests.faults.verbs import DEFINITIONS
+from tests.faults.recorded_calls import DEFINITIONS
+from tests.faults.store_kill_run import Life
 
 # Each check reads the whole history, so short lives cost less. `make soak` has lives of 40 kills and longer work.
 LIVES = 2

@@ -18,12 +18,12 @@ import httpx
 
 from ingot.identity.credential_secrets import new_token
 from ingot.kernel.ids import new_id
-from tests.faults.blob_child import GRACE_SECONDS, BlobPlan, serve
 from tests.faults.blob_clients import Client, Server
-from tests.faults.blob_premises import Premises
+from tests.faults.blob_environment import Premises
 from tests.faults.blob_rules import check_blobs, check_emptied
+from tests.faults.blob_server_process import GRACE_SECONDS, BlobPlan, serve
+from tests.faults.forkserver import PROCESSES
 from tests.faults.invariants import Broken
-from tests.faults.processes import PROCESSES
 from tests.processes import end
 from tests.system.programs import start_ingot
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.components import COMPONENTS, expect_marker, find_program
-from tests.faults.postgres_world import DATABASE
+from tests.faults.postgres_environment import DATABASE
 from tests.postgres import install_debian
 from tests.postgres.server import USERS
 from tests.processes import started_async

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.system.cli import Shell, shell
 from tests.system.programs import INGOT
+from tests.system.shell import Shell, shell
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,9 @@ from ingot.kernel.clock import ManualClock
 from tests.faults.history import History, Line, ListRecorder
 from tests.faults.invariants import Broken, check_file, violations
 from tests.faults.powercut import history_of
-from tests.faults.rules import RULES
+from tests.faults.recorded_calls import RecordedJobs, done, held_by
+from tests.faults.sqlite_rules import RULES
 from tests.faults.tables import Tables, open_file, read_tables
-from tests.faults.verbs import RecordedJobs, done, held_by
 
 LEASE_SECONDS = 10.0
 

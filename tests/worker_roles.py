@@ -25,7 +25,7 @@ async def serving_postgres(folder: Path) -> AsyncIterator[Served]:
 
 
 @asynccontextmanager
-async def role_of(database: Database, tenant: str, name: str = "press") -> AsyncIterator[str]:
+async def worker_role(database: Database, tenant: str, name: str = "press") -> AsyncIterator[str]:
     """The URL of a role that works for a tenant. Roles belong to the whole server: each process has its own."""
     role = f"{name}_{os.getpid()}"
     password = await make_worker_role(database.owner_url, role, tenant)

@@ -26,7 +26,7 @@ from tests.postgres import Database, clocked, database_for, with_database
 REFUSED: Final = asyncpg.InsufficientPrivilegeError
 
 
-class Town:
+class TenantPair:
     """Two tenants, each with jobs in every state, events, attempts and tags, and ways to connect to their database."""
 
     def __init__(self, bench: Bench, database: Database, tenants: list[str]) -> None:
@@ -44,7 +44,7 @@ class Town:
         self._open.push_async_callback(connection.close)
         return connection
 
-    async def server(self) -> Raw:
+    async def as_server(self) -> Raw:
         """A plain connection as our server has it."""
         return await self.connect("ingot_server")
 
@@ -56,7 +56,7 @@ class Town:
         self._roles.append(role)
         return role
 
-    async def worker(self, tenant: str) -> Raw:
+    async def as_worker(self, tenant: str) -> Raw:
         """A connection of a worker that talks to PostgreSQL itself, for one tenant."""
         role = await self.make_role("IN ROLE ingot_worker")
         admin = await self.connect()
@@ -73,7 +73,7 @@ class Town:
 
 
 @asynccontextmanager
-async def open_town(folder: Path) -> AsyncIterator[Town]:
+async def open_tenant_pair(folder: Path) -> AsyncIterator[TenantPair]:
     """Two tenants with something in every table."""
     async with open_bench("postgres", folder) as bench:
         tenants = [bench.tenant, (await bench.tenants.create("other")).id]
@@ -116,14 +116,14 @@ async def open_town(folder: Path) -> AsyncIterator[Town]:
         await bench.store.database.call("SELECT * FROM ingot.fold_batches(1000)")  # type: ignore[union-attr]
         for tenant in tenants:
             await bench.make_job("noop", tenant=tenant, batch="together")
-        made = Town(bench, database, tenants)
+        made = TenantPair(bench, database, tenants)
         try:
             yield made
         finally:
             await made.close()
 
 
-async def refused(connection: Raw, statement: str, *values: Any) -> bool:
+async def is_refused(connection: Raw, statement: str, *values: Any) -> bool:
     """Whether the server refuses a statement because of who asks."""
     try:
         async with connection.transaction():
@@ -133,8 +133,8 @@ async def refused(connection: Raw, statement: str, *values: Any) -> bool:
     return False
 
 
-async def tables_of(town: Town) -> list[str]:
-    admin = await town.connect()
+async def tables_of(pair: TenantPair) -> list[str]:
+    admin = await pair.connect()
     rows = await admin.fetch(
         "SELECT relname FROM pg_class WHERE relnamespace = 'ingot'::regnamespace AND relkind IN ('r', 'p', 'v', 'm')"
     )
@@ -142,13 +142,13 @@ async def tables_of(town: Town) -> list[str]:
 
 
 @asynccontextmanager
-async def store_with_one_connection(town: Town) -> AsyncIterator[PostgresStore]:
+async def store_with_one_connection(pair: TenantPair) -> AsyncIterator[PostgresStore]:
     store = await PostgresStore.open(
-        town.database.server_url,
-        clock=town.bench.clock,
+        pair.database.server_url,
+        clock=pair.bench.clock,
         lease_seconds=LEASE_SECONDS,
         connections=1,
-        connection_class=clocked(town.bench.clock),
+        connection_class=clocked(pair.bench.clock),
     )
     try:
         yield store

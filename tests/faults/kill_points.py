@@ -12,8 +12,8 @@ from typing import Any
 
 import apsw
 
-from tests.faults.files import WatchedFile, Watcher
 from tests.faults.history import FileRecorder
+from tests.faults.watched_files import WatchedFile, Watcher
 
 WRITER_THREAD = "ingot-writer"
 

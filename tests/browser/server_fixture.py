@@ -22,7 +22,7 @@ from ingot.kernel.clock import Clock
 from ingot.settings import Settings
 from tests.http.serving import Served, serving
 from tests.providers.programs import browser as browser_program
-from tests.providers.real import ACCOUNTS, RealProvider, real_provider
+from tests.providers.real_provider import ACCOUNTS, RealProvider, real_provider
 
 WAIT_MS_MAX: Final = 8_000
 AWAY: Final = "ingot.example"  # The server, as somebody at another machine knows it.

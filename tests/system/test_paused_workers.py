@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.standing import stand_still
+from tests.system.paused_workers import stand_still
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.make_samples import FONTS
-from tests import budget, components, servers
+from tests import components, install, time_report
 
 pytestmark = pytest.mark.long  # Starts pytest many times.
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def run_pytest(folder: Path, *arguments: str, **environment: str) -> subprocess.
 def test_a_run_prints_its_slowest_files_its_cpu_time_and_the_budget(tmp_path: Path, workers: int) -> None:
     (tmp_path / "test_large.py").write_text(TESTS.format(count=3))
     (tmp_path / "test_small.py").write_text(TESTS.format(count=1))
-    run = run_pytest(tmp_path, "-p", "tests.budget", "-n", str(workers), INGOT_TEST_BUDGET_SECONDS="600")
+    run = run_pytest(tmp_path, "-p", "tests.time_report", "-n", str(workers), INGOT_TEST_BUDGET_SECONDS="600")
     assert run.returncode == 0, run.stdout
     assert "The 2 slowest of 2 files" in run.stdout
     assert re.search(r"\d s      3 tests  test_large.py\n.*\d s      1 tests  test_small.py\n", run.stdout)
@@ -58,13 +58,13 @@ def test_a_run_prints_its_slowest_files_its_cpu_time_and_the_budget(tmp_path: Pa
 
 def test_a_run_without_a_budget_prints_no_report(tmp_path: Path) -> None:
     (tmp_path / "test_small.py").write_text(TESTS.format(count=1))
-    assert "where the time went" not in run_pytest(tmp_path, "-p", "tests.budget").stdout
+    assert "where the time went" not in run_pytest(tmp_path, "-p", "tests.time_report").stdout
 
 
 def test_a_run_over_its_budget_warns_and_passes(tmp_path: Path) -> None:
     (tmp_path / "test_small.py").write_text(TESTS.format(count=1))
     environment = {"INGOT_TEST_BUDGET_SECONDS": "10", "INGOT_TEST_STARTED": "0"}
-    run = run_pytest(tmp_path, "-p", "tests.budget", **environment)
+    run = run_pytest(tmp_path, "-p", "tests.time_report", **environment)
     assert run.returncode == 0, run.stdout
     assert re.search(
         r"^WARNING: Budget: \d+ s of 10 s\. The budget is exceeded by \d+ s\. See ", run.stdout, re.MULTILINE
@@ -75,14 +75,14 @@ def test_the_cpu_time_of_a_process_includes_its_children(monkeypatch: pytest.Mon
     burn = "import time\nwhile time.process_time() < 0.3: pass\n"
     child = f"{burn}print(flush=True); input()"
     parent = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])\n{child}"
-    monkeypatch.setenv(budget.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(time_report.FOLDER_VARIABLE, str(tmp_path))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", parent], **pipes) as process:  # type: ignore[call-overload]
         process.stdout.readline()
-        budget.note_postgres(process.pid)
-        budget.note_postgres(process.pid)
+        time_report.note_postgres(process.pid)
+        time_report.note_postgres(process.pid)
         process.communicate(b"\n")
-    assert budget.noted(tmp_path)["PostgreSQL"] >= 4 * 0.29
+    assert time_report.noted(tmp_path)["PostgreSQL"] >= 4 * 0.29
 
 
 def run_own_pytest(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -118,7 +118,7 @@ def test_every_missing_component_is_named_once() -> None:
     def absent_too() -> None:
         raise AssertionError("That is missing.")
 
-    assert servers.missing([absent, present, absent_too, absent]) == ["It is missing.", "That is missing."]
+    assert install.missing([absent, present, absent_too, absent]) == ["It is missing.", "That is missing."]
 
 
 def test_the_sentence_about_a_missing_component_names_the_package() -> None:

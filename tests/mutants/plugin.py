@@ -24,6 +24,6 @@ def pytest_configure() -> None:
     if not imported.is_relative_to(copy):
         raise pytest.UsageError(f"ingot was imported from {imported}, not from {copy}")
     settings.register_profile(
-        "witness", parent=settings(), derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
+        "mutants", parent=settings(), derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
     )
-    settings.load_profile("witness")
+    settings.load_profile("mutants")

@@ -6,7 +6,7 @@ from typing import Final
 
 from ingot.jobs.model import JobStatus
 
-MOVES: Final[dict[JobStatus, frozenset[JobStatus]]] = {
+TRANSITIONS: Final[dict[JobStatus, frozenset[JobStatus]]] = {
     JobStatus.BLOCKED: frozenset({JobStatus.QUEUED, JobStatus.CANCELED, JobStatus.DEAD}),
     JobStatus.QUEUED: frozenset({JobStatus.RUNNING, JobStatus.CANCELED}),
     JobStatus.RUNNING: frozenset({JobStatus.QUEUED, JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED}),

@@ -11,12 +11,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from ingot.engines.sqlite.store_folder import FILE_NAME
-from tests.faults.child import Plan, work
+from tests.faults.forkserver import PROCESSES
 from tests.faults.history import History, HistoryFile
 from tests.faults.invariants import Broken, check_file
-from tests.faults.processes import PROCESSES
+from tests.faults.recorded_calls import Held
+from tests.faults.store_process import Plan, work
 from tests.faults.tables import Tables
-from tests.faults.verbs import Held
 
 LEASE_SECONDS = 0.15
 WORK_SECONDS_MAX = 5.0

@@ -15,8 +15,8 @@ from ingot.engines.sqlite.connection import WRITER_PRAGMAS
 from ingot.jobs.maintenance import JobMaintenance
 from ingot.kernel.clock import SystemClock
 from tests.faults.history import FileRecorder
-from tests.faults.points import arm
-from tests.faults.verbs import Held
+from tests.faults.kill_points import arm
+from tests.faults.recorded_calls import Held
 from tests.faults.workload import Workload
 
 DRAIN_SECONDS_MAX = 200.0

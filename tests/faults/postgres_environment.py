@@ -17,9 +17,9 @@ from tests.faults.history import History, Line, ListRecorder, Recorder
 from tests.faults.invariants import SHOWN_MAX, Broken, Comparison
 from tests.faults.postgres_rules import broken_rules
 from tests.faults.postgres_tables import Owner, read_definitions, read_tables
+from tests.faults.recorded_calls import Held
 from tests.faults.replay import Replay
 from tests.faults.tables import Tables
-from tests.faults.verbs import Held
 from tests.faults.workload import Workload
 from tests.postgres import PLAIN_TEMPLATE, Server, own_server, with_database
 from tests.waiting import SECONDS_MAX, eventually

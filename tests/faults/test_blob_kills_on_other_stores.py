@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.blob_child import POINTS, POINTS_OF_BUCKETS
-from tests.faults.blob_life import BlobLife
+from tests.faults.blob_kill_run import BlobLife
+from tests.faults.blob_server_process import POINTS, POINTS_OF_BUCKETS
 
 pytestmark = pytest.mark.long
 

@@ -15,7 +15,7 @@ import httpx
 from ingot.http.cookies import LOGIN_COOKIE, SESSION_COOKIE
 from ingot.identity import credential_secrets
 from tests.http.serving import OWN_PAGE
-from tests.providers.liar import Answered, Liar
+from tests.providers.fake_provider import FakeProvider, FakeResponse
 from tests.system.canaries import Canaries, Outlet
 
 CONFIGURATION = "/.well-known/openid-configuration"
@@ -33,10 +33,10 @@ MALFORMED = (
 class Place:
     """A server that runs, whom it knows, and all that comes out of it."""
 
-    def __init__(self, url: str, canaries: Canaries, liar: Liar, operator: str) -> None:
+    def __init__(self, url: str, canaries: Canaries, idp: FakeProvider, operator: str) -> None:
         self.url = url
         self.canaries = canaries
-        self.liar = liar
+        self.idp = idp
         self.operator = {"authorization": f"Bearer {operator}"}
         self.client = httpx.AsyncClient(base_url=url, timeout=45, verify=False)
         self._callers = count(1)
@@ -153,38 +153,38 @@ async def set_out(place: Place) -> tuple[str, str]:
     for name in ("state", "nonce"):
         place.canaries.keep(asked[name], f"a {name}", shown_in=shown)
     place.canaries.keep(credential_secrets.derive_secret(login, "verifier"), "a verifier")
-    place.liar.claims["nonce"] = asked["nonce"]
+    place.idp.claims["nonce"] = asked["nonce"]
     return login, asked["state"]
 
 
 async def come_back(
-    place: Place, told: Callable[[], Answered] | None = None, **query: str
+    place: Place, told: Callable[[], FakeResponse] | None = None, **query: str
 ) -> tuple[httpx.Response, Outlet]:
     """Set out and come back, to a provider that says this for the code."""
     login, state = await set_out(place)
     if told is not None:
-        place.liar.instead["/token"] = told()
+        place.idp.instead["/token"] = told()
     sent = {"code": place.canaries.new("a code"), "state": state, **query}
     return await place.ask(
         "GET", f"/auth/callback?{httpx.QueryParams(sent)}", {"cookie": f"{LOGIN_COOKIE}_{state[:8]}={login}"}
     )
 
 
-def tokens_of(place: Place, **claims: Any) -> Answered:
+def tokens_of(place: Place, **claims: Any) -> FakeResponse:
     """What a provider gives for a code, and more than it was asked for."""
-    new, id_token = place.canaries.new, place.liar.sign(**claims)
+    new, id_token = place.canaries.new, place.idp.sign(**claims)
     place.canaries.keep(id_token, "an ID token")
     place.canaries.keep(id_token.rpartition(".")[2], "the signature of an ID token")
     given = {"access_token": new("an access token"), "refresh_token": new("a refresh token"), "id_token": id_token}
     headers = {"set-cookie": f"op={new('a cookie of the provider')}", "x-secret": new("a header of the provider")}
-    return Answered({**given, "token_type": "Bearer"}, headers=headers)
+    return FakeResponse({**given, "token_type": "Bearer"}, headers=headers)
 
 
 async def sign_in(place: Place) -> dict[str, str]:
     """By way of the provider, which is asked for more with the access token. The headers of who came in."""
-    told = {**place.liar.userinfo, "email": "ada@example.com", "secret": place.canaries.new("a claim of userinfo")}
+    told = {**place.idp.userinfo, "email": "ada@example.com", "secret": place.canaries.new("a claim of userinfo")}
     headers = {"set-cookie": f"op={place.canaries.new('a cookie of userinfo')}"}
-    place.liar.instead["/userinfo"] = Answered(told, headers=headers)
+    place.idp.instead["/userinfo"] = FakeResponse(told, headers=headers)
     answer, shown = await come_back(place, lambda: tokens_of(place, email=None, secret=place.canaries.new("a claim")))
     assert (answer.status_code, answer.headers["location"]) == (303, "/me"), answer.text
     session = place.canaries.keep(cookie_of(answer, SESSION_COOKIE), "a session", shown_in=shown)
@@ -195,24 +195,24 @@ async def fail_to_sign_in(place: Place) -> None:
     """Every way that a provider says no, with something secret in it."""
     new = place.canaries.new
     refusals = [
-        Answered({"error": "invalid_grant", "error_description": new("why a code is refused")}, status=400),
-        Answered({"error": "invalid_client", "error_description": new("why a client is refused")}, status=401),
-        Answered({"error": new("an error of the provider")}, status=400),
-        Answered({"no": new("an answer 500")}, status=500),
-        Answered({}, status=302, headers={"location": f"https://evil.example/?{new('where a code is sent on')}"}),
-        Answered(new("what is no JSON").encode()),
-        Answered({"id_token": 1, "access_token": new("an access token beside no ID token")}),
-        Answered({"id_token": new("what is no ID token"), "access_token": new("an access token beside it")}),
+        FakeResponse({"error": "invalid_grant", "error_description": new("why a code is refused")}, status=400),
+        FakeResponse({"error": "invalid_client", "error_description": new("why a client is refused")}, status=401),
+        FakeResponse({"error": new("an error of the provider")}, status=400),
+        FakeResponse({"no": new("an answer 500")}, status=500),
+        FakeResponse({}, status=302, headers={"location": f"https://evil.example/?{new('where a code is sent on')}"}),
+        FakeResponse(new("what is no JSON").encode()),
+        FakeResponse({"id_token": 1, "access_token": new("an access token beside no ID token")}),
+        FakeResponse({"id_token": new("what is no ID token"), "access_token": new("an access token beside it")}),
     ]
     for refusal in refusals:
-        place.liar.instead["/token"] = refusal
+        place.idp.instead["/token"] = refusal
         answer, _ = await come_back(place)
         assert answer.status_code in (401, 503), answer.text
     answer, _ = await come_back(
         place, lambda: tokens_of(place, nonce="another", secret=new("a claim of a wrong token"))
     )
     assert answer.status_code == 401
-    place.liar.instead["/userinfo"] = Answered({"error": new("an error of userinfo")}, status=403)
+    place.idp.instead["/userinfo"] = FakeResponse({"error": new("an error of userinfo")}, status=403)
     answer, _ = await come_back(place, lambda: tokens_of(place, email=None))
     assert answer.status_code == 503
     await come_back(place, error="access_denied", error_description=new("what a browser is told"))
@@ -226,11 +226,13 @@ async def fail_to_sign_in(place: Place) -> None:
 async def find_no_provider(place: Place) -> None:
     """A provider whose configuration cannot be read, and then can."""
     new = place.canaries.new
-    wrong = Answered({"issuer": new("another issuer's name")}, headers={"set-cookie": new("a cookie of no provider")})
-    place.liar.instead[CONFIGURATION] = wrong
+    wrong = FakeResponse(
+        {"issuer": new("another issuer's name")}, headers={"set-cookie": new("a cookie of no provider")}
+    )
+    place.idp.instead[CONFIGURATION] = wrong
     answer, _ = await place.ask("GET", "/auth/start")
     assert answer.status_code == 503
-    del place.liar.instead[CONFIGURATION]
+    del place.idp.instead[CONFIGURATION]
     status = 503
     while status == 503:  # A failure is kept for a moment.
         status = (await place.ask("GET", "/auth/start"))[0].status_code

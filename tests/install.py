@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from tests.faults.bouncer import program as pgbouncer
+from tests.faults.pgbouncer import program as pgbouncer
 from tests.minilm import weights
 from tests.pdf_corpus import corpus
 from tests.postgres import binaries

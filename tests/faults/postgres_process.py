@@ -15,8 +15,8 @@ from ingot.jobs.maintenance import JobMaintenance
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.logs import configure_logs
 from tests.faults.history import FileRecorder
-from tests.faults.postgres_world import DRAIN_SECONDS_MAX, Shift
-from tests.faults.verbs import Held
+from tests.faults.postgres_environment import DRAIN_SECONDS_MAX, Shift
+from tests.faults.recorded_calls import Held
 
 
 class PostgresPlan(msgspec.Struct, frozen=True, kw_only=True):

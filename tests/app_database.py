@@ -44,7 +44,7 @@ END $$
 """
 
 
-class Shop:
+class AppDatabase:
     """An open store, and connections of the application beside it."""
 
     def __init__(self, url: str, store: PostgresStore, tenant: str) -> None:
@@ -108,13 +108,13 @@ class Shop:
         await maintenance.poll(self.store.database, self.store.lane_cache)
         return await self.jobs.claim("w", types, limit=1000)
 
-    async def waits_for(self, holder: Raw, waiting: asyncio.Future[Any]) -> None:
+    async def wait_until_blocked(self, holder: Raw, waiting: asyncio.Future[Any]) -> None:
         """Wait until a call waits for a lock of this connection, or is done."""
         await until_blocked(await self.connect("postgres"), holder, waiting)
 
 
 @asynccontextmanager
-async def undone(app: Raw) -> AsyncIterator[None]:
+async def rolled_back(app: Raw) -> AsyncIterator[None]:
     """A part of a transaction that fails, and is taken back; or a whole one."""
     inside = app.is_in_transaction()
     await app.execute("SAVEPOINT undone" if inside else "BEGIN")
@@ -137,7 +137,7 @@ async def publish(app: Raw, name: str, data: object = None, key: str | None = No
 
 
 @asynccontextmanager
-async def open_shop() -> AsyncIterator[Shop]:
+async def open_app_database() -> AsyncIterator[AppDatabase]:
     """A shop in a borrowed database."""
     async with borrowed_database() as database, AsyncExitStack() as opened:
         opened.push_async_callback(_close, database)
@@ -148,10 +148,10 @@ async def open_shop() -> AsyncIterator[Shop]:
             database.server_url, clock=clock, lease_seconds=LEASE_SECONDS, pool=await database.pool()
         )
         opened.push_async_callback(store.close)
-        shop = Shop(database.owner_url, store, (await Tenants(store).ensure_default()).id)
-        opened.callback(shop.open.close)
-        await grant_app_role(database.owner_url, ROLE, shop.tenant)
-        yield shop
+        app_db = AppDatabase(database.owner_url, store, (await Tenants(store).ensure_default()).id)
+        opened.callback(app_db.open.close)
+        await grant_app_role(database.owner_url, ROLE, app_db.tenant)
+        yield app_db
 
 
 async def _close(database: Database) -> None:

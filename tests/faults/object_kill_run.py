@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from tests.faults.forkserver import PROCESSES
 from tests.faults.invariants import Broken
-from tests.faults.object_child import Line, ObjectPlan, bytes_of, work
-from tests.faults.processes import PROCESSES
+from tests.faults.object_process import Line, ObjectPlan, bytes_of, work
 
 START_SECONDS_MAX = 90.0
 WORK_SECONDS_MAX = 0.12

@@ -6,5 +6,10 @@ import multiprocessing
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
-    ["tests.faults.child", "tests.faults.object_child", "tests.faults.postgres_child", "tests.faults.blob_child"]
+    [
+        "tests.faults.store_process",
+        "tests.faults.object_process",
+        "tests.faults.postgres_process",
+        "tests.faults.blob_server_process",
+    ]
 )

@@ -13,7 +13,7 @@ from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.jobs import Claim, Definition, JobStatus, LeaseLost, Progress
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 from tests.faults.invariants import Broken
-from tests.faults.rules import broken_rules
+from tests.faults.sqlite_rules import broken_rules
 from tests.faults.tables import dump, open_file
 
 EFFECTS_PER_CYCLE = 3

@@ -25,7 +25,7 @@ from ingot.objects.s3 import BucketStore
 from ingot.objects.s3_writer import BucketWriter
 from ingot.settings import Settings
 from ingot.wiring import api_server, services
-from tests.faults.points import Trap
+from tests.faults.kill_points import Trap
 
 COLLECT_SECONDS = 0.05
 GRACE_SECONDS = 0.2

@@ -1,4 +1,4 @@
-"""A job as handlers of documents see it, without a server: what they upload and keep is at hand."""
+"""A job for tests of document handlers, without a server: uploads and checkpoints are kept in memory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from ingot.worker.attempt_files import FileContent, UploadedOutput
 from ingot.worker.job import Stopped, WorkerJob
 
 
-class Desk(WorkerJob):
-    """A job with one input. `kept` outlives it, as it does an attempt; `stop_at` a page of its progress it stops."""
+class FakeJob(WorkerJob):
+    """A job with one input.
+
+    `checkpoints` can be passed on to the job of the next attempt. The job stops after `stop_at` progress reports.
+    """
 
     def __init__(
         self,
@@ -20,12 +23,12 @@ class Desk(WorkerJob):
         *,
         name: str = "sheet.pdf",
         payload: Any = None,
-        kept: dict[str, bytes] | None = None,
+        checkpoints: dict[str, bytes] | None = None,
         stop_at: int | None = None,
     ) -> None:
         self._folder, self._source, self._name = folder, source, name
         self._payload = payload
-        self.kept = {} if kept is None else kept
+        self.checkpoints = {} if checkpoints is None else checkpoints
         self.uploads: dict[str, bytes] = {}
         self.stages: list[str] = []
         self._stop_at = stop_at
@@ -45,7 +48,9 @@ class Desk(WorkerJob):
 
     def upload(self, source: FileContent, name: str, content_type: str | None = None) -> UploadedOutput:
         assert isinstance(source, (bytes, Path))
-        assert content_type is not None or not name.endswith((".md", ".txt")), "what is text says how it is written"
+        assert content_type is not None or not name.endswith((".md", ".txt")), (
+            "a text file needs a content type with its encoding"
+        )
         self.uploads[name] = source if isinstance(source, bytes) else source.read_bytes()
         return UploadedOutput(name=name, blob_id="", size=len(self.uploads[name]))
 
@@ -62,13 +67,13 @@ class Desk(WorkerJob):
 
     def save(self, source: FileContent, name: str = CHECKPOINT_NAME_DEFAULT) -> None:
         assert isinstance(source, bytes)
-        self.kept[name] = source
+        self.checkpoints[name] = source
 
     def saved(self, name: str = CHECKPOINT_NAME_DEFAULT) -> bytes | None:
-        return self.kept.get(name)
+        return self.checkpoints.get(name)
 
 
-PLUGGED = """
+CONVERTER_SOURCE = """
 from ingot.worker.handlers.documents.ports import PageText
 
 class Counting:
@@ -80,11 +85,11 @@ class Counting:
 """
 
 
-def plug_in(folder: Path, name: str = "counting") -> Path:
-    """A folder as packages are installed in, with one that brings a converter of this name."""
-    about = folder / f"ingot_{name}-1.0.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: ingot-{name}\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(f"[ingot.converters]\n{name} = ingot_{name}:Counting\n")
-    (folder / f"ingot_{name}.py").write_text(PLUGGED)
+def install_converter(folder: Path, name: str = "counting") -> Path:
+    """Install a package with a converter of this name into a folder, which is then added to `sys.path`."""
+    metadata = folder / f"ingot_{name}-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: ingot-{name}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[ingot.converters]\n{name} = ingot_{name}:Counting\n")
+    (folder / f"ingot_{name}.py").write_text(CONVERTER_SOURCE)
     return folder

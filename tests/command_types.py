@@ -11,10 +11,10 @@ from ingot.kernel.commands import Command
 
 SOURCE = Path(ingot.__file__).parent
 
-Kind = type[Command[Any]]
+CommandType = type[Command[Any]]
 
 
-def commands_of_rooms() -> list[Kind]:
+def all_command_types() -> list[CommandType]:
     """Return every kind of command that is defined in the package."""
     for path in SOURCE.rglob("*.py"):
         if "(Command[" in path.read_text(encoding="utf-8"):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from joserfc.jwk import OctKey
 
-from tests.browser.place import GROUPS, Place, World
-from tests.providers.liar import OTHER_KEY, Liar, lying_provider
+from tests.browser.server_fixture import GROUPS, Place, World
+from tests.providers.fake_provider import OTHER_KEY, FakeProvider, open_fake_provider
 
 SECRET = "hush" * 16
 SHARED_KEY = OctKey.import_key(SECRET, {"kid": "rsa"})
@@ -34,15 +34,15 @@ SIGNED: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.fixture
-async def liar() -> AsyncIterator[Liar]:
-    async with lying_provider() as one:
+async def idp() -> AsyncIterator[FakeProvider]:
+    async with open_fake_provider() as one:
         yield one
 
 
 @pytest.fixture
-async def place(world: World, tmp_path: Path, liar: Liar) -> AsyncIterator[Place]:
+async def place(world: World, tmp_path: Path, idp: FakeProvider) -> AsyncIterator[Place]:
     """A server that has its people from the liar."""
-    settings = liar.settings(oidc_client_secret=SECRET, oidc_redirect_url=f"{world.url}/auth/callback", **GROUPS)
+    settings = idp.settings(oidc_client_secret=SECRET, oidc_redirect_url=f"{world.url}/auth/callback", **GROUPS)
     async with world.place(tmp_path, settings) as one:
         yield one
         one.expect_quiet()
@@ -71,17 +71,17 @@ async def test_who_is_told_the_truth_comes_in(place: Place) -> None:
 
 @pytest.mark.parametrize(("sends", "words"), [case[1:] for case in SENT], ids=[case[0] for case in SENT])
 async def test_an_answer_that_is_wrong_signs_nobody_in(
-    place: Place, liar: Liar, sends: dict[str, str], words: str
+    place: Place, idp: FakeProvider, sends: dict[str, str], words: str
 ) -> None:
-    liar.sends = sends
+    idp.sends = sends
     await is_refused(place, words)
-    assert "/token" not in liar.paths()
+    assert "/token" not in idp.paths()
 
 
 @pytest.mark.parametrize(("lies", "words"), [case[1:] for case in SIGNED], ids=[case[0] for case in SIGNED])
 async def test_a_token_that_is_wrong_signs_nobody_in(
-    place: Place, liar: Liar, lies: dict[str, Any], words: str
+    place: Place, idp: FakeProvider, lies: dict[str, Any], words: str
 ) -> None:
-    liar.lies = lies
+    idp.lies = lies
     await is_refused(place, words)
-    assert "/token" in liar.paths()
+    assert "/token" in idp.paths()
