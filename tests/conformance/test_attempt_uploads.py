@@ -1,4 +1,4 @@
-"""Uploads of attempts: what a fence lets in, and what becomes of that."""
+"""Uploads of attempts: which calls the fence permits, and what becomes of the uploads when the attempt ends."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["blobs"]
 
 
 def for_job(claim: Claim, **values: Any) -> dict[str, Any]:
-    """What an upload for an output of an attempt is begun with."""
+    """The arguments that begin an upload of an output of an attempt."""
     return {"job_id": claim.job.id, "fence": claim.fence, "file": "output", "name": "out.txt"} | values
 
 
-async def test_an_upload_for_a_job_is_begun_only_under_its_fence(blobs: BlobFixture) -> None:
+async def test_an_upload_for_a_job_requires_its_current_fence(blobs: BlobFixture) -> None:
     claim = await blobs.bench.make_claim()
     queued = await blobs.bench.make_job("other")
     other = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
@@ -46,7 +46,7 @@ async def test_an_upload_for_a_job_is_begun_only_under_its_fence(blobs: BlobFixt
     assert await blobs.usage() == (0, 5, 0)
 
 
-async def test_an_output_is_the_uploads_while_the_attempt_runs(blobs: BlobFixture) -> None:
+async def test_an_output_belongs_to_its_upload_while_the_attempt_runs(blobs: BlobFixture) -> None:
     claim = await blobs.bench.make_claim()
     begun = await blobs.begin(5, **for_job(claim))
     done = await blobs.finish(begun.upload.id, b"12345")
@@ -59,7 +59,7 @@ async def test_an_output_is_the_uploads_while_the_attempt_runs(blobs: BlobFixtur
     assert await blobs.collect(grace=0) == []
 
 
-async def test_an_output_stays_for_as_long_as_its_attempt_runs(blobs: BlobFixture) -> None:
+async def test_an_output_is_kept_past_its_lifetime_while_the_attempt_runs(blobs: BlobFixture) -> None:
     claim = await blobs.bench.make_claim()
     begun = await blobs.begin(5, **for_job(claim))
     await blobs.finish(begun.upload.id, b"12345", lifetime=1)
@@ -69,7 +69,7 @@ async def test_an_output_stays_for_as_long_as_its_attempt_runs(blobs: BlobFixtur
 
 
 @pytest.mark.parametrize("how", ["failed", "released", "lost", "claimed again"])
-async def test_what_a_lost_attempt_uploads_is_refused_and_swept(blobs: BlobFixture, how: str) -> None:
+async def test_uploads_of_an_ended_attempt_are_refused_and_swept(blobs: BlobFixture, how: str) -> None:
     claim = await blobs.bench.make_claim()
     under_way = await blobs.begin(5, storage_key="place-1", **for_job(claim))
     done = await blobs.begin(5, storage_key="place-2", **for_job(claim, name="done.txt"))
@@ -93,7 +93,7 @@ async def test_what_a_lost_attempt_uploads_is_refused_and_swept(blobs: BlobFixtu
     assert await blobs.condemned() == {id_of(b"12345")}
 
 
-async def test_each_of_many_at_once_is_judged_by_itself(blobs: BlobFixture) -> None:
+async def test_each_of_many_concurrent_finishes_succeeds_or_fails_by_itself(blobs: BlobFixture) -> None:
     await blobs.limit(100)
     begun = [await blobs.begin(10, key="k7" if n == 7 else f"k{n % 4}") for n in range(8)]
     commands = [

@@ -1,4 +1,4 @@
-"""The audit log: every change that somebody manages is in it, whole, together with the change, and for good."""
+"""The audit log: every administrative change is recorded completely, together with the change, and permanently."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ async def entries(bench: Bench, tenant: str | None = None, **which: Any) -> list
     return (await bench.audit.list(tenant, limit=PAGE_ROWS_MAX, **which)).items
 
 
-def told(thing: object) -> Any:
-    """A thing as its JSON says it."""
-    return msgspec.json.decode(msgspec.json.encode(thing))
+def as_json(value: object) -> Any:
+    """An object as its JSON, decoded."""
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
-def by_step(step: tuple[str, Step]) -> str:
+def case_name(step: tuple[str, Step]) -> str:
     return step[1].__name__
 
 
-@pytest.fixture(params=STEPS, ids=by_step)
+@pytest.fixture(params=STEPS, ids=case_name)
 def step(request: pytest.FixtureRequest) -> tuple[str, Step]:
-    """One kind of act."""
-    known: tuple[str, Step] = request.param
-    return known
+    """One kind of recorded change."""
+    case: tuple[str, Step] = request.param
+    return case
 
 
-# -- what is on record --------------------------------------------------------------------------------------
+# -- recorded changes ---------------------------------------------------------------------------------------
 
 
-async def test_an_act_is_on_record_with_how_it_was_before_and_after(bench: Bench, step: tuple[str, Step]) -> None:
+async def test_a_change_is_recorded_with_the_states_before_and_after(bench: Bench, step: tuple[str, Step]) -> None:
     action, prepare = step
     do = await prepare(bench)
     known = {entry.id for entry in await entries(bench)}
@@ -74,12 +74,12 @@ async def test_an_act_is_on_record_with_how_it_was_before_and_after(bench: Bench
         ACT.request_id,
     )
     assert entry.at == bench.clock.now()
-    assert (told(entry.before), told(entry.after)) == (told(done.before), told(done.after))
+    assert (as_json(entry.before), as_json(entry.after)) == (as_json(done.before), as_json(done.after))
     if done.tenant is not None:
         assert entry in await entries(bench, done.tenant)
 
 
-async def test_who_works_in_python_is_the_process(bench: Bench) -> None:
+async def test_a_change_without_an_act_is_recorded_as_made_by_the_process(bench: Bench) -> None:
     (first,) = await entries(bench, bench.tenant)
     assert (first.action, first.target, first.who) == ("tenant.created", "tenant/default", PROCESS)
     await bench.jobs.pause(bench.tenant, TYPE)
@@ -87,26 +87,26 @@ async def test_who_works_in_python_is_the_process(bench: Bench) -> None:
     assert (paused.who, paused.name, paused.address, paused.request_id) == (PROCESS, None, None, None)
 
 
-async def test_an_act_that_is_given_twice_is_two_entries(bench: Bench) -> None:
+async def test_one_act_passed_to_two_changes_creates_two_entries(bench: Bench) -> None:
     for slug in ("one", "two"):
         await bench.tenants.create(slug, act=ACT)
     assert [entry.target for entry in await entries(bench, who=ACT.who)] == ["tenant/two", "tenant/one"]
 
 
-async def test_a_rename_is_found_under_the_name_that_it_had(bench: Bench) -> None:
+async def test_a_rename_is_recorded_under_the_old_name(bench: Bench) -> None:
     acme = await bench.tenants.create("acme")
     await bench.tenants.change("acme", slug="globex")
     (changed,) = await entries(bench, acme.id, action="tenant.changed")
     assert changed.target == "tenant/acme"
-    assert (told(changed.before)["slug"], told(changed.after)["slug"]) == ("acme", "globex")
+    assert (as_json(changed.before)["slug"], as_json(changed.after)["slug"]) == ("acme", "globex")
 
 
-async def test_nothing_that_proves_somebody_is_on_record(bench: Bench) -> None:
-    desk = credentials_of(bench)
-    token = await desk.create_token(bench.tenant, description="x", grants=READ)
-    worker = await desk.create_worker_credential(None, "press")
-    again = await desk.regenerate_worker_credential(None, "press")
-    await desk.revoke_token(None, token.token.id)
+async def test_no_credential_or_digest_is_recorded(bench: Bench) -> None:
+    credentials_admin = credentials_of(bench)
+    token = await credentials_admin.create_token(bench.tenant, description="x", grants=READ)
+    worker = await credentials_admin.create_worker_credential(None, "press")
+    again = await credentials_admin.regenerate_worker_credential(None, "press")
+    await credentials_admin.revoke_token(None, token.token.id)
     whole = msgspec.json.encode(await entries(bench)).decode()
     assert all(name in whole for name in ("token.revoked", "worker_credential.regenerated"))
     for text in (token.text, worker.secret, again.secret):
@@ -115,19 +115,19 @@ async def test_nothing_that_proves_somebody_is_on_record(bench: Bench) -> None:
             assert secret not in whole
 
 
-# -- what is not --------------------------------------------------------------------------------------------
+# -- calls that are not recorded ----------------------------------------------------------------------------
 
 
-async def test_what_changes_nothing_is_not_on_record(bench: Bench) -> None:
-    desk = credentials_of(bench)
-    token = (await desk.create_token(bench.tenant, description="x", grants=READ)).token
-    await desk.create_worker_credential(bench.tenant, "press")
+async def test_a_call_that_changes_nothing_is_not_recorded(bench: Bench) -> None:
+    credentials_admin = credentials_of(bench)
+    token = (await credentials_admin.create_token(bench.tenant, description="x", grants=READ)).token
+    await credentials_admin.create_worker_credential(bench.tenant, "press")
     await bench.workers.register(bench.tenant, "press/1", ["pdf"])
     definition = Definition(type=TYPE, tenant=bench.tenant, timeout_seconds=7)
     again: list[Callable[[], Awaitable[object]]] = [
         lambda: bench.tenants.change("default", weight=2, time_zone="Asia/Tokyo"),
-        lambda: desk.revoke_token(bench.tenant, token.id),
-        lambda: desk.enable_worker_credential(bench.tenant, "press", enabled=False),
+        lambda: credentials_admin.revoke_token(bench.tenant, token.id),
+        lambda: credentials_admin.enable_worker_credential(bench.tenant, "press", enabled=False),
         lambda: bench.jobs.define(definition),
         lambda: bench.jobs.pause(bench.tenant, TYPE),
         lambda: bench.workers.drain(bench.tenant, "press/1"),
@@ -144,7 +144,7 @@ async def test_what_changes_nothing_is_not_on_record(bench: Bench) -> None:
     assert len(await entries(bench)) == len(known) + 1
 
 
-async def test_what_a_worker_says_of_itself_is_not_on_record(bench: Bench) -> None:
+async def test_actions_of_a_worker_on_itself_are_not_recorded(bench: Bench) -> None:
     known = await entries(bench)
     await bench.workers.register(bench.tenant, "press/1", ["pdf"])
     await bench.workers.drain(bench.tenant, "press/1", itself=True)
@@ -152,34 +152,36 @@ async def test_what_a_worker_says_of_itself_is_not_on_record(bench: Bench) -> No
     assert await entries(bench) == known
 
 
-async def test_a_worker_that_holds_much_is_removed_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_removal_of_a_worker_with_many_jobs_is_recorded_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ingot.jobs.workers.REMOVE_JOBS_MAX", 2)
     await bench.workers.register(bench.tenant, "press/1", [TYPE])
     for _ in range(5):
         await bench.make_claim(TYPE, worker="press/1")
     await bench.workers.remove(bench.tenant, "press/1")
     (removed,) = await entries(bench, bench.tenant, action="worker.removed")
-    assert told(removed.before)["status"] == "online"
+    assert as_json(removed.before)["status"] == "online"
 
 
-async def test_what_is_refused_is_not_on_record(bench: Bench) -> None:
-    desk, nobody = credentials_of(bench), new_id()
+async def test_a_refused_call_is_not_recorded(bench: Bench) -> None:
+    credentials_admin, missing_tenant = credentials_of(bench), new_id()
     other = await bench.tenants.create("other")
-    token = (await desk.create_token(bench.tenant, description="x", grants=READ)).token
-    await desk.create_worker_credential(bench.tenant, "press")
+    token = (await credentials_admin.create_token(bench.tenant, description="x", grants=READ)).token
+    await credentials_admin.create_worker_credential(bench.tenant, "press")
     known = await entries(bench)
     refused: list[tuple[type[IngotError], Callable[[], Awaitable[object]]]] = [
         (TenantExists, lambda: bench.tenants.create("other")),
         (TenantExists, lambda: bench.tenants.change("other", slug="default")),
-        (TenantNotFound, lambda: bench.tenants.change(nobody, weight=2)),
-        (TenantNotFound, lambda: desk.create_token(nobody, description="x", grants=READ)),
-        (TokenNotFound, lambda: desk.revoke_token(other.id, token.id)),
-        (CredentialExists, lambda: desk.create_worker_credential(other.id, "press")),
-        (CredentialNotFound, lambda: desk.regenerate_worker_credential(other.id, "press")),
-        (CredentialNotFound, lambda: desk.enable_worker_credential(other.id, "press", enabled=False)),
-        (TenantNotFound, lambda: bench.jobs.define(Definition(type=TYPE, tenant=nobody))),
-        (TenantNotFound, lambda: bench.jobs.pause(nobody, TYPE)),
-        (TenantNotFound, lambda: bench.jobs.resume(nobody, TYPE)),
+        (TenantNotFound, lambda: bench.tenants.change(missing_tenant, weight=2)),
+        (TenantNotFound, lambda: credentials_admin.create_token(missing_tenant, description="x", grants=READ)),
+        (TokenNotFound, lambda: credentials_admin.revoke_token(other.id, token.id)),
+        (CredentialExists, lambda: credentials_admin.create_worker_credential(other.id, "press")),
+        (CredentialNotFound, lambda: credentials_admin.regenerate_worker_credential(other.id, "press")),
+        (CredentialNotFound, lambda: credentials_admin.enable_worker_credential(other.id, "press", enabled=False)),
+        (TenantNotFound, lambda: bench.jobs.define(Definition(type=TYPE, tenant=missing_tenant))),
+        (TenantNotFound, lambda: bench.jobs.pause(missing_tenant, TYPE)),
+        (TenantNotFound, lambda: bench.jobs.resume(missing_tenant, TYPE)),
         (WorkerNotFound, lambda: bench.workers.drain(bench.tenant, "nobody")),
         (WorkerNotFound, lambda: bench.workers.remove(bench.tenant, "nobody")),
     ]
@@ -189,7 +191,7 @@ async def test_what_is_refused_is_not_on_record(bench: Bench) -> None:
     assert await entries(bench) == known
 
 
-async def test_an_act_that_cannot_be_kept_is_refused(bench: Bench) -> None:
+async def test_a_change_with_an_invalid_act_is_refused(bench: Bench) -> None:
     acts: list[dict[str, Any]] = [
         {"who": None},
         {"who": 7},
@@ -210,7 +212,7 @@ async def test_an_act_that_cannot_be_kept_is_refused(bench: Bench) -> None:
 
 @asynccontextmanager
 async def tables(engine: str, folder: Path) -> AsyncIterator[Callable[[str], Awaitable[list[Any]]]]:
-    """A way to the tables themselves, beside the store."""
+    """A function that queries the tables directly, past the store."""
     if engine == "sqlite":
         file = apsw.Connection(str(folder / FILE_NAME))
         try:
@@ -241,7 +243,7 @@ FULL = {
 }
 
 
-async def test_what_cannot_be_put_on_record_does_not_happen(
+async def test_a_change_that_cannot_be_recorded_is_rolled_back(
     engine: str, tmp_path: Path, step: tuple[str, Step]
 ) -> None:
     folder = tmp_path / "data"
@@ -260,7 +262,7 @@ async def test_what_cannot_be_put_on_record_does_not_happen(
         assert (await entries(bench, action=step[0]))[0].who == ACT.who
 
 
-async def test_a_command_that_is_sent_again_is_one_entry(bench: Bench) -> None:
+async def test_a_resent_command_is_recorded_once(bench: Bench) -> None:
     await credentials_of(bench).create_worker_credential(bench.tenant, "press")
     command = ChangeWorkerCredential(id="press", tenant=None, digest=bytes(32), ending="wxyz", act=ACT)
     for _ in range(2):
@@ -268,7 +270,7 @@ async def test_a_command_that_is_sent_again_is_one_entry(bench: Bench) -> None:
     assert [entry.id for entry in await entries(bench, action="worker_credential.regenerated")] == [ACT.id]
 
 
-async def test_what_is_made_again_after_a_lost_answer_is_one_entry(engine: str, bench: Bench) -> None:
+async def test_a_creation_repeated_after_a_lost_response_is_recorded_once(engine: str, bench: Bench) -> None:
     if engine == "sqlite":
         pytest.skip("in one process no answer is lost")
     now = bench.clock.now()
@@ -284,7 +286,7 @@ async def test_what_is_made_again_after_a_lost_answer_is_one_entry(engine: str, 
 
 
 @pytest.mark.parametrize("kind", ["definition", "tenant"])
-async def test_changes_at_once_are_on_record_as_one_followed_the_other(bench: Bench, kind: str) -> None:
+async def test_concurrent_changes_are_recorded_as_an_unbroken_sequence(bench: Bench, kind: str) -> None:
     numbers = range(2, 22)
     if kind == "definition":
         calls: list[Awaitable[object]] = [bench.jobs.define(Definition(type=TYPE, version=n)) for n in numbers]
@@ -293,7 +295,7 @@ async def test_changes_at_once_are_on_record_as_one_followed_the_other(bench: Be
         calls = [bench.tenants.change("default", weight=n) for n in numbers]
         field, action, first = "weight", "tenant.changed", 1
     await asyncio.gather(*calls)
-    found = [(told(entry.before), told(entry.after)) for entry in await entries(bench, action=action)]
+    found = [(as_json(entry.before), as_json(entry.after)) for entry in await entries(bench, action=action)]
     followed = {before and before[field]: after[field] for before, after in found}
     chain, at = [], first
     while at in followed:
@@ -302,11 +304,11 @@ async def test_changes_at_once_are_on_record_as_one_followed_the_other(bench: Be
     assert (sorted(chain), followed) == (list(numbers), {})
 
 
-# -- for good -----------------------------------------------------------------------------------------------
+# -- permanence ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM audit", "UPDATE audit SET who = 'nobody'"])
-async def test_nothing_on_record_is_changed_or_taken_away(engine: str, tmp_path: Path, statement: str) -> None:
+async def test_recorded_entries_cannot_be_changed_or_deleted(engine: str, tmp_path: Path, statement: str) -> None:
     folder = tmp_path / "data"
     async with open_bench(engine, folder) as bench:
         known = await entries(bench)
@@ -321,7 +323,7 @@ async def test_nothing_on_record_is_changed_or_taken_away(engine: str, tmp_path:
 
 
 async def _refused_by_postgres(folder: Path, statement: str) -> None:
-    """The server's role may not; and to the owner of the table, as whom our functions run, there are no such rows."""
+    """The server role has no privilege, and row security hides all rows from the owner of the table."""
     admin = await asyncpg.connect((await database_for(folder)).owner_url)
     try:
         await admin.execute("SET ROLE ingot_server")
@@ -336,7 +338,7 @@ async def _refused_by_postgres(folder: Path, statement: str) -> None:
 # -- reading ------------------------------------------------------------------------------------------------
 
 
-async def test_a_page_follows_the_one_before(bench: Bench) -> None:
+async def test_pages_of_the_log_join_without_gaps(bench: Bench) -> None:
     for number in range(7):
         await bench.jobs.pause(bench.tenant, f"t{number}", act=ACT)
     whole = await entries(bench, bench.tenant, action="type.paused")
@@ -351,10 +353,10 @@ async def test_a_page_follows_the_one_before(bench: Bench) -> None:
     assert (found, cursor) == (whole, None)
 
 
-async def test_a_tenant_has_its_own_and_the_place_has_all(bench: Bench) -> None:
+async def test_a_tenant_lists_its_own_entries_and_an_operator_lists_all(bench: Bench) -> None:
     other = await bench.tenants.create("other")
-    desk = credentials_of(bench)
-    await desk.create_worker_credential(None, "shared")
+    credentials_admin = credentials_of(bench)
+    await credentials_admin.create_worker_credential(None, "shared")
     await bench.jobs.pause(other.id, TYPE, act=ACT)
     assert [entry.action for entry in await entries(bench, other.id)] == ["type.paused", "tenant.created"]
     assert {entry.tenant for entry in await entries(bench, bench.tenant)} == {bench.tenant}
@@ -376,7 +378,7 @@ async def test_a_tenant_has_its_own_and_the_place_has_all(bench: Bench) -> None:
         ({"who": "token"}, []),
     ],
 )
-async def test_a_filter_names_what_is_meant(bench: Bench, which: dict[str, str], found: list[str]) -> None:
+async def test_a_filter_matches_whole_values_only(bench: Bench, which: dict[str, str], found: list[str]) -> None:
     await bench.jobs.pause(bench.tenant, "a", act=ACT)
     await bench.jobs.pause(bench.tenant, "b")
     await bench.jobs.resume(bench.tenant, "a", act=ACT)
@@ -384,7 +386,7 @@ async def test_a_filter_names_what_is_meant(bench: Bench, which: dict[str, str],
         assert [entry.action for entry in await entries(bench, tenant, **which)] == found
 
 
-async def test_a_cursor_fits_the_filter_that_made_it(bench: Bench) -> None:
+async def test_a_cursor_is_valid_only_for_the_filter_that_created_it(bench: Bench) -> None:
     for name in ("a", "b"):
         await bench.jobs.pause(bench.tenant, name)
     cursor = (await bench.audit.list(bench.tenant, limit=1)).next_cursor
@@ -401,7 +403,7 @@ async def test_a_cursor_fits_the_filter_that_made_it(bench: Bench) -> None:
             await bench.audit.list(bench.tenant, **bad)
 
 
-def test_every_act_is_told_of_in_the_reference() -> None:
+def test_the_reference_lists_every_audit_action() -> None:
     page = PAGE.read_text(encoding="utf-8")
     written = "".join(file.read_text(encoding="utf-8") for file in ENGINE.glob("*.py"))
     acts = {action for action, _ in STEPS} | set(re.findall(r'\.audit\(\s*[\w.]+, "([a-z_.]+)"', written))

@@ -44,12 +44,12 @@ async def test_a_call_with_bad_input_changes_nothing(bench: Bench) -> None:
     )
 
 
-async def test_a_job_that_is_too_large_changes_nothing(bench: Bench) -> None:
+async def test_a_job_with_a_too_large_payload_changes_nothing(bench: Bench) -> None:
     async with refuses(bench, PayloadTooLarge):
         await _enqueue(bench, {"payload": "x" * (64 * 1024 - 1)})
 
 
-async def test_a_change_of_a_tenant_with_bad_input_is_refused(bench: Bench) -> None:
+async def test_a_tenant_change_with_bad_input_is_refused(bench: Bench) -> None:
     # A change reads the tenant from the store before the new values are checked.
     change = bench.tenants.change
     await refuses_each(
@@ -57,7 +57,7 @@ async def test_a_change_of_a_tenant_with_bad_input_is_refused(bench: Bench) -> N
     )
 
 
-async def test_a_good_order_made_by_hand_is_taken(bench: Bench) -> None:
+async def test_a_valid_order_built_by_hand_is_accepted(bench: Bench) -> None:
     order = NewJob(
         id=new_id(),
         tenant=bench.tenant,
@@ -75,7 +75,7 @@ async def test_a_good_order_made_by_hand_is_taken(bench: Bench) -> None:
     assert (again.created, again.job.id) == (False, order.id)
 
 
-async def test_bad_calls_among_good_ones_spoil_none_of_them(bench: Bench) -> None:
+async def test_invalid_calls_do_not_affect_concurrent_valid_calls(bench: Bench) -> None:
     good = [bench.make_job("good", n) for n in range(10)]
     bad = [_enqueue(bench, case) for case in BAD_ORDERS.values()]
     mixed = [call for pair in zip(good, bad, strict=False) for call in pair] + bad[len(good) :]

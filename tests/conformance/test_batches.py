@@ -1,4 +1,4 @@
-"""Batches: jobs enqueued under one name, in exact numbers, and the event that tells of their completion."""
+"""Batches: jobs enqueued under one name, their exact counts, and the event that reports completion."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ SUCCEEDED, DEAD, CANCELED = JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCE
 
 async def numbers(bench: Bench, batch: str = "batch") -> tuple[int, int, int, int, int]:
     """Total, unfinished, succeeded, dead, canceled."""
-    found = await bench.jobs.batch(bench.tenant, batch)
-    assert found.batch == batch
-    return found.total, found.unfinished, found.succeeded, found.dead, found.canceled
+    batch_counts = await bench.jobs.batch(bench.tenant, batch)
+    assert batch_counts.batch == batch
+    return batch_counts.total, batch_counts.unfinished, batch_counts.succeeded, batch_counts.dead, batch_counts.canceled
 
 
 async def completions(bench: Bench) -> list[Batch]:
-    """What was told of batches so far."""
+    """The data of all `batch.completed` events so far."""
     await settle_down(bench)
     events = [event for event in await all_events(bench) if event.name == "batch.completed"]
     return [msgspec.json.decode(event.data, type=Batch, strict=True) for event in events]
 
 
-def complete(total: int, *, batch: str = "batch", **ends: int) -> Batch:
-    """A batch in which nothing is left unfinished."""
+def completed_batch(total: int, *, batch: str = "batch", **ends: int) -> Batch:
+    """A batch without unfinished jobs."""
     return Batch(batch=batch, total=total, unfinished=0, **ends)
 
 
-async def test_a_batch_is_counted_through_every_kind_of_end(bench: Bench) -> None:
+async def test_a_batch_counts_succeeded_dead_and_canceled_jobs(bench: Bench) -> None:
     jobs = [await bench.make_job(f"job-{n}", batch="batch") for n in range(4)]
     await bench.make_job("alone")
     assert [job.batch for job in jobs] == ["batch"] * 4
@@ -61,10 +61,10 @@ async def test_a_batch_is_counted_through_every_kind_of_end(bench: Bench) -> Non
     bench.clock.advance(seconds=300)
     await end(bench, jobs[3], SUCCEEDED)
     assert await numbers(bench) == (4, 0, 2, 1, 1)
-    assert await completions(bench) == [complete(4, succeeded=2, dead=1, canceled=1)]
+    assert await completions(bench) == [completed_batch(4, succeeded=2, dead=1, canceled=1)]
 
 
-async def test_a_batch_ends_with_a_lost_worker_or_a_job_that_was_asked_to_stop(bench: Bench) -> None:
+async def test_lost_workers_and_requested_cancels_complete_a_batch(bench: Bench) -> None:
     lost = await bench.make_job("lost", batch="batch")
     asked = await bench.make_claim("asked", batch="batch")
     await bench.jobs.cancel(bench.tenant, asked.job.id)
@@ -78,10 +78,10 @@ async def test_a_batch_ends_with_a_lost_worker_or_a_job_that_was_asked_to_stop(b
         await bench.jobs.maintain()
         bench.clock.advance(seconds=10)
     assert await numbers(bench) == (2, 0, 0, 1, 1)
-    assert await completions(bench) == [complete(2, dead=1, canceled=1)]
+    assert await completions(bench) == [completed_batch(2, dead=1, canceled=1)]
 
 
-async def test_the_completion_is_told_after_the_last_end(bench: Bench) -> None:
+async def test_the_completion_event_follows_the_last_job_event(bench: Bench) -> None:
     await end(bench, await bench.make_job(batch="batch"))
     names = [event.name for event in await all_events(bench)]
     assert names == ["job.created", "job.started", "job.completed", "batch.completed"]
@@ -102,41 +102,41 @@ async def test_many_jobs_that_end_in_one_call_complete_their_batch_once(bench: B
     assert [await bench.jobs.batch(bench.tenant, batch.batch) for batch in told] == told
 
 
-async def test_jobs_that_end_at_once_complete_their_batch_once(bench: Bench) -> None:
+async def test_jobs_that_end_concurrently_complete_their_batch_once(bench: Bench) -> None:
     for n in range(10):
         await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", batch=f"batch-{n}") for _ in range(5)])
         claims = await bench.jobs.claim("worker", ["noop"], limit=5)
         await asyncio.gather(*(bench.jobs.complete(claim) for claim in claims))
-    assert await completions(bench) == [complete(5, batch=f"batch-{n}", succeeded=5) for n in range(10)]
+    assert await completions(bench) == [completed_batch(5, batch=f"batch-{n}", succeeded=5) for n in range(10)]
 
 
 @pytest.mark.parametrize("status", [SUCCEEDED, DEAD, CANCELED])
-async def test_a_retry_opens_the_batch_again(bench: Bench, status: JobStatus) -> None:
+async def test_a_retry_reopens_the_batch(bench: Bench, status: JobStatus) -> None:
     other = await bench.make_job("other", batch="batch")
     await end(bench, other)
     job = await bench.make_job("noop", batch="batch")
     await end(bench, job, status)
-    last = complete(
+    last = completed_batch(
         2, succeeded=2 if status is SUCCEEDED else 1, dead=int(status is DEAD), canceled=int(status is CANCELED)
     )
-    assert await completions(bench) == [complete(1, succeeded=1), last]
+    assert await completions(bench) == [completed_batch(1, succeeded=1), last]
     await bench.jobs.retry(bench.tenant, job.id, reset_attempts=True)
     assert await numbers(bench) == (2, 1, 1, 0, 0)
-    assert await completions(bench) == [complete(1, succeeded=1), last]
+    assert await completions(bench) == [completed_batch(1, succeeded=1), last]
     await end(bench, job)
     assert await numbers(bench) == (2, 0, 2, 0, 0)
-    assert await completions(bench) == [complete(1, succeeded=1), last, complete(2, succeeded=2)]
+    assert await completions(bench) == [completed_batch(1, succeeded=1), last, completed_batch(2, succeeded=2)]
 
 
-async def test_jobs_that_are_added_open_the_batch_again(bench: Bench) -> None:
+async def test_added_jobs_reopen_the_batch(bench: Bench) -> None:
     for n in range(1, 4):
         job = await bench.make_job(batch="batch")
         assert await numbers(bench) == (n, 1, n - 1, 0, 0)
         await end(bench, job)
-    assert await completions(bench) == [complete(n, succeeded=n) for n in range(1, 4)]
+    assert await completions(bench) == [completed_batch(n, succeeded=n) for n in range(1, 4)]
 
 
-async def test_blocked_jobs_count_and_end_with_those_they_wait_for(bench: Bench) -> None:
+async def test_blocked_jobs_count_as_unfinished_until_their_parents_end(bench: Bench) -> None:
     parent = await bench.make_job("parent")
     for on_dead in OnDead:
         await bench.make_job("child", after=[parent.id], on_dead=on_dead, batch="batch")
@@ -146,18 +146,18 @@ async def test_blocked_jobs_count_and_end_with_those_they_wait_for(bench: Bench)
     assert await completions(bench) == []
     (claim,) = await bench.jobs.claim("worker", ["child"])
     await bench.jobs.complete(claim)
-    assert await completions(bench) == [complete(2, succeeded=1, canceled=1)]
+    assert await completions(bench) == [completed_batch(2, succeeded=1, canceled=1)]
 
 
-async def test_a_whole_batch_that_is_canceled_with_its_parent_is_complete(bench: Bench) -> None:
+async def test_a_batch_canceled_with_its_parent_is_complete(bench: Bench) -> None:
     parent = await bench.make_job("parent")
     await bench.jobs.enqueue_many([new_job(bench.tenant, "child", after=[parent.id], batch="batch") for _ in range(50)])
     await end(bench, parent, CANCELED)
     assert await numbers(bench) == (50, 0, 0, 0, 50)
-    assert await completions(bench) == [complete(50, canceled=50)]
+    assert await completions(bench) == [completed_batch(50, canceled=50)]
 
 
-async def test_what_was_not_accepted_is_not_counted(bench: Bench) -> None:
+async def test_jobs_that_were_not_created_are_not_counted(bench: Bench) -> None:
     await bench.make_job("noop", 1, batch="batch", idempotency_key="key", dedupe_key="key")
     await bench.make_job("noop", 1, batch="batch", idempotency_key="key")
     async with refuses(bench, DuplicateJob):
@@ -173,23 +173,23 @@ async def test_what_was_not_accepted_is_not_counted(bench: Bench) -> None:
         await bench.jobs.batch(bench.tenant, "fresh")
 
 
-async def test_a_settle_sent_again_counts_once(bench: Bench) -> None:
+async def test_a_resent_settle_counts_once(bench: Bench) -> None:
     claim = await bench.make_claim(batch="batch")
     for _ in range(3):
         await bench.jobs.complete(claim, 1)
     assert await numbers(bench) == (1, 0, 1, 0, 0)
-    assert await completions(bench) == [complete(1, succeeded=1)]
+    assert await completions(bench) == [completed_batch(1, succeeded=1)]
 
 
-async def test_canceling_again_counts_once(bench: Bench) -> None:
+async def test_a_repeated_cancel_counts_once(bench: Bench) -> None:
     job = await bench.make_job(batch="batch")
     for _ in range(3):
         await bench.jobs.cancel(bench.tenant, job.id)
     assert await numbers(bench) == (1, 0, 0, 0, 1)
-    assert await completions(bench) == [complete(1, canceled=1)]
+    assert await completions(bench) == [completed_batch(1, canceled=1)]
 
 
-async def test_nobody_sees_the_batches_of_others(bench: Bench) -> None:
+async def test_a_tenant_cannot_see_batches_of_another_tenant(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     await bench.make_job(batch="batch", tenant=other.id)
     await bench.make_job(batch="theirs", tenant=other.id)
@@ -200,13 +200,13 @@ async def test_nobody_sees_the_batches_of_others(bench: Bench) -> None:
     await end(bench, job)
     assert await numbers(bench) == (1, 0, 1, 0, 0)
     assert (await bench.jobs.batch(other.id, "batch")).unfinished == 1
-    assert await completions(bench) == [complete(1, succeeded=1)]
+    assert await completions(bench) == [completed_batch(1, succeeded=1)]
     assert "batch.completed" not in await bench.event_names(other.id)
     with pytest.raises(TenantNotFound):
         await bench.jobs.batch(new_id(), "batch")
 
 
-async def test_a_batch_goes_on_after_a_restart(engine: str, tmp_path: Path) -> None:
+async def test_a_batch_keeps_its_counts_after_a_restart(engine: str, tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         jobs = [await bench.make_job(f"job-{n}", batch="batch") for n in range(2)]
@@ -214,7 +214,7 @@ async def test_a_batch_goes_on_after_a_restart(engine: str, tmp_path: Path) -> N
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         assert await numbers(bench) == (2, 1, 1, 0, 0)
         await end(bench, jobs[1])
-        assert await completions(bench) == [complete(2, succeeded=2)]
+        assert await completions(bench) == [completed_batch(2, succeeded=2)]
 
 
 async def test_any_text_of_128_characters_names_a_batch(bench: Bench) -> None:
@@ -222,14 +222,14 @@ async def test_any_text_of_128_characters_names_a_batch(bench: Bench) -> None:
         job = await bench.make_job(batch=name)
         assert await numbers(bench, name) == (1, 1, 0, 0, 0)
         await end(bench, job)
-        assert (await completions(bench))[-1] == complete(1, batch=name, succeeded=1)
+        assert (await completions(bench))[-1] == completed_batch(1, batch=name, succeeded=1)
 
 
 BAD_NAMES: dict[str, Any] = {"too long": "x" * 129, "a number": 5, "bytes": b"batch", "a list": ["batch"]}
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-async def test_bad_names_are_refused(bench: Bench, name: str) -> None:
+async def test_invalid_batch_names_are_refused(bench: Bench, name: str) -> None:
     async with refuses(bench, InvalidInput):
         await bench.make_job(batch=BAD_NAMES[name])
     async with refuses(bench, InvalidInput):

@@ -1,4 +1,4 @@
-"""Why a blob is kept, and how it goes: references of every kind, tombstones, the trash, and what is told of it."""
+"""Why a blob is kept and how it is removed: references of every kind, tombstones, the trash, and metrics."""
 
 from __future__ import annotations
 
@@ -39,62 +39,64 @@ from tests.conformance.blob_fixture import OWNER, BlobFixture, blobs, content_of
 
 __all__ = ["blobs"]
 
-PLACE = "place-1"
+STORAGE_KEY = "place-1"
 
 
 async def collect_one(blobs: BlobFixture, *, grace: int = 0, blob: str = BLOB) -> int | None:
-    """Take the blob away if that may be."""
+    """Collect the blob if nothing refers to it."""
     return await blobs.store.run(CollectBlob(blob_id=blob, grace=grace))
 
 
 def put(blobs: BlobFixture, key: str, data: bytes, storage_key: str | None = None) -> PutBlob:
-    """A command that a test gives by itself, beside others or without a recount."""
+    """A command that a test runs concurrently with others or without a recount."""
     return PutBlob(id=new_id(), tenant=blobs.tenant, owner=OWNER, key=key, content=content_of(data, storage_key))
 
 
-# -- what keeps a blob --------------------------------------------------------------------------------------
+# -- references ---------------------------------------------------------------------------------------------
 
 
 async def by_key(blobs: BlobFixture) -> Callable[[], Awaitable[Any]]:
-    await blobs.put("k", content_of(DATA, PLACE))
+    await blobs.put("k", content_of(DATA, STORAGE_KEY))
     return lambda: blobs.delete("k")
 
 
 async def by_replaced_key(blobs: BlobFixture) -> Callable[[], Awaitable[Any]]:
-    await blobs.put("k", content_of(DATA, PLACE))
+    await blobs.put("k", content_of(DATA, STORAGE_KEY))
     return lambda: blobs.put("k", b"another", if_match="*")
 
 
 async def by_upload(blobs: BlobFixture) -> Callable[[], Awaitable[Any]]:
     begun = await blobs.begin(SIZE)
-    await blobs.finish(begun.upload.id, content_of(DATA, PLACE), lifetime=0)
+    await blobs.finish(begun.upload.id, content_of(DATA, STORAGE_KEY), lifetime=0)
     return blobs.sweep
 
 
 async def by_upload_under_way(blobs: BlobFixture) -> Callable[[], Awaitable[Any]]:
     begun = await blobs.begin(SIZE, blob_id=BLOB)
-    await blobs.put("k", content_of(DATA, PLACE))
+    await blobs.put("k", content_of(DATA, STORAGE_KEY))
     await blobs.delete("k")
     return lambda: blobs.end(begun.upload.id)
 
 
 async def by_upload_that_fails(blobs: BlobFixture) -> Callable[[], Awaitable[Any]]:
     begun = await blobs.begin(SIZE, blob_id=BLOB)
-    await blobs.put("k", content_of(DATA, PLACE))
+    await blobs.put("k", content_of(DATA, STORAGE_KEY))
     await blobs.delete("k")
     return lambda: blobs.end(begun.upload.id, "wrong_digest")
 
 
-KEEPERS = [by_key, by_replaced_key, by_upload, by_upload_under_way, by_upload_that_fails]
+REFERENCES = [by_key, by_replaced_key, by_upload, by_upload_under_way, by_upload_that_fails]
 
 
-@pytest.mark.parametrize("keeper", KEEPERS, ids=lambda keeper: keeper.__name__)
-async def test_a_blob_lives_while_it_is_referred_to_and_goes_after_the_grace(blobs: BlobFixture, keeper: Any) -> None:
-    let_go = await keeper(blobs)
+@pytest.mark.parametrize("reference", REFERENCES, ids=lambda reference: reference.__name__)
+async def test_a_blob_is_kept_while_referenced_and_collected_after_the_grace(
+    blobs: BlobFixture, reference: Any
+) -> None:
+    drop_reference = await reference(blobs)
     assert await blobs.references(BLOB) == 1
     assert await collect_one(blobs) is None
     assert await blobs.store.run(ListTombstonedBlobs(grace=0, limit=10)) == []
-    await let_go()
+    await drop_reference()
     assert await blobs.references(BLOB) == 0
     assert await blobs.store.run(ListTombstonedBlobs(grace=0, limit=10)) == [BLOB]
     blobs.bench.clock.advance(seconds=60)
@@ -102,15 +104,15 @@ async def test_a_blob_lives_while_it_is_referred_to_and_goes_after_the_grace(blo
     assert await collect_one(blobs, grace=61 * MICROS) is None
     assert await blobs.store.run(ListTombstonedBlobs(grace=60 * MICROS, limit=10)) == [BLOB]
     assert await collect_one(blobs, grace=60 * MICROS) == SIZE
-    assert await blobs.trash() == [PLACE]
+    assert await blobs.trash() == [STORAGE_KEY]
     assert await blobs.store.run(ListTombstonedBlobs(grace=0, limit=10)) == []
 
 
-async def test_a_file_of_a_job_keeps_a_blob_until_the_job_goes(blobs: BlobFixture, tmp_path: Path) -> None:
+async def test_a_job_file_keeps_a_blob_until_its_job_is_removed(blobs: BlobFixture, tmp_path: Path) -> None:
     bench, store = blobs.bench, blobs.store
     await bench.jobs.define(Definition(type="past", retention_seconds=60))
     job = await bench.make_job_in(JobStatus.SUCCEEDED, "past")
-    await blobs.put("k", content_of(DATA, PLACE))
+    await blobs.put("k", content_of(DATA, STORAGE_KEY))
     await give_file(blobs, tmp_path, job)
     assert await blobs.references(BLOB) == 2
     await store.run(DeleteKey(tenant=blobs.tenant, key="k"))
@@ -124,7 +126,7 @@ async def test_a_file_of_a_job_keeps_a_blob_until_the_job_goes(blobs: BlobFixtur
     assert await collect_one(blobs) == SIZE
 
 
-async def test_a_job_that_is_kept_keeps_its_files(blobs: BlobFixture, tmp_path: Path) -> None:
+async def test_a_retained_job_keeps_its_files(blobs: BlobFixture, tmp_path: Path) -> None:
     await blobs.bench.jobs.define(Definition(type="past", retention_seconds=60))
     old = await blobs.bench.make_job_in(JobStatus.SUCCEEDED, "past")
     blobs.bench.clock.advance(seconds=61)
@@ -137,13 +139,13 @@ async def test_a_job_that_is_kept_keeps_its_files(blobs: BlobFixture, tmp_path: 
     assert await blobs.usage() == (2 * SIZE, 0, 1)
 
 
-async def test_what_a_removed_tenant_kept_is_collected(blobs: BlobFixture, tmp_path: Path) -> None:
+async def test_blobs_of_a_removed_tenant_are_collected(blobs: BlobFixture, tmp_path: Path) -> None:
     bench, store = blobs.bench, blobs.store
     tenant = (await bench.tenants.create("acme")).id
-    theirs = BlobFixture(bench, tenant)
-    await theirs.put("k", content_of(DATA, PLACE))
-    await theirs.begin(5, storage_key="place-2", multipart="parts")
-    await give_file(theirs, tmp_path, await bench.make_job_in(JobStatus.SUCCEEDED, "past", tenant=tenant))
+    other = BlobFixture(bench, tenant)
+    await other.put("k", content_of(DATA, STORAGE_KEY))
+    await other.begin(5, storage_key="place-2", multipart="parts")
+    await give_file(other, tmp_path, await bench.make_job_in(JobStatus.SUCCEEDED, "past", tenant=tenant))
     await bench.tenants.remove(tenant)
     reads: list[Callable[[], Awaitable[Any]]] = [
         lambda: store.run(GetKey(tenant=tenant, key="k")),
@@ -160,25 +162,25 @@ async def test_what_a_removed_tenant_kept_is_collected(blobs: BlobFixture, tmp_p
     assert await blobs.references(BLOB) == 0
     assert await collect_one(blobs) == SIZE
     trash = sorted(await store.run(ListTrash(limit=10)), key=lambda one: one.storage_key)
-    assert trash == [TrashedObject(storage_key=PLACE), TrashedObject(storage_key="place-2", multipart="parts")]
+    assert trash == [TrashedObject(storage_key=STORAGE_KEY), TrashedObject(storage_key="place-2", multipart="parts")]
 
 
-async def test_the_references_of_all_tenants_keep_a_blob(blobs: BlobFixture) -> None:
-    theirs = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
-    for each in (blobs, theirs):
+async def test_a_blob_is_kept_by_the_references_of_any_tenant(blobs: BlobFixture) -> None:
+    other = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
+    for each in (blobs, other):
         await each.put("k", content_of(DATA, f"place of {each.tenant}"))
     await blobs.delete("k")
     assert await collect_one(blobs) is None
     assert await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=BLOB)) is None
-    assert await theirs.store.run(FindBlob(tenant=theirs.tenant, blob_id=BLOB)) is not None
-    await theirs.delete("k")
+    assert await other.store.run(FindBlob(tenant=other.tenant, blob_id=BLOB)) is not None
+    await other.delete("k")
     assert await collect_one(blobs) == SIZE
 
 
 # -- tombstones ---------------------------------------------------------------------------------------------
 
 
-async def test_a_tombstone_goes_with_what_is_referred_to_again(blobs: BlobFixture) -> None:
+async def test_a_tombstone_is_dropped_when_the_blob_is_referenced_again(blobs: BlobFixture) -> None:
     await blobs.put("k", DATA)
     await blobs.delete("k")
     await blobs.put("k", DATA)
@@ -193,7 +195,7 @@ async def test_a_tombstone_goes_with_what_is_referred_to_again(blobs: BlobFixtur
     assert await collect_one(blobs) == SIZE
 
 
-async def test_a_tombstone_without_its_blob_goes_in_the_same_pass(blobs: BlobFixture) -> None:
+async def test_a_tombstone_without_a_blob_is_dropped(blobs: BlobFixture) -> None:
     begun = await blobs.begin(SIZE, blob_id=BLOB)
     await blobs.end(begun.upload.id)
     assert await collect_one(blobs) is None
@@ -201,13 +203,13 @@ async def test_a_tombstone_without_its_blob_goes_in_the_same_pass(blobs: BlobFix
     assert (await blobs.store.run(GetBlobMetrics())).tombstones == 0
 
 
-async def test_a_blob_that_nobody_knows_is_not_collected(blobs: BlobFixture) -> None:
+async def test_an_unknown_blob_is_not_collected(blobs: BlobFixture) -> None:
     assert await collect_one(blobs) is None
     assert await blobs.references(BLOB) == 0
 
 
 async def test_young_tombstones_do_not_hide_old_ones(blobs: BlobFixture) -> None:
-    """However often a blob lost a reference, a round gets to the others."""
+    """However often one blob lost a reference, a pass reaches the other tombstones."""
     for n in range(40):
         await blobs.store.run(put(blobs, f"popular {n}", DATA))
         await blobs.store.run(DeleteKey(tenant=blobs.tenant, key=f"popular {n}"))
@@ -223,15 +225,15 @@ async def test_young_tombstones_do_not_hide_old_ones(blobs: BlobFixture) -> None
     assert (await blobs.store.run(GetBlobMetrics())).tombstones == 0
 
 
-async def test_of_many_who_collect_a_blob_at_once_one_does(blobs: BlobFixture) -> None:
-    await blobs.put("k", content_of(DATA, PLACE))
+async def test_only_one_of_many_concurrent_collections_removes_a_blob(blobs: BlobFixture) -> None:
+    await blobs.put("k", content_of(DATA, STORAGE_KEY))
     await blobs.delete("k")
     sizes = await asyncio.gather(*(collect_one(blobs) for _ in range(8)))
     assert sorted(size or 0 for size in sizes) == [0] * 7 + [SIZE]
-    assert await blobs.trash() == [PLACE]
+    assert await blobs.trash() == [STORAGE_KEY]
 
 
-async def test_what_is_put_while_it_is_collected_is_there_in_the_end(blobs: BlobFixture) -> None:
+async def test_a_blob_put_during_its_collection_stays_readable(blobs: BlobFixture) -> None:
     for n in range(20):
         await blobs.store.run(put(blobs, f"old {n}", DATA, f"old {n}"))
         await blobs.store.run(DeleteKey(tenant=blobs.tenant, key=f"old {n}"))
@@ -263,17 +265,17 @@ async def test_an_object_waits_in_the_trash_until_it_is_deleted(blobs: BlobFixtu
     assert (await blobs.store.run(GetBlobMetrics())).trash == 1
 
 
-async def test_a_blob_that_is_kept_inline_leaves_no_trash(blobs: BlobFixture) -> None:
+async def test_an_inline_blob_leaves_no_trash(blobs: BlobFixture) -> None:
     await blobs.put("k", DATA)
     await blobs.delete("k")
     assert await collect_one(blobs) == SIZE
     assert await blobs.trash() == []
 
 
-async def test_uploads_that_ended_before_are_dropped_without_a_trace(blobs: BlobFixture) -> None:
-    failed = await blobs.begin(5, storage_key=PLACE)
+async def test_a_failed_upload_is_swept_without_new_trash(blobs: BlobFixture) -> None:
+    failed = await blobs.begin(5, storage_key=STORAGE_KEY)
     await blobs.end(failed.upload.id, "wrong_length", lifetime=60 * MICROS)
-    await blobs.store.run(ForgetTrash(storage_keys=[PLACE]))
+    await blobs.store.run(ForgetTrash(storage_keys=[STORAGE_KEY]))
     assert await blobs.sweep() == 0
     assert await blobs.state(failed.upload.id) is UploadState.FAILED
     blobs.bench.clock.advance(seconds=60)
@@ -286,7 +288,7 @@ async def test_uploads_that_ended_before_are_dropped_without_a_trace(blobs: Blob
 # -- reading through a reference ----------------------------------------------------------------------------
 
 
-async def test_a_blob_tells_what_refers_to_it(blobs: BlobFixture, tmp_path: Path) -> None:
+async def test_a_blob_lists_its_references(blobs: BlobFixture, tmp_path: Path) -> None:
     clock, store = blobs.bench.clock, blobs.store
     first = clock.now()
     await blobs.put("k", DATA)
@@ -315,7 +317,7 @@ async def test_a_blob_tells_what_refers_to_it(blobs: BlobFixture, tmp_path: Path
     assert await blobs.references(BLOB) == 7
 
 
-async def test_what_is_not_complete_shows_no_blob(blobs: BlobFixture) -> None:
+async def test_incomplete_uploads_do_not_make_a_blob_visible(blobs: BlobFixture) -> None:
     claim = await blobs.bench.make_claim()
     for_job: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence, "file": "output", "name": "out"}
     output = await blobs.begin(SIZE, **for_job)
@@ -327,16 +329,16 @@ async def test_what_is_not_complete_shows_no_blob(blobs: BlobFixture) -> None:
     assert await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=BLOB)) is None
 
 
-async def test_knowing_an_id_shows_nothing(blobs: BlobFixture) -> None:
-    theirs = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
-    await theirs.put("k", DATA)
+async def test_a_blob_id_alone_gives_no_access(blobs: BlobFixture) -> None:
+    other = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
+    await other.put("k", DATA)
     for blob in (BLOB, id_of(b"nobody has this")):
         assert await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=blob)) is None, blob
     await blobs.begin(SIZE, blob_id=BLOB)
     assert await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=BLOB)) is None
 
 
-async def test_a_blob_tells_a_bounded_number_of_references(blobs: BlobFixture) -> None:
+async def test_a_blob_lists_at_most_100_references(blobs: BlobFixture) -> None:
     await asyncio.gather(*(blobs.store.run(put(blobs, f"k{n:03}", DATA)) for n in range(101)))
     found = await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=BLOB))
     assert found is not None
@@ -347,7 +349,7 @@ async def test_a_blob_tells_a_bounded_number_of_references(blobs: BlobFixture) -
 # -- purging ------------------------------------------------------------------------------------------------
 
 
-async def test_a_preview_tells_what_a_purge_deletes(blobs: BlobFixture) -> None:
+async def test_a_purge_preview_returns_what_the_purge_deletes(blobs: BlobFixture) -> None:
     for n in range(3):
         await blobs.put(f"ann {n}", b"1234", owner="token:ann")
     await blobs.put("bob", b"12", owner="token:bob")
@@ -368,7 +370,7 @@ async def test_a_preview_tells_what_a_purge_deletes(blobs: BlobFixture) -> None:
     assert await blobs.store.run(ListTombstonedBlobs(grace=0, limit=10)) == [id_of(b"1234")]
 
 
-async def test_a_purge_is_on_record_once(blobs: BlobFixture) -> None:
+async def test_a_purge_is_recorded_once_in_the_audit_log(blobs: BlobFixture) -> None:
     await blobs.put("k", DATA)
     purge = PurgeKeys(tenant=blobs.tenant, owner=OWNER, limit=10, act=Act(who="token:boss"))
     await blobs.store.run(purge)
@@ -378,12 +380,12 @@ async def test_a_purge_is_on_record_once(blobs: BlobFixture) -> None:
     assert msgspec.json.decode(entry.after) == {"owner": OWNER, "keys": 1, "bytes": SIZE}
 
 
-# -- scrubbing and figures ----------------------------------------------------------------------------------
+# -- scrubbing and metrics ----------------------------------------------------------------------------------
 
 
-async def test_a_damaged_blob_stays_damaged_until_it_is_whole_again(blobs: BlobFixture) -> None:
-    await blobs.put("k", content_of(DATA, PLACE))
-    await blobs.store.run(RecordScrub(damaged=[(BLOB, PLACE), (id_of(b"collected meanwhile"), PLACE)]))
+async def test_a_damaged_blob_stays_damaged_until_it_is_collected(blobs: BlobFixture) -> None:
+    await blobs.put("k", content_of(DATA, STORAGE_KEY))
+    await blobs.store.run(RecordScrub(damaged=[(BLOB, STORAGE_KEY), (id_of(b"collected meanwhile"), STORAGE_KEY)]))
     found = await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=BLOB))
     assert found is not None
     assert found[0].damaged
@@ -393,7 +395,7 @@ async def test_a_damaged_blob_stays_damaged_until_it_is_whole_again(blobs: BlobF
     assert (await blobs.store.run(GetBlobMetrics())).damaged == 0
 
 
-async def test_every_blob_is_looked_at_in_turn(blobs: BlobFixture) -> None:
+async def test_scrubs_list_every_blob_in_turn(blobs: BlobFixture) -> None:
     clock, store = blobs.bench.clock, blobs.store
     blob_ids = [id_of(bytes([n])) for n in range(9)]
     for n in range(9):
@@ -409,18 +411,18 @@ async def test_every_blob_is_looked_at_in_turn(blobs: BlobFixture) -> None:
     assert (await store.run(GetBlobMetrics())).verified_before == to_datetime(began + MICROS)
 
 
-async def test_figures_tell_how_things_stand(blobs: BlobFixture) -> None:
+async def test_metrics_count_blobs_bytes_and_damage(blobs: BlobFixture) -> None:
     clock, store = blobs.bench.clock, blobs.store
     nothing = await store.run(GetBlobMetrics())
     assert (nothing.blobs, nothing.bytes, nothing.verified_before) == (0, 0, None)
     stored = clock.now()
     await blobs.put("k", DATA)
-    await blobs.put("gone", content_of(b"12345", PLACE))
+    await blobs.put("gone", content_of(b"12345", STORAGE_KEY))
     clock.advance(seconds=1)
     await blobs.put("same", content_of(DATA, "place-2"))
     await blobs.delete("gone")
     await blobs.begin(5)
-    await store.run(RecordScrub(damaged=[(id_of(b"12345"), PLACE)]))
+    await store.run(RecordScrub(damaged=[(id_of(b"12345"), STORAGE_KEY)]))
     assert msgspec.structs.asdict(await store.run(GetBlobMetrics())) == {
         "blobs": 2,
         "bytes": SIZE + 5,

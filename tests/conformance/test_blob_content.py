@@ -1,4 +1,4 @@
-"""Blobs whose bytes are here already, digests that come late, objects that nobody needs, and dry runs."""
+"""Blobs whose bytes are already stored, digests announced late, unneeded objects, and dry runs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ BLOB = id_of(DATA)
 
 
 def bare(data: bytes = DATA) -> Content:
-    """A blob without its bytes, and without where they are."""
+    """Content without bytes and without a storage key."""
     return msgspec.structs.replace(content_of(data), inline=None)
 
 
-# -- content that stands for a blob -------------------------------------------------------------------------
+# -- content without bytes ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kept", ["inline", "at a place"])
-async def test_content_without_bytes_stands_for_a_blob_that_is_here(blobs: BlobFixture, kept: str) -> None:
+@pytest.mark.parametrize("kept", ["inline", "in an object"])
+async def test_content_without_bytes_refers_to_a_stored_blob(blobs: BlobFixture, kept: str) -> None:
     whole = content_of(DATA, None if kept == "inline" else "place-1")
     await blobs.put("k", whole)
     begun = await blobs.begin(5, key="l", storage_key="place-2", multipart="parts")
@@ -46,7 +46,7 @@ async def test_content_without_bytes_stands_for_a_blob_that_is_here(blobs: BlobF
     assert await blobs.usage() == (15, 0, 3)
 
 
-async def test_content_without_bytes_that_is_not_here_is_refused(blobs: BlobFixture) -> None:
+async def test_content_without_bytes_for_a_missing_blob_is_refused(blobs: BlobFixture) -> None:
     begun = await blobs.begin(9, key="k", storage_key="place-1")
     with pytest.raises(BlobNotFound):
         await blobs.finish(begun.upload.id, bare())
@@ -59,7 +59,7 @@ async def test_content_without_bytes_that_is_not_here_is_refused(blobs: BlobFixt
     assert await blobs.usage() == (5, 0, 1)
 
 
-async def test_a_damaged_blob_is_not_mended_by_content_without_bytes(blobs: BlobFixture) -> None:
+async def test_content_without_bytes_does_not_repair_a_damaged_blob(blobs: BlobFixture) -> None:
     await blobs.put("k", content_of(DATA, "place-1"))
     await blobs.store.run(RecordScrub(damaged=[(BLOB, "place-1")]))
     await blobs.put("l", bare())
@@ -70,7 +70,7 @@ async def test_a_damaged_blob_is_not_mended_by_content_without_bytes(blobs: Blob
 
 
 @pytest.mark.parametrize("content", [content_of(DATA, "place-2"), content_of(DATA)])
-async def test_an_object_that_the_content_does_not_name_goes_to_the_trash(blobs: BlobFixture, content: Content) -> None:
+async def test_an_object_not_named_by_the_content_goes_to_the_trash(blobs: BlobFixture, content: Content) -> None:
     begun = await blobs.begin(5, key="k", storage_key="place-1", multipart="parts")
     await blobs.finish(begun.upload.id, content)
     assert [(one.storage_key, one.multipart) for one in await blobs.store.run(ListTrash(limit=10))] == [
@@ -81,10 +81,10 @@ async def test_an_object_that_the_content_does_not_name_goes_to_the_trash(blobs:
     assert found[1] == content
 
 
-# -- digests that come late ---------------------------------------------------------------------------------
+# -- digests announced late ---------------------------------------------------------------------------------
 
 
-async def test_a_digest_can_be_announced_late_and_changed(blobs: BlobFixture) -> None:
+async def test_a_digest_can_be_announced_during_an_upload_and_changed(blobs: BlobFixture) -> None:
     await blobs.put("k", content_of(DATA, "place-1"))
     begun = await blobs.begin(5, storage_key="place-2")
     noted = await blobs.note(begun.upload.id, begun.epoch, blob_id=BLOB, sha256=content_of(DATA).sha256)
@@ -101,7 +101,7 @@ async def test_a_digest_can_be_announced_late_and_changed(blobs: BlobFixture) ->
 # -- dry runs -----------------------------------------------------------------------------------------------
 
 
-async def test_a_dry_run_of_the_collector_tells_what_would_go_and_changes_nothing(blobs: BlobFixture) -> None:
+async def test_a_dry_run_of_the_collector_returns_the_size_and_changes_nothing(blobs: BlobFixture) -> None:
     async def would_go(grace: int = 0) -> Any:
         before = await snapshot(blobs.bench), await blobs.condemned(), await blobs.trash()
         size = await blobs.store.run(CollectBlob(blob_id=BLOB, grace=grace, dry_run=True))

@@ -1,4 +1,4 @@
-"""Keys: set, read, listed, deleted and purged, in their tenant."""
+"""Keys: set, read, listed, deleted and purged in their tenant."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ALL_IN_ORDER = ["a", "a/", "a/b", "a/b/c", "a/é", "a/\ud7ff", "a/\ue000", "a/\u
 # -- setting and reading ------------------------------------------------------------------------------------
 
 
-async def test_what_is_put_is_read(blobs: BlobFixture) -> None:
+async def test_a_put_key_can_be_read(blobs: BlobFixture) -> None:
     key = await blobs.put("a/b.txt", b"hello", content_type="text/plain", original_name="b.txt")
     content = content_of(b"hello")
     assert (key.key, key.blob_id, key.sha256, key.size) == ("a/b.txt", content.id, content.sha256, 5)
@@ -51,12 +51,12 @@ async def test_what_is_put_is_read(blobs: BlobFixture) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00\xff" * 10])
-async def test_bytes_are_kept_as_they_are(blobs: BlobFixture, data: bytes) -> None:
+async def test_bytes_are_stored_unchanged(blobs: BlobFixture, data: bytes) -> None:
     await blobs.put("k", data)
     assert await blobs.read("k") == data
 
 
-async def test_what_is_elsewhere_is_told_with_its_checks(blobs: BlobFixture) -> None:
+async def test_a_key_of_an_object_returns_its_storage_key_and_checksums(blobs: BlobFixture) -> None:
     content = content_of(b"large", "place-1")
     await blobs.put("k", content)
     found = await blobs.store.run(OpenKey(tenant=blobs.tenant, key="k"))
@@ -64,7 +64,7 @@ async def test_what_is_elsewhere_is_told_with_its_checks(blobs: BlobFixture) -> 
     assert found[1] == content
 
 
-async def test_a_key_that_is_not_there(blobs: BlobFixture) -> None:
+async def test_a_missing_key_is_not_found(blobs: BlobFixture) -> None:
     assert await blobs.store.run(GetKey(tenant=blobs.tenant, key="k")) is None
     assert await blobs.store.run(OpenKey(tenant=blobs.tenant, key="k")) is None
     for if_match in (None, "*", id_of(b"x")):
@@ -72,7 +72,7 @@ async def test_a_key_that_is_not_there(blobs: BlobFixture) -> None:
             await blobs.delete("k", if_match)
 
 
-async def test_a_key_is_set_once_unless_somebody_says_what_it_replaces(blobs: BlobFixture) -> None:
+async def test_a_key_is_replaced_only_with_if_match(blobs: BlobFixture) -> None:
     await blobs.put("k", b"one")
     with pytest.raises(KeyExists, match="the key 'k' already"):
         await blobs.put("k", b"two")
@@ -87,14 +87,14 @@ async def test_a_key_is_set_once_unless_somebody_says_what_it_replaces(blobs: Bl
     assert await blobs.usage() == (6, 0, 1)
 
 
-async def test_a_key_that_is_to_hold_a_blob_and_is_not_there(blobs: BlobFixture) -> None:
+async def test_a_missing_key_does_not_match_a_blob_id_in_if_match(blobs: BlobFixture) -> None:
     with pytest.raises(KeyChanged):
         await blobs.put("k", b"two", if_match=id_of(b"one"))
     await blobs.put("k", b"two", if_match="*")
     assert await blobs.read("k") == b"two"
 
 
-async def test_of_eight_who_set_a_key_at_once_one_does(blobs: BlobFixture) -> None:
+async def test_only_one_of_eight_concurrent_puts_sets_a_key(blobs: BlobFixture) -> None:
     commands = [
         PutBlob(id=new_id(), tenant=blobs.tenant, owner=OWNER, key="k", content=content_of(bytes([n]) * n))
         for n in range(1, 9)
@@ -104,7 +104,7 @@ async def test_of_eight_who_set_a_key_at_once_one_does(blobs: BlobFixture) -> No
     await blobs.check()
 
 
-async def test_the_same_put_again_answers_the_same(blobs: BlobFixture) -> None:
+async def test_a_repeated_put_returns_the_same_key(blobs: BlobFixture) -> None:
     id = new_id()
     first = await blobs.put("k", b"one", id=id)
     blobs.bench.clock.advance(seconds=1)
@@ -115,14 +115,14 @@ async def test_the_same_put_again_answers_the_same(blobs: BlobFixture) -> None:
     assert await blobs.usage() == (3, 0, 1)
 
 
-async def test_the_same_put_again_keeps_its_object(blobs: BlobFixture) -> None:
+async def test_a_repeated_put_keeps_its_object(blobs: BlobFixture) -> None:
     id = new_id()
     for _ in range(2):
         await blobs.put("k", content_of(b"large", "place-1"), id=id)
     assert await blobs.trash() == []
 
 
-async def test_each_key_counts_also_for_the_same_blob(blobs: BlobFixture) -> None:
+async def test_every_key_counts_toward_usage_even_for_the_same_blob(blobs: BlobFixture) -> None:
     await blobs.put("a", b"12345")
     await blobs.put("b", b"12345", owner="token:bob")
     assert (await blobs.usage(), await blobs.usage(OWNER)) == ((10, 0, 2), (5, 0, 1))
@@ -130,7 +130,7 @@ async def test_each_key_counts_also_for_the_same_blob(blobs: BlobFixture) -> Non
     assert (await blobs.usage(OWNER), await blobs.usage("token:bob")) == ((0, 0, 0), (8, 0, 2))
 
 
-async def test_a_key_that_does_not_fit_is_refused(blobs: BlobFixture) -> None:
+async def test_a_key_beyond_the_quota_is_refused(blobs: BlobFixture) -> None:
     await blobs.limit(10)
     await blobs.put("a", b"1234567")
     with pytest.raises(QuotaExceeded) as refused:
@@ -145,7 +145,7 @@ async def test_a_key_that_does_not_fit_is_refused(blobs: BlobFixture) -> None:
     assert await blobs.condemned() == set()
 
 
-async def test_puts_at_once_never_exceed_the_quota(blobs: BlobFixture) -> None:
+async def test_concurrent_puts_never_exceed_the_quota(blobs: BlobFixture) -> None:
     await blobs.limit(50)
     commands = [
         PutBlob(id=new_id(), tenant=blobs.tenant, owner=OWNER, key=f"k{n}", content=content_of(bytes([n]) * 10))
@@ -160,7 +160,7 @@ async def test_puts_at_once_never_exceed_the_quota(blobs: BlobFixture) -> None:
 # -- deleting -----------------------------------------------------------------------------------------------
 
 
-async def test_a_deleted_key_is_gone_at_once_and_given_back_once(blobs: BlobFixture) -> None:
+async def test_a_deleted_key_is_unreadable_at_once_and_frees_its_usage(blobs: BlobFixture) -> None:
     key = await blobs.put("k", b"one")
     assert await blobs.delete("k") == key
     assert await blobs.store.run(OpenKey(tenant=blobs.tenant, key="k")) is None
@@ -172,7 +172,7 @@ async def test_a_deleted_key_is_gone_at_once_and_given_back_once(blobs: BlobFixt
     assert await blobs.condemned() == {key.blob_id}
 
 
-async def test_of_eight_who_delete_a_key_at_once_one_does(blobs: BlobFixture) -> None:
+async def test_only_one_of_eight_concurrent_deletes_removes_a_key(blobs: BlobFixture) -> None:
     await blobs.put("k", b"one")
     commands = [DeleteKey(tenant=blobs.tenant, key="k") for _ in range(8)]
     answers = await asyncio.gather(*map(blobs.store.run, commands), return_exceptions=True)
@@ -181,7 +181,7 @@ async def test_of_eight_who_delete_a_key_at_once_one_does(blobs: BlobFixture) ->
     assert len(await blobs.news("blob.deleted")) == 1
 
 
-async def test_a_key_is_deleted_only_while_it_holds_the_named_blob(blobs: BlobFixture) -> None:
+async def test_a_conditional_delete_requires_the_named_blob(blobs: BlobFixture) -> None:
     await blobs.put("k", b"one")
     with pytest.raises(KeyChanged):
         await blobs.delete("k", id_of(b"two"))
@@ -189,7 +189,7 @@ async def test_a_key_is_deleted_only_while_it_holds_the_named_blob(blobs: BlobFi
     await blobs.delete("k", id_of(b"one"))
 
 
-async def test_a_key_set_again_is_not_touched_by_an_older_tombstone(blobs: BlobFixture) -> None:
+async def test_an_older_tombstone_does_not_affect_a_key_set_again(blobs: BlobFixture) -> None:
     key = await blobs.put("k", content_of(b"one", "place-1"))
     await blobs.delete("k")
     await blobs.put("k", content_of(b"one", "place-2"))
@@ -207,7 +207,7 @@ async def test_a_key_set_again_is_not_touched_by_an_older_tombstone(blobs: BlobF
     assert await blobs.collect() == [3]
 
 
-async def test_events_tell_what_was_stored_and_deleted(blobs: BlobFixture) -> None:
+async def test_events_report_stored_and_deleted_blobs(blobs: BlobFixture) -> None:
     await blobs.put("k", b"one", content_type="text/plain")
     await blobs.put("k", b"two", if_match="*")
     await blobs.delete("k")
@@ -217,7 +217,7 @@ async def test_events_tell_what_was_stored_and_deleted(blobs: BlobFixture) -> No
     assert await blobs.news("blob.deleted") == [two]
 
 
-async def test_what_is_refused_tells_nothing(blobs: BlobFixture) -> None:
+async def test_refused_calls_publish_no_events(blobs: BlobFixture) -> None:
     await blobs.put("k", b"one")
     before = await blobs.bench.event_names()
     for call in (
@@ -236,7 +236,7 @@ async def test_what_is_refused_tells_nothing(blobs: BlobFixture) -> None:
 # -- purging ------------------------------------------------------------------------------------------------
 
 
-async def test_a_purge_deletes_what_an_owner_set_a_bounded_number_at_a_time(blobs: BlobFixture) -> None:
+async def test_a_purge_deletes_the_keys_of_an_owner_up_to_its_limit(blobs: BlobFixture) -> None:
     for n in range(5):
         await blobs.put(f"ann/{n}", bytes([n]) * 2)
     await blobs.put("bob", b"bob's", owner="token:bob")
@@ -254,7 +254,7 @@ async def test_a_purge_deletes_what_an_owner_set_a_bounded_number_at_a_time(blob
     assert [entry.who for entry in entries] == ["process", "token:operator"]
 
 
-async def test_a_purge_of_all(blobs: BlobFixture) -> None:
+async def test_a_purge_without_an_owner_deletes_all_keys(blobs: BlobFixture) -> None:
     await blobs.put("ann", b"ann's")
     await blobs.put("bob", b"bob's!", owner="token:bob")
     preview = await blobs.store.run(PreviewPurge(tenant=blobs.tenant, owner=None))
@@ -276,7 +276,7 @@ async def test_keys_are_listed_in_the_order_of_their_bytes(blobs: BlobFixture) -
         assert await blobs.keys(prefix) == [key for key in ALL_IN_ORDER if key.startswith(prefix)]
 
 
-async def test_a_list_goes_on_behind_any_text(blobs: BlobFixture) -> None:
+async def test_a_list_continues_after_any_text(blobs: BlobFixture) -> None:
     for key in ALL_IN_ORDER:
         await blobs.put(key, b"same")
     for after in ("", "A", "a", "a/b/", "a/c", "zz"):
@@ -307,7 +307,7 @@ async def test_the_same_bytes_of_two_tenants_are_stored_once(blobs: BlobFixture)
     assert (found[0].storage_key, [(one.kind, one.name) for one in found[1]]) == ("place-1", [("key", "k")])
 
 
-async def test_nothing_of_one_tenant_is_seen_by_another(blobs: BlobFixture) -> None:
+async def test_a_tenant_cannot_see_keys_of_another_tenant(blobs: BlobFixture) -> None:
     other = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
     await blobs.put("k", b"one")
     assert await other.keys() == []
@@ -323,27 +323,27 @@ async def test_nothing_of_one_tenant_is_seen_by_another(blobs: BlobFixture) -> N
     assert await other.bench.event_names(other.tenant) == ["blob.stored", "blob.deleted"]
 
 
-async def test_a_tenant_that_is_not_there(blobs: BlobFixture) -> None:
-    nobody, store = new_id(), blobs.store
+async def test_key_commands_of_a_missing_tenant_are_refused(blobs: BlobFixture) -> None:
+    missing_tenant, store = new_id(), blobs.store
     for call in (
-        lambda: store.run(PutBlob(id=new_id(), tenant=nobody, owner=OWNER, key="k", content=content_of(b""))),
-        lambda: store.run(DeleteKey(tenant=nobody, key="k")),
-        lambda: store.run(PurgeKeys(tenant=nobody, owner=None, limit=1, act=Act())),
+        lambda: store.run(PutBlob(id=new_id(), tenant=missing_tenant, owner=OWNER, key="k", content=content_of(b""))),
+        lambda: store.run(DeleteKey(tenant=missing_tenant, key="k")),
+        lambda: store.run(PurgeKeys(tenant=missing_tenant, owner=None, limit=1, act=Act())),
     ):
         with pytest.raises(TenantNotFound):
             await call()
     assert (await store.run(GetBlobMetrics())).blobs == 0
 
 
-async def test_what_a_removed_tenant_kept_is_collected(blobs: BlobFixture) -> None:
-    gone = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("gone")).id)
+async def test_blobs_of_a_removed_tenant_are_collected(blobs: BlobFixture) -> None:
+    removed = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("removed")).id)
     for n in range(5):
-        await gone.put(f"k{n}", content_of(bytes([n]), f"place-{n}"))
-    await gone.begin(10, storage_key="half")
-    done = await gone.begin(10)
-    await gone.finish(done.upload.id, b"uploaded")
+        await removed.put(f"k{n}", content_of(bytes([n]), f"place-{n}"))
+    await removed.begin(10, storage_key="half")
+    done = await removed.begin(10)
+    await removed.finish(done.upload.id, b"uploaded")
     await blobs.put("k", content_of(bytes([0]), "other"))
-    await blobs.bench.tenants.remove(gone.tenant)
+    await blobs.bench.tenants.remove(removed.tenant)
     while (await blobs.bench.store.run(ClearTenants(limit=3))).has_more:
         pass
     blobs.bench.clock.advance(seconds=7200)
@@ -357,7 +357,7 @@ async def test_what_a_removed_tenant_kept_is_collected(blobs: BlobFixture) -> No
 # -- all together -------------------------------------------------------------------------------------------
 
 
-async def test_any_steps_leave_usage_and_blobs_as_a_recount_says(blobs: BlobFixture) -> None:
+async def test_usage_equals_a_recount_after_random_calls(blobs: BlobFixture) -> None:
     chance = random.Random(11)
     other = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
     for one in (blobs, other):
@@ -365,7 +365,7 @@ async def test_any_steps_leave_usage_and_blobs_as_a_recount_says(blobs: BlobFixt
     for _ in range(150):
         one = chance.choice([blobs, other])
         with suppress(IngotError):
-            await _step(one, chance)
+            await _make_random_call(one, chance)
     await blobs.check()
     await other.check()
     assert len(await blobs.news("quota.warning")) > 0
@@ -381,8 +381,8 @@ async def test_any_steps_leave_usage_and_blobs_as_a_recount_says(blobs: BlobFixt
     assert (figures.blobs, figures.bytes, figures.tombstones, figures.uploads) == (0, 0, 0, 0)
 
 
-async def _step(blobs: BlobFixture, chance: random.Random) -> None:
-    """One random call; those that do not fit are refused."""
+async def _make_random_call(blobs: BlobFixture, chance: random.Random) -> None:
+    """Make one random call, which may be refused."""
     key, data = chance.choice("abc"), bytes([chance.randrange(6)]) * chance.randrange(1, 25)
     owner, quota = chance.choice([OWNER, "token:bob"]), chance.choice([None, 30])
     storage_key = chance.choice([None, new_id()])

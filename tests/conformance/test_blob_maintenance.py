@@ -1,4 +1,4 @@
-"""Rounds over blobs: what is collected when, and what is read back in which order."""
+"""Maintenance of blobs: when they are collected, and in which order they are scrubbed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["blobs"]
 # -- collecting ---------------------------------------------------------------------------------------------
 
 
-async def test_a_blob_is_collected_when_the_grace_is_over(blobs: BlobFixture) -> None:
+async def test_a_blob_is_collected_after_the_grace(blobs: BlobFixture) -> None:
     await blobs.put("k", content_of(b"large", "place-1"))
     await blobs.delete("k")
     blobs.bench.clock.advance(seconds=3599)
@@ -36,7 +36,7 @@ async def test_a_blob_is_collected_when_the_grace_is_over(blobs: BlobFixture) ->
     assert await blobs.trash() == []
 
 
-async def test_the_youngest_tombstone_counts(blobs: BlobFixture) -> None:
+async def test_the_grace_starts_at_the_newest_tombstone(blobs: BlobFixture) -> None:
     for _ in range(2):
         await blobs.put("k", b"one")
         await blobs.delete("k")
@@ -55,7 +55,7 @@ async def test_a_blob_with_a_reference_is_never_collected(blobs: BlobFixture) ->
     assert await blobs.read("b") == b"one"
 
 
-async def test_a_blob_that_was_collected_can_come_again(blobs: BlobFixture) -> None:
+async def test_a_collected_blob_can_be_stored_again(blobs: BlobFixture) -> None:
     for n in range(2):
         await blobs.put("k", content_of(b"large", f"place-{n}"))
         found = await blobs.store.run(OpenKey(tenant=blobs.tenant, key="k"))
@@ -67,7 +67,7 @@ async def test_a_blob_that_was_collected_can_come_again(blobs: BlobFixture) -> N
     assert await blobs.trash() == ["place-0", "place-1"]
 
 
-async def test_those_that_were_condemned_first_are_told_first(blobs: BlobFixture) -> None:
+async def test_tombstoned_blobs_are_listed_oldest_first(blobs: BlobFixture) -> None:
     for data in (b"1", b"2", b"3"):
         await blobs.put(data.decode(), data)
     for data in (b"2", b"3", b"1"):
@@ -80,7 +80,7 @@ async def test_those_that_were_condemned_first_are_told_first(blobs: BlobFixture
 # -- scrubbing ----------------------------------------------------------------------------------------------
 
 
-async def test_those_that_were_not_looked_at_for_longest_come_first(blobs: BlobFixture) -> None:
+async def test_blobs_are_scrubbed_least_recently_verified_first(blobs: BlobFixture) -> None:
     for data in (b"1", b"2", b"3"):
         blobs.bench.clock.advance(seconds=1)
         await blobs.put(data.decode(), data)
@@ -103,7 +103,7 @@ async def test_those_that_were_not_looked_at_for_longest_come_first(blobs: BlobF
     assert (await blobs.store.run(GetBlobMetrics())).damaged == 0
 
 
-async def test_damaged_bytes_are_healed_by_the_same_upload(blobs: BlobFixture) -> None:
+async def test_a_put_of_the_same_bytes_repairs_a_damaged_blob(blobs: BlobFixture) -> None:
     await blobs.put("a", content_of(b"large", "place-1"))
     await blobs.store.run(RecordScrub(damaged=[(id_of(b"large"), "place-1")]))
     found = await blobs.store.run(OpenKey(tenant=blobs.tenant, key="a"))
@@ -118,7 +118,7 @@ async def test_damaged_bytes_are_healed_by_the_same_upload(blobs: BlobFixture) -
     assert (await blobs.store.run(GetBlobMetrics())).damaged == 0
 
 
-async def test_damaged_bytes_are_healed_inline_too(blobs: BlobFixture) -> None:
+async def test_a_put_of_the_same_bytes_repairs_damage_between_inline_and_object(blobs: BlobFixture) -> None:
     for before, after in (("place-1", None), (None, "place-2"), (None, None)):
         data = f"{before} and {after}".encode()
         await blobs.put(f"{before}", content_of(data, before), if_match="*")

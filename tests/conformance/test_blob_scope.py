@@ -1,4 +1,4 @@
-"""Who may know of some references finds a blob by these, however many others there are."""
+"""A caller with limited grants finds a blob only through references in its scope, however many others exist."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NAMES = ["a", "a/b", "a.b", "ab", "a/b/c", "a%", "a_b", "ä/ö", "äö", "A", "b
 NOTHING = BlobScope(keys=(), uploads=False, types=())
 
 
-async def names(blobs: BlobFixture, data: bytes, sight: BlobScope) -> set[str]:
-    found = await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=id_of(data), scope=sight))
+async def names(blobs: BlobFixture, data: bytes, scope: BlobScope) -> set[str]:
+    found = await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=id_of(data), scope=scope))
     return set() if found is None else {one.name for one in found[1]}
 
 
 @pytest.mark.parametrize("resource", ["a", "a/b", "a.", "ab", "a%", "a_", "ä", "b", "c"])
-async def test_keys_are_in_sight_as_grants_say(blobs: BlobFixture, resource: str) -> None:
+async def test_the_scope_includes_exactly_the_keys_that_a_grant_covers(blobs: BlobFixture, resource: str) -> None:
     for name in NAMES:
         await blobs.put(name, b"same")
     grant = Grant(action="blobs.read", resource=f"keys/{resource}")
@@ -36,14 +36,14 @@ async def test_keys_are_in_sight_as_grants_say(blobs: BlobFixture, resource: str
     assert await names(blobs, b"same", NOTHING) == set()
 
 
-async def test_one_key_in_sight_is_found_among_many(blobs: BlobFixture) -> None:
+async def test_one_key_in_scope_is_found_among_a_hundred_others(blobs: BlobFixture) -> None:
     for n in range(110):
         await blobs.put(f"other/{n}", b"same")
     await blobs.put("pub/z", b"same")
     assert await names(blobs, b"same", BlobScope(keys=("pub",), uploads=False, types=())) == {"pub/z"}
 
 
-async def test_uploads_and_files_are_in_sight_by_themselves(blobs: BlobFixture, tmp_path: Path) -> None:
+async def test_the_scope_includes_uploads_and_job_files_separately(blobs: BlobFixture, tmp_path: Path) -> None:
     done = await blobs.begin(len(DATA))
     await blobs.finish(done.upload.id, content_of(DATA))
     await give_file(blobs, tmp_path, await blobs.bench.make_job("press.daily"), "input")
@@ -54,7 +54,7 @@ async def test_uploads_and_files_are_in_sight_by_themselves(blobs: BlobFixture, 
     assert await names(blobs, DATA, BlobScope(keys=(), uploads=False)) == {"a.txt"}
 
 
-def test_the_names_that_grants_allow() -> None:
+def test_allowed_prefixes_reflect_actions_and_resources() -> None:
     some = [Grant(action="blobs.read", resource="keys/a/"), Grant(action="jobs.*", resource="jobs/b")]
     assert allowed_prefixes("keys", some, "blobs.read") == ("a",)
     assert allowed_prefixes("jobs", some, "jobs.read") == ("b",)

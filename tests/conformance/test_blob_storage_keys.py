@@ -1,4 +1,4 @@
-"""Places: which of them rows name, and that damage is noted where it was found."""
+"""Storage keys: which ones rows name, and that damage is recorded for the storage key where it was found."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ async def is_damaged(blobs: BlobFixture) -> bool:
     return found[0].damaged
 
 
-# -- damage has a place -------------------------------------------------------------------------------------
+# -- damage belongs to a storage key ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("before", "after"), [("place-1", "place-2"), ("place-1", None), (None, "place-2")])
-async def test_a_blob_that_was_mended_stays_whole(blobs: BlobFixture, before: str | None, after: str | None) -> None:
+async def test_late_damage_of_the_old_storage_key_does_not_mark_a_repaired_blob(
+    blobs: BlobFixture, before: str | None, after: str | None
+) -> None:
     store = blobs.store
     await blobs.put("k", content_of(DATA, before))
     read = (BLOB, before)
@@ -47,7 +49,7 @@ async def test_a_blob_that_was_mended_stays_whole(blobs: BlobFixture, before: st
     assert await is_damaged(blobs)
 
 
-async def test_a_blob_is_whole_only_where_it_was_read(blobs: BlobFixture) -> None:
+async def test_a_blob_becomes_intact_only_through_its_own_storage_key(blobs: BlobFixture) -> None:
     await blobs.put("k", content_of(DATA, "place-1"))
     await blobs.store.run(RecordScrub(damaged=[(BLOB, "place-1")]))
     for other in ("place-2", None):
@@ -57,7 +59,7 @@ async def test_a_blob_is_whole_only_where_it_was_read(blobs: BlobFixture) -> Non
     assert not await is_damaged(blobs)
 
 
-async def test_many_are_noted_at_once(blobs: BlobFixture) -> None:
+async def test_one_call_records_many_scrubbed_blobs(blobs: BlobFixture) -> None:
     for n in range(6):
         await blobs.put(f"{n}", content_of(b"%d" % n, f"place-{n}" if n % 2 else None))
     read = [(id_of(b"%d" % n), f"place-{n}" if n % 2 else None) for n in range(6)]
@@ -67,30 +69,30 @@ async def test_many_are_noted_at_once(blobs: BlobFixture) -> None:
     assert {one.id for one in found if one.damaged} == {id for id, _ in read[2:]}
 
 
-# -- places that rows name ----------------------------------------------------------------------------------
+# -- storage keys that rows name ----------------------------------------------------------------------------
 
 
-async def known(blobs: BlobFixture) -> set[str]:
+async def known_storage_keys(blobs: BlobFixture) -> set[str]:
     return await blobs.store.run(FindKnownStorageKeys(storage_keys=[f"place-{n}" for n in range(1, 9)]))
 
 
-async def test_a_place_is_known_from_its_upload_until_it_is_forgotten(blobs: BlobFixture) -> None:
-    assert await known(blobs) == set()
+async def test_a_storage_key_is_known_from_its_upload_until_its_trash_is_forgotten(blobs: BlobFixture) -> None:
+    assert await known_storage_keys(blobs) == set()
     begun = await blobs.begin(5, key="k", storage_key="place-1")
-    assert await known(blobs) == {"place-1"}
+    assert await known_storage_keys(blobs) == {"place-1"}
     await blobs.note(begun.upload.id, begun.epoch, verifying=True)
-    assert await known(blobs) == {"place-1"}
+    assert await known_storage_keys(blobs) == {"place-1"}
     await blobs.finish(begun.upload.id, content_of(DATA, "place-1"))
-    assert await known(blobs) == {"place-1"}
+    assert await known_storage_keys(blobs) == {"place-1"}
     await blobs.delete("k")
-    assert await known(blobs) == {"place-1"}
+    assert await known_storage_keys(blobs) == {"place-1"}
     assert await blobs.store.run(CollectBlob(blob_id=BLOB, grace=0)) == 5
-    assert (await blobs.trash(), await known(blobs)) == (["place-1"], {"place-1"})
+    assert (await blobs.trash(), await known_storage_keys(blobs)) == (["place-1"], {"place-1"})
     await blobs.store.run(ForgetTrash(storage_keys=["place-1"]))
-    assert await known(blobs) == set()
+    assert await known_storage_keys(blobs) == set()
 
 
-async def test_those_are_known_that_are_named(blobs: BlobFixture) -> None:
+async def test_storage_keys_named_by_any_row_are_known(blobs: BlobFixture) -> None:
     await blobs.put("k", content_of(DATA, "place-1"))
     await blobs.put("inline", b"inline")
     await blobs.begin(5, storage_key="place-2", multipart="parts")
@@ -100,24 +102,24 @@ async def test_those_are_known_that_are_named(blobs: BlobFixture) -> None:
     await blobs.end(failed.upload.id, "wrong_digest")
     sealed = await blobs.begin(5, storage_key="place-5")
     await blobs.finish(sealed.upload.id, content_of(b"sealed", "place-6"))
-    assert await known(blobs) == {f"place-{n}" for n in range(1, 7)}
+    assert await known_storage_keys(blobs) == {f"place-{n}" for n in range(1, 7)}
     assert await blobs.store.run(
         FindKnownStorageKeys(storage_keys=["place-1", "place-1", "nowhere", "", "1", "null"])
     ) == {"place-1"}
     assert await blobs.store.run(FindKnownStorageKeys(storage_keys=[])) == set()
 
 
-async def test_places_of_all_tenants_are_known(blobs: BlobFixture) -> None:
-    theirs = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
-    await theirs.begin(5, storage_key="place-1")
-    await theirs.put("k", content_of(DATA, "place-2"))
-    assert await known(blobs) == {"place-1", "place-2"}
+async def test_storage_keys_of_all_tenants_are_known(blobs: BlobFixture) -> None:
+    other = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
+    await other.begin(5, storage_key="place-1")
+    await other.put("k", content_of(DATA, "place-2"))
+    assert await known_storage_keys(blobs) == {"place-1", "place-2"}
 
 
-# -- where the objects are ----------------------------------------------------------------------------------
+# -- the object store of a database -------------------------------------------------------------------------
 
 
-async def test_a_database_keeps_its_name(blobs: BlobFixture) -> None:
+async def test_a_database_keeps_its_id_and_the_object_store_once_used(blobs: BlobFixture) -> None:
     first = await blobs.store.run(RegisterObjectStore(store_id="here"))
     assert first.store_id == "here"
     assert len(first.database_id) >= 32

@@ -1,4 +1,4 @@
-"""Uploads that end: those that become blobs, and those that do not."""
+"""How uploads end: as blobs, failed, canceled or swept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["blobs"]
 # -- finishing ----------------------------------------------------------------------------------------------
 
 
-async def test_what_was_set_aside_becomes_what_is_used(blobs: BlobFixture) -> None:
+async def test_a_finished_upload_turns_its_reservation_into_usage(blobs: BlobFixture) -> None:
     begun = await blobs.begin(100, content_type="text/plain")
     done = await blobs.finish(begun.upload.id, b"12345")
     upload = done.upload
@@ -35,7 +35,7 @@ async def test_what_was_set_aside_becomes_what_is_used(blobs: BlobFixture) -> No
     ]
 
 
-async def test_an_upload_for_a_key_sets_it(blobs: BlobFixture) -> None:
+async def test_a_finished_upload_sets_its_key(blobs: BlobFixture) -> None:
     begun = await blobs.begin(5, key="k", content_type="text/plain", original_name="k.txt")
     blobs.bench.clock.advance(seconds=5)
     done = await blobs.finish(begun.upload.id, b"12345")
@@ -48,7 +48,7 @@ async def test_an_upload_for_a_key_sets_it(blobs: BlobFixture) -> None:
     assert await blobs.references(id_of(b"12345")) == 1
 
 
-async def test_more_than_was_set_aside_has_to_fit(blobs: BlobFixture) -> None:
+async def test_bytes_beyond_the_reservation_must_fit_the_quota(blobs: BlobFixture) -> None:
     await blobs.limit(10)
     begun = await blobs.begin(5, key="k")
     with pytest.raises(QuotaExceeded) as refused:
@@ -60,7 +60,7 @@ async def test_more_than_was_set_aside_has_to_fit(blobs: BlobFixture) -> None:
     assert await blobs.usage() == (10, 0, 1)
 
 
-async def test_what_fits_into_what_was_set_aside_is_never_refused(blobs: BlobFixture) -> None:
+async def test_bytes_within_the_reservation_are_never_refused(blobs: BlobFixture) -> None:
     begun = await blobs.begin(10)
     await blobs.limit(1)
     await blobs.finish(begun.upload.id, b"x" * 10, owner_quota=1)
@@ -68,7 +68,9 @@ async def test_what_fits_into_what_was_set_aside_is_never_refused(blobs: BlobFix
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-async def test_done_again_with_the_same_bytes_it_answers_the_same(blobs: BlobFixture, key: str | None) -> None:
+async def test_a_repeated_finish_with_the_same_bytes_returns_the_same_result(
+    blobs: BlobFixture, key: str | None
+) -> None:
     begun = await blobs.begin(5, key=key)
     first = await blobs.finish(begun.upload.id, content_of(b"12345", "place-1"), epoch=begun.epoch)
     blobs.bench.clock.advance(seconds=5)
@@ -85,7 +87,7 @@ async def test_done_again_with_the_same_bytes_it_answers_the_same(blobs: BlobFix
     assert len(await blobs.news("blob.stored")) == 1
 
 
-async def test_many_who_finish_at_once_get_the_same_answer(blobs: BlobFixture) -> None:
+async def test_concurrent_finishes_of_one_upload_return_the_same_result(blobs: BlobFixture) -> None:
     begun = await blobs.begin(5, key="k")
     command = FinishUpload(tenant=blobs.tenant, id=begun.upload.id, content=content_of(b"12345"), lifetime=HOUR)
     answers = await asyncio.gather(*[blobs.store.run(command) for _ in range(8)])
@@ -94,7 +96,7 @@ async def test_many_who_finish_at_once_get_the_same_answer(blobs: BlobFixture) -
     assert len(await blobs.news("blob.stored")) == 1
 
 
-async def test_of_two_uploads_for_one_key_the_first_sets_it(blobs: BlobFixture) -> None:
+async def test_the_first_of_two_uploads_for_one_key_sets_it(blobs: BlobFixture) -> None:
     one, other = (
         await blobs.begin(5, key="k", storage_key="place-1"),
         await blobs.begin(5, key="k", storage_key="place-2"),
@@ -109,7 +111,7 @@ async def test_of_two_uploads_for_one_key_the_first_sets_it(blobs: BlobFixture) 
     assert await blobs.trash() == ["place-2"]
 
 
-async def test_a_key_that_changed_since_is_not_replaced(blobs: BlobFixture) -> None:
+async def test_an_upload_does_not_replace_a_key_that_changed(blobs: BlobFixture) -> None:
     await blobs.put("k", b"one")
     begun = await blobs.begin(5, key="k", if_match=id_of(b"one"))
     await blobs.put("k", b"two", if_match="*")
@@ -133,7 +135,7 @@ async def test_the_same_bytes_of_two_tenants_are_stored_once(blobs: BlobFixture)
     assert await blobs.references(id_of(b"12345")) == 2
 
 
-async def test_the_same_bytes_at_once_are_stored_once(blobs: BlobFixture) -> None:
+async def test_concurrent_uploads_of_the_same_bytes_store_one_blob(blobs: BlobFixture) -> None:
     begun = [await blobs.begin(5, storage_key=f"place-{n}") for n in range(8)]
     commands = [
         FinishUpload(
@@ -152,7 +154,7 @@ async def test_the_same_bytes_at_once_are_stored_once(blobs: BlobFixture) -> Non
     assert {(one.kind, one.name) for one in found[1]} == {("upload", one.upload.id) for one in begun}
 
 
-async def test_damaged_bytes_are_healed_by_the_same_upload(blobs: BlobFixture) -> None:
+async def test_an_upload_of_the_same_bytes_repairs_a_damaged_blob(blobs: BlobFixture) -> None:
     await blobs.put("k", content_of(b"12345", "place-1"))
     await blobs.store.run(RecordScrub(damaged=[(id_of(b"12345"), "place-1")]))
     begun = await blobs.begin(5, storage_key="place-2")
@@ -163,7 +165,7 @@ async def test_damaged_bytes_are_healed_by_the_same_upload(blobs: BlobFixture) -
     assert await blobs.trash() == ["place-1"]
 
 
-async def test_the_object_of_a_blob_that_is_kept_inline_goes_to_the_trash(blobs: BlobFixture) -> None:
+async def test_the_object_of_an_inline_blob_goes_to_the_trash(blobs: BlobFixture) -> None:
     begun = await blobs.begin(5, storage_key="place-1", multipart="m1")
     await blobs.finish(begun.upload.id, b"12345")
     (trash,) = await blobs.store.run(ListTrash(limit=5))
@@ -173,7 +175,7 @@ async def test_the_object_of_a_blob_that_is_kept_inline_goes_to_the_trash(blobs:
 # -- ending and sweeping ------------------------------------------------------------------------------------
 
 
-async def test_an_upload_that_is_given_up_is_gone_and_gives_back_once(blobs: BlobFixture) -> None:
+async def test_a_canceled_upload_is_removed_and_frees_its_reservation_once(blobs: BlobFixture) -> None:
     begun = await blobs.begin(10, storage_key="place-1", multipart="m1")
     for _ in range(2):
         await blobs.end(begun.upload.id)
@@ -183,7 +185,7 @@ async def test_an_upload_that_is_given_up_is_gone_and_gives_back_once(blobs: Blo
     assert (trash.storage_key, trash.multipart) == ("place-1", "m1")
 
 
-async def test_an_upload_that_failed_is_kept_with_its_error_for_a_while(blobs: BlobFixture) -> None:
+async def test_a_failed_upload_keeps_its_first_error_until_it_is_swept(blobs: BlobFixture) -> None:
     begun = await blobs.begin(10, key="k", storage_key="place-1")
     for error in ("wrong_digest", "wrong_length"):
         await blobs.end(begun.upload.id, error)
@@ -198,7 +200,7 @@ async def test_an_upload_that_failed_is_kept_with_its_error_for_a_while(blobs: B
     assert await blobs.state(begun.upload.id) is None
 
 
-async def test_an_upload_that_is_done_cannot_be_ended(blobs: BlobFixture) -> None:
+async def test_a_finished_upload_cannot_be_canceled_or_failed(blobs: BlobFixture) -> None:
     begun = await blobs.begin(10)
     done = await blobs.finish(begun.upload.id, b"12345")
     for error in (None, "wrong_digest"):
@@ -209,7 +211,7 @@ async def test_an_upload_that_is_done_cannot_be_ended(blobs: BlobFixture) -> Non
     assert await blobs.usage() == (5, 0, 0)
 
 
-async def test_those_whose_time_is_over_are_swept_a_bounded_number_at_a_time(blobs: BlobFixture) -> None:
+async def test_a_sweep_removes_expired_uploads_up_to_its_limit(blobs: BlobFixture) -> None:
     for n in range(5):
         await blobs.begin(10, storage_key=f"place-{n}")
     blobs.bench.clock.advance(seconds=1)
@@ -221,7 +223,7 @@ async def test_those_whose_time_is_over_are_swept_a_bounded_number_at_a_time(blo
     assert await blobs.state(stays.upload.id) is UploadState.OPEN
 
 
-async def test_a_blob_is_kept_by_its_upload_until_that_is_swept(blobs: BlobFixture) -> None:
+async def test_a_finished_upload_keeps_its_blob_until_it_is_swept(blobs: BlobFixture) -> None:
     begun = await blobs.begin(5)
     await blobs.finish(begun.upload.id, content_of(b"12345", "place-1"))
     await blobs.put("k", content_of(b"12345"))
@@ -241,7 +243,7 @@ async def test_a_blob_is_kept_by_its_upload_until_that_is_swept(blobs: BlobFixtu
     assert await blobs.trash() == ["place-1"]
 
 
-async def test_the_key_of_an_upload_that_is_swept_stays(blobs: BlobFixture) -> None:
+async def test_sweeping_an_upload_keeps_the_key_it_set(blobs: BlobFixture) -> None:
     begun = await blobs.begin(5, key="k")
     await blobs.finish(begun.upload.id, b"12345")
     blobs.bench.clock.advance(seconds=3601)
@@ -252,7 +254,7 @@ async def test_the_key_of_an_upload_that_is_swept_stays(blobs: BlobFixture) -> N
     assert await blobs.read("k") == b"12345"
 
 
-async def test_a_deleted_key_is_not_kept_by_the_upload_that_set_it(blobs: BlobFixture) -> None:
+async def test_the_upload_that_set_a_key_does_not_keep_its_blob(blobs: BlobFixture) -> None:
     begun = await blobs.begin(5, key="k")
     await blobs.finish(begun.upload.id, b"12345", lifetime=10 * HOUR)
     await blobs.delete("k")
@@ -262,7 +264,7 @@ async def test_a_deleted_key_is_not_kept_by_the_upload_that_set_it(blobs: BlobFi
     assert await blobs.collect() == [5]
 
 
-async def test_an_upload_under_way_keeps_the_blob_that_it_announced(blobs: BlobFixture) -> None:
+async def test_an_open_upload_keeps_the_blob_it_announced(blobs: BlobFixture) -> None:
     await blobs.put("k", b"12345")
     begun = await blobs.begin(5, blob_id=id_of(b"12345"))
     await blobs.delete("k")

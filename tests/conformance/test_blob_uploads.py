@@ -1,4 +1,4 @@
-"""Uploads: how they begin, who writes them, and who sees them."""
+"""Uploads: how they begin, which writer may continue them, and which tenants see them."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ __all__ = ["blobs"]
 ENDED = ["done", "failed", "gone"]
 
 
-async def ended(blobs: BlobFixture, how: str) -> str:
-    """An upload that has ended."""
+async def make_ended_upload(blobs: BlobFixture, how: str) -> str:
+    """An upload that has make_ended_upload."""
     id = (await blobs.begin(10)).upload.id
     if how == "done":
         await blobs.finish(id, b"done")
@@ -43,7 +43,7 @@ async def ended(blobs: BlobFixture, how: str) -> str:
 # -- beginning ----------------------------------------------------------------------------------------------
 
 
-async def test_an_upload_is_there_as_it_was_begun(blobs: BlobFixture) -> None:
+async def test_an_upload_can_be_read_as_it_was_begun(blobs: BlobFixture) -> None:
     content = content_of(b"12345")
     begun = await blobs.begin(
         5,
@@ -71,7 +71,7 @@ async def test_an_upload_is_there_as_it_was_begun(blobs: BlobFixture) -> None:
     assert await blobs.store.run(GetKey(tenant=blobs.tenant, key="a")) is None
 
 
-async def test_the_same_id_again_answers_with_the_upload_that_is_there(blobs: BlobFixture) -> None:
+async def test_a_repeated_begin_returns_the_existing_upload(blobs: BlobFixture) -> None:
     first = await blobs.begin(5)
     blobs.bench.clock.advance(seconds=1)
     assert await blobs.begin(7, id=first.upload.id, key="other") == first
@@ -80,7 +80,7 @@ async def test_the_same_id_again_answers_with_the_upload_that_is_there(blobs: Bl
     assert (await blobs.begin(5, id=first.upload.id)).upload.state is UploadState.DONE
 
 
-async def test_the_same_id_at_once_is_begun_once(blobs: BlobFixture) -> None:
+async def test_concurrent_begins_with_one_id_create_one_upload(blobs: BlobFixture) -> None:
     id = new_id()
     command = BeginUpload(id=id, tenant=blobs.tenant, owner=OWNER, reserve=5, lifetime=HOUR)
     blobs.begun.add(id)
@@ -90,7 +90,7 @@ async def test_the_same_id_at_once_is_begun_once(blobs: BlobFixture) -> None:
     assert await blobs.usage() == (0, 5, 0)
 
 
-async def test_of_two_at_once_only_as_many_begin_as_fit(blobs: BlobFixture) -> None:
+async def test_concurrent_begins_never_exceed_the_quota(blobs: BlobFixture) -> None:
     await blobs.limit(100)
     await blobs.put("k", b"x" * 30)
     commands = [BeginUpload(id=new_id(), tenant=blobs.tenant, owner=OWNER, reserve=40, lifetime=HOUR) for _ in range(2)]
@@ -106,7 +106,7 @@ async def test_of_two_at_once_only_as_many_begin_as_fit(blobs: BlobFixture) -> N
     assert await blobs.usage() == (30, 70, 1)
 
 
-async def test_the_quota_of_a_token_counts_what_its_owner_keeps(blobs: BlobFixture) -> None:
+async def test_the_quota_of_a_token_counts_reservations_of_its_owner(blobs: BlobFixture) -> None:
     await blobs.begin(60, owner="token:bob")
     await blobs.begin(60, owner_quota=100)
     with pytest.raises(QuotaExceeded) as refused:
@@ -115,7 +115,7 @@ async def test_the_quota_of_a_token_counts_what_its_owner_keeps(blobs: BlobFixtu
     await blobs.begin(40, owner_quota=100)
 
 
-async def test_an_upload_for_a_key_that_cannot_be_set_is_not_begun(blobs: BlobFixture) -> None:
+async def test_an_upload_for_a_key_that_cannot_be_set_is_refused_at_once(blobs: BlobFixture) -> None:
     await blobs.put("k", b"one")
     with pytest.raises(KeyExists, match="'k'"):
         await blobs.begin(5, key="k")
@@ -130,7 +130,7 @@ async def test_an_upload_for_a_key_that_cannot_be_set_is_not_begun(blobs: BlobFi
 # -- writers ------------------------------------------------------------------------------------------------
 
 
-async def test_who_takes_an_upload_over_fences_out_the_writer_before(blobs: BlobFixture) -> None:
+async def test_a_takeover_fences_out_the_previous_writer(blobs: BlobFixture) -> None:
     first = await blobs.begin(10)
     id = first.upload.id
     await blobs.note(id, first.epoch, received=4)
@@ -146,7 +146,7 @@ async def test_who_takes_an_upload_over_fences_out_the_writer_before(blobs: Blob
     assert (await blobs.finish(id, b"second", epoch=second.epoch)).upload.blob_id == id_of(b"second")
 
 
-async def test_all_who_take_an_upload_get_epochs_of_their_own(blobs: BlobFixture) -> None:
+async def test_concurrent_takeovers_get_distinct_epochs(blobs: BlobFixture) -> None:
     first = await blobs.begin()
     command = TakeOverUpload(tenant=blobs.tenant, id=first.upload.id)
     taken = await asyncio.gather(*[blobs.store.run(command) for _ in range(8)])
@@ -154,8 +154,8 @@ async def test_all_who_take_an_upload_get_epochs_of_their_own(blobs: BlobFixture
 
 
 @pytest.mark.parametrize("how", ENDED)
-async def test_nobody_goes_on_with_an_upload_that_has_ended(blobs: BlobFixture, how: str) -> None:
-    id = await ended(blobs, how)
+async def test_an_ended_upload_cannot_be_continued(blobs: BlobFixture, how: str) -> None:
+    id = await make_ended_upload(blobs, how)
     error = UploadNotFound if how == "gone" else UploadEnded
     calls: list[Any] = [blobs.take(id), blobs.note(id, 1, reserved=5), blobs.finish(id, b"other")]
     for call in calls:
@@ -164,7 +164,7 @@ async def test_nobody_goes_on_with_an_upload_that_has_ended(blobs: BlobFixture, 
     assert await blobs.usage() == (4 if how == "done" else 0, 0, 0)
 
 
-async def test_an_upload_whose_bytes_are_read_back_is_not_written_any_more(blobs: BlobFixture) -> None:
+async def test_an_upload_under_verification_cannot_be_taken_over(blobs: BlobFixture) -> None:
     begun = await blobs.begin(10)
     noted = await blobs.note(begun.upload.id, begun.epoch, verifying=True)
     assert noted.upload.state is UploadState.VERIFYING
@@ -174,7 +174,7 @@ async def test_an_upload_whose_bytes_are_read_back_is_not_written_any_more(blobs
     await blobs.finish(begun.upload.id, b"one", epoch=begun.epoch)
 
 
-async def test_those_that_wait_to_be_read_back_for_longest_come_first(blobs: BlobFixture) -> None:
+async def test_uploads_are_verified_in_the_order_of_their_last_activity(blobs: BlobFixture) -> None:
     begun = [await blobs.begin(1) for _ in range(4)]
     for storage_key in (2, 0, 1):
         blobs.bench.clock.advance(seconds=1)
@@ -189,7 +189,7 @@ async def test_those_that_wait_to_be_read_back_for_longest_come_first(blobs: Blo
     assert [one.upload.id for one in await blobs.store.run(ListVerifyingUploads(limit=5))] == [begun[1].upload.id]
 
 
-async def test_what_is_set_aside_grows_and_is_given_back(blobs: BlobFixture) -> None:
+async def test_a_reservation_can_grow_within_the_quota_and_shrink(blobs: BlobFixture) -> None:
     await blobs.limit(100)
     begun = await blobs.begin(10)
     id, epoch = begun.upload.id, begun.epoch
@@ -209,7 +209,7 @@ async def test_what_is_set_aside_grows_and_is_given_back(blobs: BlobFixture) -> 
     assert (await blobs.note(id, epoch, reserved=4)).reserved == 4
 
 
-async def test_news_let_an_upload_live_on(blobs: BlobFixture) -> None:
+async def test_recorded_progress_extends_the_lifetime_of_an_upload(blobs: BlobFixture) -> None:
     begun = await blobs.begin(5)
     blobs.bench.clock.advance(seconds=3000)
     await blobs.note(begun.upload.id, begun.epoch)
@@ -222,7 +222,7 @@ async def test_news_let_an_upload_live_on(blobs: BlobFixture) -> None:
 # -- reading through an upload ------------------------------------------------------------------------------
 
 
-async def test_a_blob_is_read_through_an_upload_that_is_done(blobs: BlobFixture) -> None:
+async def test_a_finished_upload_makes_its_blob_readable_in_its_tenant(blobs: BlobFixture) -> None:
     other = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
     begun = await blobs.begin(5, blob_id=id_of(b"12345"))
     assert await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=id_of(b"12345"))) is None
@@ -242,7 +242,7 @@ async def test_a_blob_is_read_through_an_upload_that_is_done(blobs: BlobFixture)
 # -- events -------------------------------------------------------------------------------------------------
 
 
-async def test_a_quota_that_is_nearly_used_is_told_once(blobs: BlobFixture) -> None:
+async def test_a_quota_warning_is_published_once_at_80_percent(blobs: BlobFixture) -> None:
     await blobs.limit(100)
     begun = await blobs.begin(79)
     assert await blobs.news("quota.warning") == []
@@ -254,14 +254,14 @@ async def test_a_quota_that_is_nearly_used_is_told_once(blobs: BlobFixture) -> N
     assert await blobs.news("quota.warning") == [warning]
     await blobs.put("k", b"x" * 5, owner_quota=100)
     token = QuotaEventData(scope="token", owner=OWNER, usage_bytes=90, quota_bytes=100)
-    assert token not in await blobs.news("quota.warning")  # It was above before.
+    assert token not in await blobs.news("quota.warning")  # The owner was above 80 percent before.
     await blobs.begin(8, owner="token:bob", owner_quota=10)
     assert (await blobs.news("quota.warning"))[1:] == [
         QuotaEventData(scope="token", owner="token:bob", usage_bytes=8, quota_bytes=10)
     ]
 
 
-async def test_what_is_refused_warns_of_nothing(blobs: BlobFixture) -> None:
+async def test_refused_uploads_publish_no_quota_warning(blobs: BlobFixture) -> None:
     await blobs.limit(100)
     with pytest.raises(QuotaExceeded):
         await blobs.begin(101)
@@ -273,7 +273,7 @@ async def test_what_is_refused_warns_of_nothing(blobs: BlobFixture) -> None:
 # -- tenants ------------------------------------------------------------------------------------------------
 
 
-async def test_an_upload_of_another_tenant_is_not_there(blobs: BlobFixture) -> None:
+async def test_a_tenant_cannot_see_uploads_of_another_tenant(blobs: BlobFixture) -> None:
     other = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
     begun = await blobs.begin(5, storage_key="place-1")
     id = begun.upload.id
@@ -290,14 +290,14 @@ async def test_an_upload_of_another_tenant_is_not_there(blobs: BlobFixture) -> N
     assert await blobs.store.run(GetUpload(tenant=blobs.tenant, id=id)) == begun
 
 
-async def test_a_tenant_that_is_not_there(blobs: BlobFixture) -> None:
-    nobody, id, store = new_id(), new_id(), blobs.store
+async def test_upload_commands_of_a_missing_tenant_are_refused(blobs: BlobFixture) -> None:
+    missing_tenant, id, store = new_id(), new_id(), blobs.store
     calls: list[Any] = [
-        lambda: store.run(BeginUpload(id=id, tenant=nobody, owner=OWNER, reserve=1, lifetime=HOUR)),
-        lambda: store.run(TakeOverUpload(tenant=nobody, id=id)),
-        lambda: store.run(RecordUploadProgress(tenant=nobody, id=id, epoch=1, lifetime=HOUR)),
-        lambda: store.run(FinishUpload(tenant=nobody, id=id, content=content_of(b""), lifetime=HOUR)),
-        lambda: store.run(EndUpload(tenant=nobody, id=id)),
+        lambda: store.run(BeginUpload(id=id, tenant=missing_tenant, owner=OWNER, reserve=1, lifetime=HOUR)),
+        lambda: store.run(TakeOverUpload(tenant=missing_tenant, id=id)),
+        lambda: store.run(RecordUploadProgress(tenant=missing_tenant, id=id, epoch=1, lifetime=HOUR)),
+        lambda: store.run(FinishUpload(tenant=missing_tenant, id=id, content=content_of(b""), lifetime=HOUR)),
+        lambda: store.run(EndUpload(tenant=missing_tenant, id=id)),
     ]
     for call in calls:
         with pytest.raises(TenantNotFound):

@@ -1,4 +1,4 @@
-"""Steering jobs that wait for others: cancel, change and retry."""
+"""Cancel, change and retry of jobs that wait for other jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.conformance.snapshots import refuses
 from tests.factories import Bench
 
 
-async def test_a_blocked_job_can_be_canceled_and_stays_so(bench: Bench) -> None:
+async def test_a_canceled_blocked_job_stays_canceled_when_its_parent_succeeds(bench: Bench) -> None:
     parent = await bench.make_job("first")
     child = await bench.make_job("second", after=[parent.id])
     grandchild = await bench.make_job("third", after=[child.id])
@@ -49,7 +49,7 @@ async def test_a_blocked_job_can_be_changed_and_stays_blocked(bench: Bench) -> N
     assert (claim.job.priority, claim.job.max_attempts) == (1, 9)
 
 
-async def test_a_blocked_job_can_be_changed_to_run_sooner(bench: Bench) -> None:
+async def test_a_blocked_job_can_be_rescheduled_to_an_earlier_time(bench: Bench) -> None:
     parent = await bench.make_job("first")
     child = await bench.make_job("second", after=[parent.id], delay=3600)
     await bench.jobs.reschedule(bench.tenant, child.id, run_at=bench.clock.now())
@@ -58,7 +58,7 @@ async def test_a_blocked_job_can_be_changed_to_run_sooner(bench: Bench) -> None:
     assert [claim.job.id for claim in await bench.jobs.claim("worker", ["second"])] == [child.id]
 
 
-async def test_a_job_waits_for_its_time_as_well(bench: Bench) -> None:
+async def test_a_job_waits_for_its_parent_and_then_for_its_time(bench: Bench) -> None:
     parent = await bench.make_job("first")
     child = await bench.make_job("second", after=[parent.id], delay=60)
     await end(bench, parent)
@@ -68,7 +68,7 @@ async def test_a_job_waits_for_its_time_as_well(bench: Bench) -> None:
     assert [claim.job.id for claim in await bench.jobs.claim("worker", ["second"])] == [child.id]
 
 
-async def test_a_time_that_passes_does_not_let_a_blocked_job_go(bench: Bench) -> None:
+async def test_a_blocked_job_stays_blocked_when_its_time_has_come(bench: Bench) -> None:
     parent = await bench.make_job("first")
     child = await bench.make_job("second", after=[parent.id], delay=60)
     bench.clock.advance(seconds=61)
@@ -97,19 +97,19 @@ async def test_a_retried_job_does_not_wait_again(bench: Bench) -> None:
     assert await statuses(bench, child) == [SUCCEEDED]
 
 
-async def test_a_retried_parent_is_waited_for_by_those_who_come_later(bench: Bench) -> None:
+async def test_new_jobs_wait_for_a_retried_parent(bench: Bench) -> None:
     parent = await bench.make_job_in(DEAD, "first")
-    doomed = await bench.make_job("second", after=[parent.id])
+    canceled = await bench.make_job("second", after=[parent.id])
     await settle_down(bench)
     await bench.jobs.retry(bench.tenant, parent.id)
     child = await bench.make_job("second", after=[parent.id])
     await settle_down(bench)
-    assert await statuses(bench, doomed, child) == [CANCELED, BLOCKED]
+    assert await statuses(bench, canceled, child) == [CANCELED, BLOCKED]
     await end(bench, parent)
-    assert await statuses(bench, doomed, child) == [CANCELED, QUEUED]
+    assert await statuses(bench, canceled, child) == [CANCELED, QUEUED]
 
 
-async def test_a_parent_that_is_retried_at_once_leaves_nobody_waiting_for_ever(bench: Bench) -> None:
+async def test_an_immediate_retry_of_a_dead_parent_leaves_no_job_blocked(bench: Bench) -> None:
     parent = await bench.make_job("first")
     await bench.jobs.enqueue_many([new_job(bench.tenant, "second", after=[parent.id]) for _ in range(2500)])
     (claim,) = await bench.jobs.claim("worker", ["first"])
@@ -122,7 +122,7 @@ async def test_a_parent_that_is_retried_at_once_leaves_nobody_waiting_for_ever(b
     assert counts[CANCELED] + counts.get(QUEUED, 0) == 2500
 
 
-async def test_a_blocked_job_holds_its_dedupe_key_until_it_has_ended(bench: Bench) -> None:
+async def test_a_blocked_job_holds_its_dedupe_key_until_it_ends(bench: Bench) -> None:
     parent = await bench.make_job("first")
     child = await bench.make_job("second", after=[parent.id], dedupe_key="key")
     async with refuses(bench, DuplicateJob) as caught:

@@ -1,4 +1,4 @@
-"""Cancel: waiting work stops at once, running work is asked to."""
+"""Cancel: waiting jobs stop at once, running jobs are requested to stop."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ async def test_a_canceled_job_is_never_handed_out(bench: Bench) -> None:
     assert [(await bench.reload(job)).status for job in jobs] == [JobStatus.CANCELED] * 2
 
 
-async def test_a_job_that_waits_for_its_next_attempt_is_canceled_at_once(bench: Bench) -> None:
+async def test_a_job_that_waits_for_a_retry_is_canceled_at_once(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.fail(claim, "no")
     assert (await bench.jobs.cancel(bench.tenant, claim.job.id)).status is JobStatus.CANCELED
 
 
-async def test_a_running_job_is_asked_to_stop(bench: Bench) -> None:
+async def test_a_cancel_of_a_running_job_sets_cancel_requested(bench: Bench) -> None:
     claim = await bench.make_claim()
     answer = await bench.jobs.cancel(bench.tenant, claim.job.id)
     assert (answer.status, answer.cancel_requested, answer.finished_at) == (JobStatus.RUNNING, True, None)
@@ -47,7 +47,7 @@ async def test_a_running_job_is_asked_to_stop(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("status", [JobStatus.CANCELED, JobStatus.RUNNING])
-async def test_canceling_again_changes_nothing(bench: Bench, status: JobStatus) -> None:
+async def test_a_repeated_cancel_changes_nothing(bench: Bench, status: JobStatus) -> None:
     job = await bench.make_job_in(status)
     first = await bench.jobs.cancel(bench.tenant, job.id)
     bench.clock.advance(seconds=10)
@@ -74,14 +74,14 @@ async def test_an_unknown_job_cannot_be_canceled(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("status", [JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.DEAD])
-async def test_another_tenants_job_cannot_be_canceled(bench: Bench, status: JobStatus) -> None:
+async def test_a_job_of_another_tenant_cannot_be_canceled(bench: Bench, status: JobStatus) -> None:
     other = await bench.tenants.create("other")
     job = await bench.make_job_in(status)
     async with refuses(bench, JobNotFound):
         await bench.jobs.cancel(other.id, job.id)
 
 
-async def test_work_that_was_done_before_it_stopped_succeeds(bench: Bench) -> None:
+async def test_a_job_that_completes_after_a_cancel_request_succeeds(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.cancel(bench.tenant, claim.job.id)
     assert (await bench.jobs.complete(claim, "done")).status is JobStatus.SUCCEEDED
@@ -90,7 +90,7 @@ async def test_work_that_was_done_before_it_stopped_succeeds(bench: Bench) -> No
 
 @pytest.mark.parametrize("outcome", [Failed(error="e"), Failed(error="e", retry=False), Snooze(delay=5), Release()])
 @pytest.mark.parametrize("max_attempts", [1, 5])
-async def test_any_other_end_of_a_job_asked_to_stop_is_canceled_uncounted(
+async def test_every_other_outcome_after_a_cancel_request_is_canceled_and_not_counted(
     bench: Bench, outcome: Outcome, max_attempts: int
 ) -> None:
     claim = await bench.make_claim(max_attempts=max_attempts)
@@ -107,7 +107,7 @@ async def test_any_other_end_of_a_job_asked_to_stop_is_canceled_uncounted(
     assert (await bench.event_names())[-1] == "job.canceled"
 
 
-async def test_a_worker_that_goes_silent_after_the_cancel_leaves_the_job_canceled(bench: Bench) -> None:
+async def test_a_lost_lease_after_a_cancel_request_cancels_the_job(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.cancel(bench.tenant, claim.job.id)
     bench.clock.advance(seconds=LEASE_SECONDS)
@@ -116,7 +116,7 @@ async def test_a_worker_that_goes_silent_after_the_cancel_leaves_the_job_cancele
     assert (job.status, job.crashes) == (JobStatus.CANCELED, 0)
 
 
-async def test_the_end_of_a_job_asked_to_stop_can_be_sent_again(bench: Bench) -> None:
+async def test_a_settle_after_a_cancel_request_can_be_repeated(bench: Bench) -> None:
     outcomes: dict[str, Outcome] = {"a": Failed(error="e"), "b": Snooze(delay=5), "c": Release(), "d": Done()}
     for type, outcome in outcomes.items():
         claim = await bench.make_claim(type)
@@ -125,12 +125,12 @@ async def test_the_end_of_a_job_asked_to_stop_can_be_sent_again(bench: Bench) ->
         assert await bench.jobs.settle(claim.job.id, claim.fence, outcome) == first
 
 
-async def test_a_cancel_and_a_completion_at_once_end_in_one_of_two_ways(bench: Bench) -> None:
+async def test_a_job_succeeds_when_cancel_and_completion_are_concurrent(bench: Bench) -> None:
     for n in range(10):
         claim = await bench.make_claim()
         calls = [bench.jobs.cancel(bench.tenant, claim.job.id), bench.jobs.complete(claim, n)]
         answers = await asyncio.gather(*(calls if n % 2 else reversed(calls)), return_exceptions=True)
-        # Asked to stop but done: success. Done first: there was nothing left to cancel.
+        # The cancel is refused only if the completion came first.
         refused = [type(answer) for answer in answers if isinstance(answer, BaseException)]
         assert refused in ([], [JobFinished])
         job = await bench.reload(claim)
@@ -138,7 +138,7 @@ async def test_a_cancel_and_a_completion_at_once_end_in_one_of_two_ways(bench: B
         assert (await bench.event_names())[-1] == "job.completed"
 
 
-async def test_a_cancel_and_a_failure_at_once_end_canceled_once(bench: Bench) -> None:
+async def test_a_job_is_canceled_once_when_cancel_and_failure_are_concurrent(bench: Bench) -> None:
     for n in range(10):
         claim = await bench.make_claim()
         calls = [bench.jobs.cancel(bench.tenant, claim.job.id), bench.jobs.fail(claim, "no")]
@@ -149,10 +149,10 @@ async def test_a_cancel_and_a_failure_at_once_end_canceled_once(bench: Bench) ->
         assert names.count("job.canceled") == 1
 
 
-async def test_a_cancel_and_a_claim_at_once_end_canceled_or_asked_to_stop(bench: Bench) -> None:
+async def test_a_job_is_canceled_or_requested_to_stop_when_cancel_and_claim_are_concurrent(bench: Bench) -> None:
     for _ in range(10):
         job = await bench.make_job()
         _, claims = await asyncio.gather(bench.jobs.cancel(bench.tenant, job.id), bench.jobs.claim("worker", ["noop"]))
-        stands = await bench.reload(job)
+        current = await bench.reload(job)
         expected = (JobStatus.RUNNING, True) if claims else (JobStatus.CANCELED, False)
-        assert (stands.status, stands.cancel_requested) == expected
+        assert (current.status, current.cancel_requested) == expected

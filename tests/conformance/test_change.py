@@ -1,4 +1,4 @@
-"""Change: a waiting job can be moved, tags can be changed at any time."""
+"""Changing jobs: waiting jobs can be rescheduled, tags can be changed at any time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.factories import Bench
 NOT_WAITING = [JobStatus.RUNNING, JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED]
 
 
-async def test_a_waiting_job_takes_what_is_named_and_keeps_the_rest(bench: Bench) -> None:
+async def test_a_reschedule_changes_only_the_named_fields(bench: Bench) -> None:
     job = await bench.make_job(priority=4, max_attempts=2, tags=["a"], delay=60)
     answer = await bench.jobs.reschedule(bench.tenant, job.id, priority=1)
     expected = (1, 2, job.run_at, ("a",))
@@ -23,7 +23,7 @@ async def test_a_waiting_job_takes_what_is_named_and_keeps_the_rest(bench: Bench
         assert (seen.priority, seen.max_attempts, seen.run_at, seen.tags) == expected
 
 
-async def test_a_changed_priority_changes_the_order(bench: Bench) -> None:
+async def test_a_changed_priority_changes_the_claim_order(bench: Bench) -> None:
     await bench.make_job()
     job = await bench.make_job()
     await bench.jobs.reschedule(bench.tenant, job.id, priority=1)
@@ -31,7 +31,7 @@ async def test_a_changed_priority_changes_the_order(bench: Bench) -> None:
     assert (claim.job.id, claim.job.priority) == (job.id, 1)
 
 
-async def test_a_job_moved_later_waits_until_then(bench: Bench) -> None:
+async def test_a_postponed_job_waits_until_its_new_time(bench: Bench) -> None:
     job = await bench.make_job()
     later = bench.clock.now() + timedelta(minutes=10)
     assert (await bench.jobs.reschedule(bench.tenant, job.id, run_at=later)).run_at == later
@@ -41,14 +41,14 @@ async def test_a_job_moved_later_waits_until_then(bench: Bench) -> None:
     assert len(await bench.jobs.claim("worker", ["noop"])) == 1
 
 
-async def test_a_job_moved_to_the_past_is_due_now(bench: Bench) -> None:
+async def test_a_job_rescheduled_to_the_past_is_due_now(bench: Bench) -> None:
     job = await bench.make_job(delay=3600)
     answer = await bench.jobs.reschedule(bench.tenant, job.id, run_at=datetime(2020, 1, 1, tzinfo=UTC))
     assert answer.run_at == bench.clock.now()
     assert len(await bench.jobs.claim("worker", ["noop"])) == 1
 
 
-async def test_a_job_moved_to_another_time_in_the_future_waits_until_then(bench: Bench) -> None:
+async def test_a_job_rescheduled_to_an_earlier_future_time_waits_until_then(bench: Bench) -> None:
     job = await bench.make_job(delay=3600)
     await bench.jobs.reschedule(bench.tenant, job.id, run_at=bench.clock.now() + timedelta(seconds=60))
     bench.clock.advance(seconds=59)
@@ -57,7 +57,7 @@ async def test_a_job_moved_to_another_time_in_the_future_waits_until_then(bench:
     assert len(await bench.jobs.claim("worker", ["noop"])) == 1
 
 
-async def test_more_attempts_let_a_job_fail_more_often(bench: Bench) -> None:
+async def test_a_raised_max_attempts_permits_another_failure(bench: Bench) -> None:
     claim = await bench.make_claim(max_attempts=2)
     await bench.jobs.fail(claim, "no")
     await bench.jobs.reschedule(bench.tenant, claim.job.id, max_attempts=3, run_at=bench.clock.now())
@@ -66,21 +66,21 @@ async def test_more_attempts_let_a_job_fail_more_often(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("status", list(JobStatus)[1:])
-async def test_tags_can_be_changed_in_any_state(bench: Bench, status: JobStatus) -> None:
+async def test_tags_can_be_changed_in_any_status(bench: Bench, status: JobStatus) -> None:
     job = await bench.make_job_in(status, tags=["a", "b"])
     answer = await bench.jobs.reschedule(bench.tenant, job.id, tags=["c", "b", "c"])
     assert (answer.status, answer.tags) == (status, ("b", "c"))
     assert (await bench.reload(job)).tags == ("b", "c")
 
 
-async def test_all_tags_can_be_taken_away(bench: Bench) -> None:
+async def test_all_tags_can_be_removed(bench: Bench) -> None:
     job = await bench.make_job(tags=["a", "b"])
     assert (await bench.jobs.reschedule(bench.tenant, job.id, tags=[])).tags == ()
 
 
 @pytest.mark.parametrize("change", [{"priority": 1}, {"max_attempts": 9}, {"run_at": datetime(2030, 1, 1, tzinfo=UTC)}])
 @pytest.mark.parametrize("status", NOT_WAITING)
-async def test_a_job_that_does_not_wait_keeps_its_place_and_its_tags(
+async def test_a_reschedule_of_a_job_that_is_not_waiting_is_refused_with_its_tags(
     bench: Bench, status: JobStatus, change: dict[str, Any]
 ) -> None:
     job = await bench.make_job_in(status, tags=["a"])
@@ -89,13 +89,13 @@ async def test_a_job_that_does_not_wait_keeps_its_place_and_its_tags(
 
 
 @pytest.mark.parametrize("change", [{"priority": 1}, {"tags": ["x"]}, {"max_attempts": 9}])
-async def test_a_change_is_told_once(bench: Bench, change: dict[str, Any]) -> None:
+async def test_a_change_publishes_one_event(bench: Bench, change: dict[str, Any]) -> None:
     job = await bench.make_job()
     await bench.jobs.reschedule(bench.tenant, job.id, **change)
     assert await bench.event_names() == ["job.created", "job.updated"]
 
 
-async def test_a_change_of_nothing_changes_nothing(bench: Bench) -> None:
+async def test_an_empty_change_changes_nothing(bench: Bench) -> None:
     job = await bench.make_job(tags=["a"])
     before = await snapshot(bench)
     answer = await bench.jobs.reschedule(bench.tenant, job.id)
@@ -103,7 +103,7 @@ async def test_a_change_of_nothing_changes_nothing(bench: Bench) -> None:
     assert await snapshot(bench) == before
 
 
-async def test_a_change_moves_no_count(bench: Bench) -> None:
+async def test_a_change_does_not_alter_the_counts(bench: Bench) -> None:
     job = await bench.make_job()
     await bench.jobs.reschedule(bench.tenant, job.id, run_at=bench.clock.now() + timedelta(hours=1), priority=5)
     counts = (await bench.jobs.summary(bench.tenant)).counts
@@ -116,7 +116,7 @@ async def test_an_unknown_job_cannot_be_changed(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("change", [{"priority": 1}, {"tags": ["x"]}, {}])
-async def test_another_tenants_job_cannot_be_changed(bench: Bench, change: dict[str, Any]) -> None:
+async def test_a_job_of_another_tenant_cannot_be_changed(bench: Bench, change: dict[str, Any]) -> None:
     other = await bench.tenants.create("other")
     job = await bench.make_job()
     async with refuses(bench, JobNotFound):

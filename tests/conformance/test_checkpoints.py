@@ -1,4 +1,4 @@
-"""Checkpoints: what an attempt saves for later ones of its job, who may save and read it, and when it goes."""
+"""Checkpoints: what an attempt saves for later attempts, which calls may save and read it, and when it is removed."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ __all__ = ["blobs"]
 
 
 async def start(blobs: BlobFixture, **options: Any) -> Claim:
-    """A job that runs, whose files are counted."""
-    found = await blobs.bench.make_claim(**options)
-    blobs.jobs[found.job.id] = OWNER
-    return found
+    """Start a job whose files are included in the recount of usage."""
+    claim = await blobs.bench.make_claim(**options)
+    blobs.jobs[claim.job.id] = OWNER
+    return claim
 
 
 async def save(blobs: BlobFixture, claim: Claim, data: bytes, name: str = "checkpoint") -> str:
-    """Save something, and answer the id of its upload."""
+    """Save a checkpoint, and return the ID of its upload."""
     return await upload(blobs, claim, name, data, "checkpoint")
 
 
-async def saved(blobs: BlobFixture, claim: Claim, name: str = "checkpoint", **who: Any) -> bytes | None:
-    """What an attempt reads under a name."""
+async def read_checkpoint(blobs: BlobFixture, claim: Claim, name: str = "checkpoint", **who: Any) -> bytes | None:
+    """The bytes of a checkpoint as an attempt reads them."""
     _, content = await blobs.bench.jobs.open_file(claim.job.id, claim.fence, "checkpoint", name, **who)
     return content.inline
 
 
-async def end(blobs: BlobFixture, claim: Claim, how: str) -> None:
-    """End an attempt without a success."""
+async def end_attempt(blobs: BlobFixture, claim: Claim, how: str) -> None:
+    """End an attempt unsuccessfully."""
     jobs = blobs.bench.jobs
     if how == "failed":
         await jobs.fail(claim, "broken")
@@ -62,38 +62,40 @@ async def end(blobs: BlobFixture, claim: Claim, how: str) -> None:
 # -- saving and reading -------------------------------------------------------------------------------------
 
 
-async def test_what_is_saved_is_a_file_at_once_and_no_event_tells_of_it(blobs: BlobFixture) -> None:
-    found = await start(blobs)
-    id = await save(blobs, found, b"page 1")
-    assert await blobs.files(found.job.id) == [("checkpoint", "checkpoint", id_of(b"page 1"))]
-    assert await saved(blobs, found) == b"page 1"
-    assert (await blobs.finish(id, b"page 1")).upload.state is UploadState.DONE, "finished again it answers the same"
+async def test_a_checkpoint_is_a_file_at_once_and_publishes_no_event(blobs: BlobFixture) -> None:
+    claim = await start(blobs)
+    id = await save(blobs, claim, b"page 1")
+    assert await blobs.files(claim.job.id) == [("checkpoint", "checkpoint", id_of(b"page 1"))]
+    assert await read_checkpoint(blobs, claim) == b"page 1"
+    assert (await blobs.finish(id, b"page 1")).upload.state is UploadState.DONE, (
+        "a repeated finish returns the same upload"
+    )
     assert await blobs.usage(OWNER) == (6, 0, 0)
     assert await blobs.news("blob.stored") == []
     opened = await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=id_of(b"page 1")))
     assert opened is not None
-    assert [(one.kind, one.name, one.job_id) for one in opened[1]] == [("checkpoint", "checkpoint", found.job.id)]
+    assert [(one.kind, one.name, one.job_id) for one in opened[1]] == [("checkpoint", "checkpoint", claim.job.id)]
 
 
-async def test_it_takes_the_place_of_one_with_its_name(blobs: BlobFixture) -> None:
-    found = await start(blobs)
-    await save(blobs, found, b"first")
-    await save(blobs, found, b"other", "1")
-    await save(blobs, found, b"second")
-    assert await blobs.files(found.job.id) == [
+async def test_a_checkpoint_replaces_the_one_with_the_same_name(blobs: BlobFixture) -> None:
+    claim = await start(blobs)
+    await save(blobs, claim, b"first")
+    await save(blobs, claim, b"other", "1")
+    await save(blobs, claim, b"second")
+    assert await blobs.files(claim.job.id) == [
         ("checkpoint", "1", id_of(b"other")),
         ("checkpoint", "checkpoint", id_of(b"second")),
     ]
     assert await blobs.usage() == (11, 0, 0)
     assert await blobs.condemned() == {id_of(b"first")}
-    await save(blobs, found, b"second")
-    assert await saved(blobs, found) == b"second", "the same bytes in place of themselves are there still"
+    await save(blobs, claim, b"second")
+    assert await read_checkpoint(blobs, claim) == b"second", "replacing a checkpoint by the same bytes keeps them"
     assert await blobs.collect(grace=0) == [5]
 
 
-async def test_of_two_at_once_with_one_name_one_stays(blobs: BlobFixture) -> None:
-    found = await start(blobs)
-    for_job: dict[str, Any] = {"job_id": found.job.id, "fence": found.fence, "file": "checkpoint", "name": "same"}
+async def test_concurrent_checkpoints_with_one_name_leave_one_file(blobs: BlobFixture) -> None:
+    claim = await start(blobs)
+    for_job: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence, "file": "checkpoint", "name": "same"}
     begun = [await blobs.begin(1, **for_job) for _ in range(8)]
     commands = [
         FinishUpload(tenant=blobs.tenant, id=one.upload.id, content=content_of(bytes([n])), lifetime=HOUR)
@@ -103,60 +105,60 @@ async def test_of_two_at_once_with_one_name_one_stays(blobs: BlobFixture) -> Non
     assert {one.upload.state for one in done} == {UploadState.DONE}
     await blobs.check()
     assert await blobs.usage() == (1, 0, 0)
-    assert len(await blobs.files(found.job.id)) == 1
+    assert len(await blobs.files(claim.job.id)) == 1
 
 
-async def test_an_attempt_that_saves_over_and_over_leaves_no_uploads_behind(blobs: BlobFixture) -> None:
-    found = await start(blobs)
-    ids = [await save(blobs, found, bytes([n]), name) for n in range(3) for name in ("a", "b")]
+async def test_repeated_saves_leave_one_upload_per_name(blobs: BlobFixture) -> None:
+    claim = await start(blobs)
+    ids = [await save(blobs, claim, bytes([n]), name) for n in range(3) for name in ("a", "b")]
     assert [await blobs.state(id) for id in ids] == [None] * 4 + [UploadState.DONE] * 2
     assert (await blobs.store.run(GetBlobMetrics())).uploads == 2
 
 
-async def test_it_is_saved_and_read_under_its_fence_only(blobs: BlobFixture) -> None:
+async def test_a_checkpoint_is_saved_and_read_only_under_the_current_fence(blobs: BlobFixture) -> None:
     first = await start(blobs, worker="press/1")
     await save(blobs, first, b"saved")
     late = await blobs.begin(4, job_id=first.job.id, fence=first.fence, file="checkpoint", name="late", storage_key="p")
     await blobs.bench.jobs.release(first)
     with pytest.raises(LeaseLost):
-        await saved(blobs, first)
+        await read_checkpoint(blobs, first)
     second = await claim(blobs, first.job, worker="press/2")
     for call in (
         blobs.begin(1, job_id=first.job.id, fence=first.fence, file="checkpoint", name="checkpoint"),
         blobs.finish(late.upload.id, content_of(b"late", "p"), epoch=late.epoch),
-        saved(blobs, first),
-        saved(blobs, second, worker="other"),
+        read_checkpoint(blobs, first),
+        read_checkpoint(blobs, second, worker="other"),
     ):
         async with refuses(blobs.bench, LeaseLost):
             await call
     other = (await blobs.bench.tenants.create("other")).id
     with pytest.raises(JobNotFound):
-        await saved(blobs, second, tenant=other)
+        await read_checkpoint(blobs, second, tenant=other)
     with pytest.raises(FileNotFound):
-        await saved(blobs, second, "late")
-    assert await saved(blobs, second, worker="press") == b"saved"
+        await read_checkpoint(blobs, second, "late")
+    assert await read_checkpoint(blobs, second, worker="press") == b"saved"
 
 
-async def test_other_kinds_are_not_read_as_it(blobs: BlobFixture) -> None:
-    found = await start(blobs)
-    await upload(blobs, found, "checkpoint", b"out", "output")
-    await upload(blobs, found, "checkpoint", b"log", "log")
+async def test_outputs_and_logs_cannot_be_read_as_checkpoints(blobs: BlobFixture) -> None:
+    claim = await start(blobs)
+    await upload(blobs, claim, "checkpoint", b"out", "output")
+    await upload(blobs, claim, "checkpoint", b"log", "log")
     with pytest.raises(FileNotFound):
-        await saved(blobs, found)
-    await save(blobs, found, b"saved")
+        await read_checkpoint(blobs, claim)
+    await save(blobs, claim, b"saved")
     with pytest.raises(FileNotFound):
-        await blobs.bench.jobs.open_file(found.job.id, found.fence, "log", "checkpoint")
+        await blobs.bench.jobs.open_file(claim.job.id, claim.fence, "log", "checkpoint")
 
 
-# -- how they go --------------------------------------------------------------------------------------------
+# -- removal ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", ["failed", "dead", "released", "snoozed", "canceled", "lost"])
-async def test_they_stay_for_the_next_attempt_unless_one_succeeds(blobs: BlobFixture, how: str) -> None:
+async def test_checkpoints_are_kept_for_the_next_attempt_until_one_succeeds(blobs: BlobFixture, how: str) -> None:
     first = await start(blobs)
     await save(blobs, first, b"page 1", "1")
     await save(blobs, first, b"page 2", "2")
-    await end(blobs, first, how)
+    await end_attempt(blobs, first, how)
     await blobs.sweep()
     kept = [("checkpoint", name, id_of(f"page {name}".encode())) for name in ("1", "2")]
     assert await blobs.files(first.job.id) == kept
@@ -165,58 +167,58 @@ async def test_they_stay_for_the_next_attempt_unless_one_succeeds(blobs: BlobFix
         await blobs.bench.jobs.retry(blobs.tenant, first.job.id)
     blobs.bench.clock.advance(seconds=3600)
     second = await claim(blobs, first.job)
-    assert [await saved(blobs, second, name) for name in ("1", "2")] == [b"page 1", b"page 2"]
+    assert [await read_checkpoint(blobs, second, name) for name in ("1", "2")] == [b"page 1", b"page 2"]
     assert await blobs.condemned() == set()
     await blobs.bench.jobs.complete(second)
     assert await blobs.files(first.job.id) == []
 
 
-@pytest.mark.parametrize("makes", [True, False])
-async def test_a_success_removes_them_and_gives_their_bytes_back(blobs: BlobFixture, makes: bool) -> None:
+@pytest.mark.parametrize("has_output", [True, False])
+async def test_a_success_removes_checkpoints_and_frees_their_usage(blobs: BlobFixture, has_output: bool) -> None:
     first, other = await start(blobs), await start(blobs, type="other")
     await save(blobs, other, b"other's")
     await save(blobs, first, b"page 1", "1")
     await blobs.bench.jobs.release(first)
     second = await claim(blobs, first.job)
     await save(blobs, second, b"page 2", "2")
-    on_its_way = await blobs.begin(
+    unfinished = await blobs.begin(
         5, job_id=first.job.id, fence=second.fence, file="checkpoint", name="3", storage_key="p"
     )
-    if makes:
+    if has_output:
         await upload(blobs, second, "out", b"out")
-    settled = await blobs.bench.jobs.complete(second, outputs=["out"] if makes else [])
+    settled = await blobs.bench.jobs.complete(second, outputs=["out"] if has_output else [])
     assert settled.status is SUCCEEDED
-    assert await blobs.files(first.job.id) == ([("output", "out", id_of(b"out"))] if makes else [])
+    assert await blobs.files(first.job.id) == ([("output", "out", id_of(b"out"))] if has_output else [])
     await blobs.check()
-    assert await blobs.usage() == (7 + 3 * makes, 5, 0)
+    assert await blobs.usage() == (7 + 3 * has_output, 5, 0)
     assert await blobs.condemned() == {id_of(b"page 1"), id_of(b"page 2")}
     with pytest.raises(LeaseLost):
-        await blobs.finish(on_its_way.upload.id, content_of(b"page3", "p"), epoch=on_its_way.epoch)
+        await blobs.finish(unfinished.upload.id, content_of(b"page3", "p"), epoch=unfinished.epoch)
     await blobs.sweep()
-    assert await blobs.usage() == (7 + 3 * makes, 0, 0)
+    assert await blobs.usage() == (7 + 3 * has_output, 0, 0)
     assert await blobs.trash() == ["p"]
-    assert await saved(blobs, other) == b"other's"
+    assert await read_checkpoint(blobs, other) == b"other's"
     await blobs.bench.jobs.retry(blobs.tenant, first.job.id)
     with pytest.raises(FileNotFound):
-        await saved(blobs, await claim(blobs, first.job), "1")
+        await read_checkpoint(blobs, await claim(blobs, first.job), "1")
 
 
-async def test_a_success_that_is_refused_removes_nothing(blobs: BlobFixture) -> None:
-    found = await start(blobs)
-    await save(blobs, found, b"page 1")
-    await blobs.bench.jobs.release(found)
-    second = await claim(blobs, found.job)
+async def test_a_refused_completion_removes_no_checkpoints(blobs: BlobFixture) -> None:
+    first = await start(blobs)
+    await save(blobs, first, b"page 1")
+    await blobs.bench.jobs.release(first)
+    second = await claim(blobs, first.job)
     async with refuses(blobs.bench, LeaseLost):
-        await blobs.bench.jobs.complete(found)
-    assert await saved(blobs, second) == b"page 1"
+        await blobs.bench.jobs.complete(first)
+    assert await read_checkpoint(blobs, second) == b"page 1"
 
 
-async def test_they_go_with_their_job(blobs: BlobFixture) -> None:
+async def test_checkpoints_are_removed_with_their_job(blobs: BlobFixture) -> None:
     await blobs.bench.jobs.define(Definition(type="noop", retention_seconds=60))
-    found = await start(blobs)
-    await save(blobs, found, b"page 1")
-    await blobs.bench.jobs.fail(found, "broken", retry=False)
-    assert await status(blobs, found.job) is JobStatus.DEAD
+    claim = await start(blobs)
+    await save(blobs, claim, b"page 1")
+    await blobs.bench.jobs.fail(claim, "broken", retry=False)
+    assert await status(blobs, claim.job) is JobStatus.DEAD
     await blobs.sweep()
     blobs.bench.clock.advance(seconds=61)
     assert (await blobs.bench.jobs.collect()).removed == 1
@@ -228,19 +230,19 @@ async def test_they_go_with_their_job(blobs: BlobFixture) -> None:
 # -- limits -------------------------------------------------------------------------------------------------
 
 
-async def test_they_count_against_the_quota(blobs: BlobFixture) -> None:
-    found = await start(blobs)
+async def test_checkpoints_count_against_the_quota(blobs: BlobFixture) -> None:
+    claim = await start(blobs)
     await blobs.limit(12)
-    await save(blobs, found, b"123456")
-    await save(blobs, found, b"12345")
+    await save(blobs, claim, b"123456")
+    await save(blobs, claim, b"12345")
     with pytest.raises(QuotaExceeded):
-        await save(blobs, found, b"12345678", "2")
+        await save(blobs, claim, b"12345678", "2")
     assert await blobs.usage() == (5, 0, 0)
-    await blobs.bench.jobs.complete(found)
+    await blobs.bench.jobs.complete(claim)
     assert await blobs.usage() == (0, 0, 0)
 
 
-async def test_a_job_has_so_many_and_no_more_but_each_can_be_saved_again(blobs: BlobFixture) -> None:
+async def test_a_job_at_the_checkpoint_limit_can_only_replace_existing_ones(blobs: BlobFixture) -> None:
     first = await start(blobs)
     half = CHECKPOINTS_MAX // 2
     done = await asyncio.gather(*[blobs.store.run(begin(blobs, first, f"{n}")) for n in range(half)])

@@ -1,4 +1,4 @@
-"""Claims: order, limit, fences, and who gets what."""
+"""Claims: order, limit, fences, and which claim gets which job."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ async def test_two_workers_never_claim_the_same_job(bench: Bench) -> None:
     assert sorted(map(len, answers)) == [0, 1]
 
 
-async def test_many_claims_at_once_hand_out_every_job_once(bench: Bench) -> None:
+async def test_concurrent_claims_hand_out_every_job_once(bench: Bench) -> None:
     jobs = await asyncio.gather(*(bench.make_job() for _ in range(120)))
     answers = await asyncio.gather(*(bench.jobs.claim(f"w{n}", ["noop"], limit=1 + n % 7) for n in range(40)))
     claimed = [claim.job.id for claims in answers for claim in claims]
     assert sorted(claimed) == sorted(job.id for job in jobs)
 
 
-async def test_claims_that_wait_together_are_served_in_turn_each_up_to_its_limit(bench: Bench) -> None:
+async def test_concurrent_claims_are_served_in_order_each_up_to_its_limit(bench: Bench) -> None:
     jobs = [await bench.make_job() for _ in range(7)]
     limits = [2, 1, 3, 5, 1]
     answers = await asyncio.gather(
@@ -47,26 +47,35 @@ async def test_claims_that_wait_together_are_served_in_turn_each_up_to_its_limit
             assert attempt.fence == claim.fence
 
 
-async def test_a_claim_says_all_a_worker_needs(bench: Bench) -> None:
+async def test_a_claim_contains_job_lease_and_timeout(bench: Bench) -> None:
     await bench.jobs.define(Definition(type="noop", timeout_seconds=42.5))
     job = await bench.make_job("noop", {"n": 1}, tags=["a"], metadata=[2])
     (claim,) = await bench.jobs.claim("host-1/boot-7", ["noop"])
     lease_end = bench.clock.now() + timedelta(seconds=LEASE_SECONDS)
-    held = claim.job
+    claimed_job = claim.job
     assert (claim.lease_expires_at, claim.timeout_seconds) == (lease_end, 42.5)
-    assert (held.id, held.status, held.attempts, held.worker_id) == (job.id, JobStatus.RUNNING, 1, "host-1/boot-7")
-    assert (held.fence, held.lease_expires_at, held.started_at) == (claim.fence, lease_end, bench.clock.now())
-    assert (held.read(), held.tags, held.read("metadata")) == ({"n": 1}, ("a",), [2])
+    assert (claimed_job.id, claimed_job.status, claimed_job.attempts, claimed_job.worker_id) == (
+        job.id,
+        JobStatus.RUNNING,
+        1,
+        "host-1/boot-7",
+    )
+    assert (claimed_job.fence, claimed_job.lease_expires_at, claimed_job.started_at) == (
+        claim.fence,
+        lease_end,
+        bench.clock.now(),
+    )
+    assert (claimed_job.read(), claimed_job.tags, claimed_job.read("metadata")) == ({"n": 1}, ("a",), [2])
 
 
-async def test_a_claimed_job_reads_as_it_was_handed_out(bench: Bench) -> None:
+async def test_a_claimed_job_equals_the_stored_job(bench: Bench) -> None:
     claim = await bench.make_claim(payload=1)
     stored = await bench.reload(claim)
     names = [name for name in stored.__struct_fields__ if name not in ("payload", "metadata", "result")]
     assert [getattr(stored, name) for name in names] == [getattr(claim.job, name) for name in names]
 
 
-async def test_every_claim_writes_the_row_of_its_attempt(bench: Bench) -> None:
+async def test_every_claim_creates_an_attempt(bench: Bench) -> None:
     job = await bench.make_job()
     for worker in ("w1", "w2"):
         (claim,) = await bench.jobs.claim(worker, ["noop"], host="box", pid=123)
@@ -80,13 +89,13 @@ async def test_every_claim_writes_the_row_of_its_attempt(bench: Bench) -> None:
     assert (await bench.reload(job)).attempts == 3
 
 
-async def test_a_claim_is_counted_and_told(bench: Bench) -> None:
+async def test_a_claim_updates_the_counts_and_publishes_an_event(bench: Bench) -> None:
     claim = await bench.make_claim()
     counts = (await bench.jobs.summary(bench.tenant)).counts
     assert (counts[JobStatus.QUEUED], counts[JobStatus.RUNNING]) == (0, 1)
     last = (await snapshot(bench))[0]["events"][-1]
-    told = (last["name"], last["data"]["id"], last["data"]["fence"], last["data"]["worker_id"])
-    assert told == ("job.started", claim.job.id, claim.fence, "worker")
+    event_data = (last["name"], last["data"]["id"], last["data"]["fence"], last["data"]["worker_id"])
+    assert event_data == ("job.started", claim.job.id, claim.fence, "worker")
 
 
 async def test_a_claim_that_finds_nothing_changes_nothing(bench: Bench) -> None:
@@ -97,34 +106,34 @@ async def test_a_claim_that_finds_nothing_changes_nothing(bench: Bench) -> None:
     assert await snapshot(bench) == before
 
 
-async def test_work_starts_by_priority_then_time_then_id(bench: Bench) -> None:
+async def test_jobs_start_by_priority_then_time_then_id(bench: Bench) -> None:
     start = bench.clock.now()
     wanted = []
     for priority in (1, 2, 3, 4, 5):
         for seconds in (-20, -10, 0):
             for _ in range(2):
                 wanted.append((priority, start + timedelta(seconds=60 + seconds)))
-    drawn = wanted.copy()
-    random.Random(7).shuffle(drawn)
+    shuffled = wanted.copy()
+    random.Random(7).shuffle(shuffled)
     ids: dict[tuple[int, object], list[str]] = {}
-    for priority, run_at in drawn:
+    for priority, run_at in shuffled:
         job = await bench.make_job(priority=priority, run_at=run_at)
         ids.setdefault((priority, run_at), []).append(job.id)
     bench.clock.advance(seconds=60)
     claims = []
     while part := await bench.jobs.claim("worker", ["noop"], limit=4):
         claims += part
-    expected = [id for place in dict.fromkeys(wanted) for id in sorted(ids[place])]
+    expected = [id for key in dict.fromkeys(wanted) for id in sorted(ids[key])]
     assert [claim.job.id for claim in claims] == expected
 
 
-async def test_jobs_of_one_instant_start_in_the_order_of_their_ids(bench: Bench) -> None:
+async def test_jobs_due_at_one_instant_start_in_the_order_of_their_ids(bench: Bench) -> None:
     jobs = [await bench.make_job("a" if n % 2 else "b") for n in range(10)]
     claims = await bench.jobs.claim("worker", ["a", "b"], limit=10)
     assert [claim.job.id for claim in claims] == [job.id for job in jobs]
 
 
-async def test_the_order_holds_over_several_types(bench: Bench) -> None:
+async def test_jobs_of_several_types_start_in_one_order(bench: Bench) -> None:
     late = await bench.make_job("a", priority=4)
     first = await bench.make_job("b", priority=1)
     middle = await bench.make_job("a", priority=2)
@@ -173,7 +182,7 @@ async def test_a_claim_for_all_serves_every_tenant(bench: Bench) -> None:
     assert {claim.job.id for claim in claims} == {job.id for job in jobs}
 
 
-async def test_work_is_not_handed_out_before_its_time(bench: Bench) -> None:
+async def test_a_job_is_not_claimed_before_its_time(bench: Bench) -> None:
     job = await bench.make_job(delay=60)
     bench.clock.advance(seconds=59.999)
     assert await bench.jobs.claim("worker", ["noop"]) == []
@@ -182,13 +191,13 @@ async def test_work_is_not_handed_out_before_its_time(bench: Bench) -> None:
     assert claim.job.id == job.id
 
 
-async def test_work_that_became_due_is_handed_out_by_a_claim_alone(bench: Bench) -> None:
+async def test_a_claim_finds_due_jobs_without_maintenance(bench: Bench) -> None:
     await bench.make_job(delay=60)
     bench.clock.advance(seconds=60)
     assert len(await bench.jobs.claim("worker", ["noop"])) == 1
 
 
-async def test_a_claim_alone_sweeps_the_leases_that_ran_out(bench: Bench) -> None:
+async def test_a_claim_sweeps_expired_leases_without_maintenance(bench: Bench) -> None:
     lost = await bench.make_claim()
     bench.clock.advance(seconds=LEASE_SECONDS)
     await bench.jobs.claim("other", ["noop"])
@@ -209,7 +218,7 @@ async def test_each_claim_of_a_job_has_a_higher_fence(bench: Bench) -> None:
     assert 0 < fences[0] <= fences[-1] < 2**53
 
 
-async def test_a_fence_grows_after_a_crash_a_failure_and_a_retry_too(bench: Bench) -> None:
+async def test_a_fence_grows_after_crash_failure_and_retry(bench: Bench) -> None:
     await bench.make_job(max_attempts=2)
     fences = []
 
@@ -232,25 +241,25 @@ async def test_a_fence_grows_after_a_crash_a_failure_and_a_retry_too(bench: Benc
     assert sorted(set(fences)) == fences
 
 
-async def test_a_running_job_is_not_handed_out_again(bench: Bench) -> None:
+async def test_a_running_job_is_not_claimed_again(bench: Bench) -> None:
     await bench.make_claim()
     bench.clock.advance(seconds=LEASE_SECONDS - 1)
     assert await bench.jobs.claim("other", ["noop"]) == []
 
 
-async def test_a_claim_sees_what_was_enqueued_with_it(bench: Bench) -> None:
+async def test_a_waiting_claim_gets_a_job_enqueued_concurrently(bench: Bench) -> None:
     job, claims = await asyncio.gather(bench.make_job(), bench.jobs.claim("worker", ["noop"], wait_seconds=10))
     assert [claim.job.id for claim in claims] == [job.id]
 
 
-async def test_many_types_of_a_tenant_give_their_first_jobs_in_order(bench: Bench) -> None:
+async def test_a_claim_of_many_types_returns_jobs_in_one_order(bench: Bench) -> None:
     types = [f"type-{number}" for number in range(12)]
     orders = [new_job(bench.tenant, type, priority=3) for type in types for _ in range(20)]
     orders += [new_job(bench.tenant, types[0], priority=1) for _ in range(100)]
     orders += [new_job(bench.tenant, types[1], priority=2) for _ in range(60)]
-    made = [enqueued.job for enqueued in await bench.jobs.enqueue_many(orders)]
-    expected = sorted(made, key=lambda job: (job.priority, job.run_at, job.id))
+    jobs = [enqueued.job for enqueued in await bench.jobs.enqueue_many(orders)]
+    expected = sorted(jobs, key=lambda job: (job.priority, job.run_at, job.id))
     claims = await bench.jobs.claim("worker", types, limit=200)
     assert [claim.job.id for claim in claims] == [job.id for job in expected[:200]]
-    rest = await bench.jobs.claim("worker", types, limit=1000)
-    assert [claim.job.id for claim in rest] == [job.id for job in expected[200:]]
+    remaining = await bench.jobs.claim("worker", types, limit=1000)
+    assert [claim.job.id for claim in remaining] == [job.id for job in expected[200:]]

@@ -1,4 +1,4 @@
-"""Jobs that wait for jobs: what goes on, what is canceled, and that nothing is forgotten."""
+"""Jobs that wait for other jobs: when they start, when they are canceled, and that none is forgotten."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_job_waits_until_its_parent_has_succeeded(bench: Bench) -> None:
     ]
 
 
-async def test_a_parent_that_will_be_tried_again_holds_its_children(bench: Bench) -> None:
+async def test_a_job_stays_blocked_while_its_parent_will_be_retried(bench: Bench) -> None:
     parent = await bench.make_job("first")
     child = await bench.make_job("second", after=[parent.id])
     (claim,) = await bench.jobs.claim("worker", ["first"])
@@ -58,7 +58,7 @@ async def test_a_parent_that_will_be_tried_again_holds_its_children(bench: Bench
 
 
 @pytest.mark.parametrize("status", BAD_ENDS)
-async def test_a_bad_end_cancels_what_waits(bench: Bench, status: JobStatus) -> None:
+async def test_a_dead_or_canceled_parent_cancels_its_dependents(bench: Bench, status: JobStatus) -> None:
     parent = await bench.make_job("first")
     child = await bench.make_job("second", after=[parent.id])
     bench.clock.advance(seconds=1)
@@ -72,7 +72,7 @@ async def test_a_bad_end_cancels_what_waits(bench: Bench, status: JobStatus) -> 
 
 
 @pytest.mark.parametrize("status", [*BAD_ENDS, SUCCEEDED])
-async def test_a_job_that_runs_anyway_takes_every_end_for_a_good_one(bench: Bench, status: JobStatus) -> None:
+async def test_a_job_with_on_dead_run_starts_however_its_parent_ends(bench: Bench, status: JobStatus) -> None:
     parent = await bench.make_job("first")
     child = await bench.make_job("second", after=[parent.id], on_dead=OnDead.RUN)
     assert (child.status, child.on_dead) == (BLOCKED, OnDead.RUN)
@@ -81,7 +81,7 @@ async def test_a_job_that_runs_anyway_takes_every_end_for_a_good_one(bench: Benc
     assert (claim.job.id, claim.job.on_dead) == (child.id, OnDead.RUN)
 
 
-async def test_a_lost_worker_ends_a_parent_too(bench: Bench) -> None:
+async def test_a_parent_that_reaches_its_crash_cap_cancels_its_dependents(bench: Bench) -> None:
     parent = await bench.make_job("first")
     child = await bench.make_job("second", after=[parent.id])
     for _ in range(3):
@@ -94,7 +94,7 @@ async def test_a_lost_worker_ends_a_parent_too(bench: Bench) -> None:
     assert await statuses(bench, parent, child) == [DEAD, CANCELED]
 
 
-async def test_a_parent_that_was_asked_to_stop_and_stopped_cancels_what_waits(bench: Bench) -> None:
+async def test_a_running_parent_cancels_its_dependents_only_when_its_cancel_takes_effect(bench: Bench) -> None:
     claim = await bench.make_claim("first")
     child = await bench.make_job("second", after=[claim.job.id])
     await bench.jobs.cancel(bench.tenant, claim.job.id)
@@ -115,7 +115,7 @@ async def test_a_parent_that_was_asked_to_stop_and_stopped_cancels_what_waits(be
         (CANCELED, OnDead.RUN, QUEUED),
     ],
 )
-async def test_a_parent_that_had_ended_before_is_looked_at_alike(
+async def test_a_parent_that_ended_before_the_enqueue_has_the_same_effect(
     bench: Bench, status: JobStatus, on_dead: OnDead, expected: JobStatus
 ) -> None:
     parent = await bench.make_job_in(status, "first")
@@ -132,7 +132,7 @@ async def test_a_parent_that_had_ended_before_is_looked_at_alike(
 # -- many parents, many children ----------------------------------------------------------------------------------
 
 
-async def test_a_chain_runs_link_by_link(bench: Bench) -> None:
+async def test_a_chain_of_jobs_runs_one_after_the_other(bench: Bench) -> None:
     orders: list[NewJob] = []
     for n in range(5):
         orders.append(new_job(bench.tenant, "link", n, after=[order.id for order in orders[-1:]]))
@@ -146,7 +146,7 @@ async def test_a_chain_runs_link_by_link(bench: Bench) -> None:
     assert await counted(bench) == {SUCCEEDED: 5}
 
 
-async def test_a_diamond_comes_together_at_its_end(bench: Bench) -> None:
+async def test_the_last_job_of_a_diamond_waits_for_both_branches(bench: Bench) -> None:
     top = await bench.make_job("top")
     left = await bench.make_job("left", after=[top.id])
     right = await bench.make_job("right", after=[top.id])
@@ -164,7 +164,7 @@ async def test_a_diamond_comes_together_at_its_end(bench: Bench) -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("status", BAD_ENDS)
-async def test_one_bad_end_of_several_is_enough(bench: Bench, first: int, status: JobStatus) -> None:
+async def test_one_unsuccessful_parent_of_several_cancels_the_job(bench: Bench, first: int, status: JobStatus) -> None:
     parents = [await bench.make_job(f"parent-{n}") for n in range(3)]
     child = await bench.make_job("child", after=[job.id for job in parents])
     await end(bench, parents[first], status)
@@ -176,7 +176,7 @@ async def test_one_bad_end_of_several_is_enough(bench: Bench, first: int, status
     assert [name for name, _ in await events_of(bench, child)] == ["job.created", "job.canceled"]
 
 
-async def test_good_and_bad_ends_all_let_a_job_go_that_runs_anyway(bench: Bench) -> None:
+async def test_a_job_with_on_dead_run_starts_after_all_its_parents_ended(bench: Bench) -> None:
     parents = [await bench.make_job(f"parent-{n}") for n in range(3)]
     child = await bench.make_job("child", after=[job.id for job in parents], on_dead=OnDead.RUN)
     for job, status in zip(parents, [DEAD, CANCELED, SUCCEEDED], strict=True):
@@ -185,7 +185,7 @@ async def test_good_and_bad_ends_all_let_a_job_go_that_runs_anyway(bench: Bench)
     assert await statuses(bench, child) == [QUEUED]
 
 
-async def test_a_job_waits_for_those_that_ended_before_and_those_that_have_not(bench: Bench) -> None:
+async def test_a_job_waits_for_its_unfinished_parents_when_others_have_ended(bench: Bench) -> None:
     old = await bench.make_job_in(SUCCEEDED, "old")
     new = await bench.make_job("new")
     child = await bench.make_job("child", after=[old.id, new.id])
@@ -195,7 +195,7 @@ async def test_a_job_waits_for_those_that_ended_before_and_those_that_have_not(b
     assert await statuses(bench, child) == [QUEUED]
 
 
-async def test_parents_that_end_in_one_call_let_their_child_go_once(bench: Bench) -> None:
+async def test_parents_that_end_in_one_call_queue_their_dependent_once(bench: Bench) -> None:
     parents = [await bench.make_job("parent") for _ in range(20)]
     child = await bench.make_job("child", after=[job.id for job in parents])
     claims = await bench.jobs.claim("worker", ["parent"], limit=20)
@@ -205,7 +205,7 @@ async def test_parents_that_end_in_one_call_let_their_child_go_once(bench: Bench
     assert await counted(bench) == {SUCCEEDED: 20, QUEUED: 1}
 
 
-async def test_parents_that_end_at_once_let_their_child_go_once(bench: Bench) -> None:
+async def test_parents_that_end_concurrently_queue_their_dependent_once(bench: Bench) -> None:
     for n in range(10):
         parents = [await bench.make_job(f"parent-{n}") for _ in range(4)]
         child = await bench.make_job(f"child-{n}", after=[job.id for job in parents])
@@ -215,7 +215,7 @@ async def test_parents_that_end_at_once_let_their_child_go_once(bench: Bench) ->
         assert [name for name, _ in await events_of(bench, child)] == ["job.created", "job.updated"]
 
 
-async def test_canceling_passes_down_the_whole_tree(bench: Bench) -> None:
+async def test_a_cancel_propagates_to_all_descendants(bench: Bench) -> None:
     root = new_job(bench.tenant, "node")
     tree = [root]
     for n in range(1, 200):
@@ -235,7 +235,7 @@ async def test_canceling_passes_down_the_whole_tree(bench: Bench) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("status", [SUCCEEDED, CANCELED])
-async def test_ten_thousand_wait_for_one(bench: Bench, status: JobStatus) -> None:
+async def test_ten_thousand_jobs_wait_for_one_parent(bench: Bench, status: JobStatus) -> None:
     parent = await bench.make_job("first")
     for _ in range(10):
         await bench.jobs.enqueue_many([new_job(bench.tenant, "second", after=[parent.id]) for _ in range(1000)])
@@ -252,22 +252,22 @@ async def test_ten_thousand_wait_for_one(bench: Bench, status: JobStatus) -> Non
 
 
 @pytest.mark.long
-async def test_one_waits_for_a_thousand(bench: Bench) -> None:
+async def test_one_job_waits_for_a_thousand_parents(bench: Bench) -> None:
     parents = [new_job(bench.tenant, "parent") for _ in range(1000)]
     child = new_job(bench.tenant, "child", after=[order.id for order in parents])
     await bench.jobs.enqueue_many(parents)
-    (made,) = await bench.jobs.enqueue_many([child])
+    (enqueued,) = await bench.jobs.enqueue_many([child])
     claims = await bench.jobs.claim("worker", ["parent"], limit=1000)
     for start in (0, 500):
         some = claims[start : start + 500]
-        assert await statuses(bench, made.job) == [BLOCKED]
+        assert await statuses(bench, enqueued.job) == [BLOCKED]
         await bench.jobs.settle_many([Settle(job_id=c.job.id, fence=c.fence, outcome=Done()) for c in some])
         await settle_down(bench)
-    assert await statuses(bench, made.job) == [QUEUED]
-    assert len((await bench.reload(made.job)).after) == 1000
+    assert await statuses(bench, enqueued.job) == [QUEUED]
+    assert len((await bench.reload(enqueued.job)).after) == 1000
 
 
-async def test_nobody_starts_before_its_parents_have_completed(bench: Bench) -> None:
+async def test_no_job_starts_before_its_parents_have_completed(bench: Bench) -> None:
     orders: list[NewJob] = []
     for n in range(60):
         orders.append(new_job(bench.tenant, "noop", n, after={orders[n // d].id for d in (2, 3, 5) if n // d < n}))
@@ -291,10 +291,10 @@ async def test_nobody_starts_before_its_parents_have_completed(bench: Bench) -> 
     assert len(completed) == 60
 
 
-# -- hints, restarts and others -----------------------------------------------------------------------------------
+# -- waiting claims, restarts and other processes -----------------------------------------------------------------
 
 
-async def test_those_who_wait_for_work_hear_of_what_goes_on(bench: Bench) -> None:
+async def test_a_waiting_claim_is_woken_when_a_blocked_job_is_queued(bench: Bench) -> None:
     parent = await bench.make_job("first")
     child = await bench.make_job("second", after=[parent.id])
     waiting = asyncio.create_task(bench.jobs.claim("worker", ["second"], wait_seconds=20))
@@ -304,7 +304,7 @@ async def test_those_who_wait_for_work_hear_of_what_goes_on(bench: Bench) -> Non
     assert [claim.job.id for claim in await waiting] == [child.id]
 
 
-async def test_what_is_left_to_do_is_done_after_a_restart(engine: str, tmp_path: Path) -> None:
+async def test_dependents_are_processed_after_a_restart(engine: str, tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         parents = [await bench.make_job(f"parent-{n}") for n in range(2)]
@@ -321,7 +321,7 @@ async def test_what_is_left_to_do_is_done_after_a_restart(engine: str, tmp_path:
         assert await statuses(bench, both) == [QUEUED]
 
 
-async def test_claims_do_what_is_left_to_do(bench: Bench) -> None:
+async def test_claims_process_remaining_dependents(bench: Bench) -> None:
     parent = await bench.make_job("first")
     for _ in range(3):
         await bench.jobs.enqueue_many([new_job(bench.tenant, "second", after=[parent.id]) for _ in range(900)])
@@ -334,7 +334,7 @@ async def test_claims_do_what_is_left_to_do(bench: Bench) -> None:
 
 
 @pytest.mark.postgres
-async def test_two_processes_that_end_two_parents_at_once_let_their_child_go_once(tmp_path: Path) -> None:
+async def test_two_processes_that_end_two_parents_at_once_move_their_dependent_once(tmp_path: Path) -> None:
     folder, clock = tmp_path / "data", ManualClock()
     async with open_bench("postgres", folder, clock) as one, open_bench("postgres", folder, clock) as two:
         for n in range(20):
@@ -348,7 +348,7 @@ async def test_two_processes_that_end_two_parents_at_once_let_their_child_go_onc
                 two.jobs.fail(right, "broken", retry=False) if fail else two.jobs.complete(right),
             )
             await asyncio.gather(settle_down(one), settle_down(two))
-            doomed = fail and on_dead is OnDead.CANCEL
-            assert await statuses(one, child) == [CANCELED if doomed else QUEUED]
+            will_be_canceled = fail and on_dead is OnDead.CANCEL
+            assert await statuses(one, child) == [CANCELED if will_be_canceled else QUEUED]
             names = [name for name, _ in await events_of(one, child)]
-            assert names == ["job.created", "job.canceled" if doomed else "job.updated"]
+            assert names == ["job.created", "job.canceled" if will_be_canceled else "job.updated"]

@@ -1,4 +1,4 @@
-"""Jobs that wait for orders which other jobs answer, and for jobs that are gone."""
+"""Jobs that wait for orders answered by existing jobs, and for jobs that were removed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ BLOCKED, QUEUED = JobStatus.BLOCKED, JobStatus.QUEUED
 
 
 @pytest.mark.parametrize("key", [{"idempotency_key": "once"}, {}], ids=["an idempotency key", "reuse"])
-@pytest.mark.parametrize("done", [False, True], ids=["that waits", "that is done"])
-async def test_a_pipeline_sent_again_waits_for_the_jobs_that_answer_it(
+@pytest.mark.parametrize("done", [False, True], ids=["parent waits", "parent is done"])
+async def test_a_resent_pipeline_waits_for_the_existing_jobs_returned_for_its_orders(
     bench: Bench, key: dict[str, Any], done: bool
 ) -> None:
     await bench.jobs.define(Definition(type="first", reuse=not key))
@@ -33,7 +33,7 @@ async def test_a_pipeline_sent_again_waits_for_the_jobs_that_answer_it(
     parent = new_job(bench.tenant, "first", {"n": 1}, **key)
     child = new_job(bench.tenant, "second", after=[parent.id])
     made = await bench.jobs.enqueue_many([child, parent])
-    assert [(each.job.id, each.created) for each in made] == [(child.id, True), (known.id, False)]
+    assert [(enqueued.job.id, enqueued.created) for enqueued in made] == [(child.id, True), (known.id, False)]
     assert made[0].job.after == (await bench.reload(made[0].job)).after == (known.id,)
     await settle_down(bench)
     assert await statuses(bench, made[0].job) == [QUEUED if done else BLOCKED]
@@ -42,7 +42,7 @@ async def test_a_pipeline_sent_again_waits_for_the_jobs_that_answer_it(
         assert await statuses(bench, made[0].job) == [QUEUED]
 
 
-async def test_a_job_waits_for_the_twin_of_an_order_of_its_call(bench: Bench) -> None:
+async def test_two_orders_with_one_idempotency_key_count_as_one_parent(bench: Bench) -> None:
     first, twin = (new_job(bench.tenant, "first", idempotency_key="once") for _ in range(2))
     child = new_job(bench.tenant, "second", after=[twin.id, first.id])
     made = await bench.jobs.enqueue_many([first, twin, child])
@@ -52,7 +52,7 @@ async def test_a_job_waits_for_the_twin_of_an_order_of_its_call(bench: Bench) ->
     assert await statuses(bench, made[2].job) == [QUEUED]
 
 
-async def test_twins_that_would_wait_for_each_other_are_refused(bench: Bench) -> None:
+async def test_a_cycle_through_two_orders_with_one_idempotency_key_is_refused(bench: Bench) -> None:
     middle = new_job(bench.tenant, "middle")
     first = new_job(bench.tenant, "first", idempotency_key="once", after=[middle.id])
     twin = new_job(bench.tenant, "first", idempotency_key="once")
@@ -61,7 +61,7 @@ async def test_twins_that_would_wait_for_each_other_are_refused(bench: Bench) ->
         await bench.jobs.enqueue_many([first, twin, middle])
 
 
-async def test_a_job_of_another_tenant_is_not_waited_for_by_its_answer_either(bench: Bench) -> None:
+async def test_an_order_answered_by_a_job_of_another_tenant_is_no_valid_parent(bench: Bench) -> None:
     other = (await bench.tenants.create("other")).id
     await bench.make_job("first", tenant=other, idempotency_key="once")
     parent = new_job(other, "first", idempotency_key="once")
@@ -69,7 +69,7 @@ async def test_a_job_of_another_tenant_is_not_waited_for_by_its_answer_either(be
         await bench.jobs.enqueue_many([parent, new_job(bench.tenant, "second", after=[parent.id])])
 
 
-async def test_orders_that_differ_never_share_an_id(bench: Bench) -> None:
+async def test_different_orders_with_the_same_id_are_refused(bench: Bench) -> None:
     first = new_job(bench.tenant, "first")
     second = new_job(bench.tenant, "second", after=[first.id])
     again = msgspec.structs.replace(first, after=(second.id,))
@@ -77,7 +77,7 @@ async def test_orders_that_differ_never_share_an_id(bench: Bench) -> None:
         await bench.jobs.enqueue_many([again, second, first])
 
 
-async def test_a_job_tells_whom_it_waited_for_when_they_are_gone(engine: str, tmp_path: Path) -> None:
+async def test_a_job_keeps_the_ids_of_its_removed_parents(engine: str, tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         parent = new_job(bench.tenant, "first")
@@ -93,7 +93,7 @@ async def test_a_job_tells_whom_it_waited_for_when_they_are_gone(engine: str, tm
         assert (await bench.reload(made[0].job)).after == (parent.id,)
 
 
-async def test_a_limit_may_be_larger_than_anything_can_run(bench: Bench) -> None:
+async def test_a_running_limit_may_exceed_32_bits(bench: Bench) -> None:
     tenant = (await bench.tenants.create("large", limits=Limits(max_running_jobs=2**40))).id
     await bench.make_job("noop", tenant=tenant)
     (claim,) = await bench.jobs.claim("worker", ["noop"], tenant=tenant)

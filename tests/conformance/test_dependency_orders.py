@@ -1,4 +1,4 @@
-"""Orders of jobs that wait for others: what one call may hold, and what is refused."""
+"""Orders of dependent jobs: what one call may contain, and which calls are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_jobs_may_wait_for_jobs_of_the_same_call_in_any_order(bench: Bench
     assert await statuses(bench, made[0].job) == [QUEUED]
 
 
-async def test_a_parent_named_twice_is_waited_for_once(bench: Bench) -> None:
+async def test_a_parent_listed_twice_counts_once(bench: Bench) -> None:
     parent = await bench.make_job("first")
     child = await bench.make_job("second", after=[parent.id, parent.id])
     assert child.after == (parent.id,)
@@ -35,7 +35,7 @@ async def test_a_parent_named_twice_is_waited_for_once(bench: Bench) -> None:
     assert await statuses(bench, child) == [QUEUED]
 
 
-async def test_an_order_sent_again_waits_as_it_did(bench: Bench) -> None:
+async def test_a_resent_order_returns_the_same_blocked_job(bench: Bench) -> None:
     parent = new_job(bench.tenant, "first")
     child = new_job(bench.tenant, "second", after=[parent.id])
     await bench.jobs.enqueue_many([parent, child])
@@ -47,14 +47,14 @@ async def test_an_order_sent_again_waits_as_it_did(bench: Bench) -> None:
     assert await statuses(bench, again[1].job) == [QUEUED]
 
 
-async def test_an_idempotency_key_answers_with_the_job_that_waits(bench: Bench) -> None:
+async def test_an_idempotency_key_returns_the_blocked_job(bench: Bench) -> None:
     parent = await bench.make_job("first")
     child = await bench.make_job("second", after=[parent.id], idempotency_key="key")
     again = await bench.jobs.enqueue(bench.tenant, "second", after=[parent.id], idempotency_key="key")
     assert (again.created, again.job) == (False, child)
 
 
-async def test_an_unknown_parent_refuses_the_whole_call(bench: Bench) -> None:
+async def test_a_call_with_an_unknown_parent_is_refused_as_a_whole(bench: Bench) -> None:
     parent = await bench.make_job("first")
     async with refuses(bench, ParentNotFound):
         await bench.jobs.enqueue(bench.tenant, "second", after=[parent.id, new_id()])
@@ -68,7 +68,7 @@ async def test_an_unknown_parent_refuses_the_whole_call(bench: Bench) -> None:
     await bench.make_job("second", after=[parent.id], dedupe_key="key", idempotency_key="key")
 
 
-async def test_another_tenants_parent_is_as_good_as_unknown(bench: Bench) -> None:
+async def test_a_parent_of_another_tenant_is_treated_as_unknown(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     stranger = await bench.make_job("first", tenant=other.id)
     async with refuses(bench, ParentNotFound):
@@ -78,7 +78,7 @@ async def test_another_tenants_parent_is_as_good_as_unknown(bench: Bench) -> Non
         await bench.jobs.enqueue_many([inside, new_job(bench.tenant, "second", after=[inside.id])])
 
 
-async def test_a_refused_call_leaves_the_others_their_jobs(bench: Bench) -> None:
+async def test_a_refused_call_does_not_affect_concurrent_calls(bench: Bench) -> None:
     parent = await bench.make_job("first")
     calls = [bench.jobs.enqueue(bench.tenant, "second", n, after=[parent.id if n % 2 else new_id()]) for n in range(10)]
     answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -88,7 +88,7 @@ async def test_a_refused_call_leaves_the_others_their_jobs(bench: Bench) -> None
     assert await counted(bench) == {SUCCEEDED: 1, QUEUED: 5}
 
 
-async def test_orders_that_wait_for_each_other_are_refused(bench: Bench) -> None:
+async def test_a_cycle_of_orders_is_refused(bench: Bench) -> None:
     ids = [new_id() for _ in range(3)]
     ring = [
         msgspec.structs.replace(new_job(bench.tenant, "noop", after=[ids[n - 1]]), id=ids[n]) for n in range(len(ids))
@@ -106,11 +106,11 @@ BAD_OPTIONS: dict[str, dict[str, Any]] = {
     "after that holds numbers": {"after": [1]},
     "a thousand and one parents": {"after": [new_id() for _ in range(1001)]},
     "on_dead that is not known": {"after": [new_id()], "on_dead": "hope"},
-    "on_dead that is no text": {"after": [new_id()], "on_dead": 1},
+    "on_dead that is not a string": {"after": [new_id()], "on_dead": 1},
 }
 
 
-async def test_bad_options_are_refused(bench: Bench) -> None:
+async def test_invalid_dependency_options_are_refused(bench: Bench) -> None:
     calls = {name: partial(bench.make_job, "second", **options) for name, options in BAD_OPTIONS.items()}
     no_ids = calls.pop("after that holds no ids")
     await refuses_each(bench, InvalidInput, calls)

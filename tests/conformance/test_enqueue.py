@@ -1,4 +1,4 @@
-"""Enqueue: what is accepted comes back as it was sent, all of it or nothing."""
+"""Enqueue: accepted jobs are stored as they were sent; a call creates all of its jobs or none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conformance.snapshots import refuses, snapshot
 from tests.factories import Bench
 
 
-async def test_a_job_comes_back_as_it_was_sent(bench: Bench) -> None:
+async def test_a_job_is_stored_as_it_was_sent(bench: Bench) -> None:
     sent = await bench.jobs.enqueue(
         bench.tenant,
         "mail.send",
@@ -74,7 +74,7 @@ async def test_a_job_comes_back_as_it_was_sent(bench: Bench) -> None:
     assert job.read("result") is None
 
 
-async def test_the_answer_is_the_job_that_is_stored(bench: Bench) -> None:
+async def test_enqueue_returns_the_stored_job(bench: Bench) -> None:
     answer = await bench.make_job("noop", {"n": 1}, tags=["z", "a"], metadata=[1], delay=5)
     await bench.make_job()
     stored = await bench.reload(answer)
@@ -84,10 +84,10 @@ async def test_the_answer_is_the_job_that_is_stored(bench: Bench) -> None:
     assert [bytes(getattr(answer, part)) for part in parts] == [bytes(getattr(stored, part)) for part in parts]
 
 
-async def test_a_job_that_says_little_gets_the_defaults(bench: Bench) -> None:
+async def test_a_job_without_options_gets_the_defaults(bench: Bench) -> None:
     job = await bench.make_job()
-    said = (job.priority, job.max_attempts, job.run_at, job.source, job.tags, job.read(), job.read("metadata"))
-    assert (3, 5, bench.clock.now(), Source.MANUAL, (), None, None) == said
+    fields = (job.priority, job.max_attempts, job.run_at, job.source, job.tags, job.read(), job.read("metadata"))
+    assert (3, 5, bench.clock.now(), Source.MANUAL, (), None, None) == fields
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ async def test_a_job_that_says_little_gets_the_defaults(bench: Bench) -> None:
         b'"\\u0000"',
     ],
 )
-async def test_json_text_is_kept_as_received(bench: Bench, text: bytes) -> None:
+async def test_json_text_is_stored_unchanged(bench: Bench, text: bytes) -> None:
     job = await bench.make_job("noop", text, metadata=text)
     (claim,) = await bench.jobs.claim("worker", ["noop"])
     await bench.jobs.complete(claim, text)
@@ -112,12 +112,12 @@ async def test_json_text_is_kept_as_received(bench: Bench, text: bytes) -> None:
     assert text == bytes(claim.job.payload)
 
 
-async def test_space_around_json_text_is_dropped(bench: Bench) -> None:
+async def test_whitespace_around_json_text_is_removed(bench: Bench) -> None:
     job = await bench.make_job("noop", b' \r\n{"a": 1}\t')
     assert [bytes(job.payload), bytes((await bench.reload(job)).payload)] == [b'{"a": 1}'] * 2
 
 
-async def test_the_payload_of_one_job_can_be_that_of_another(bench: Bench) -> None:
+async def test_the_payload_of_one_job_can_be_passed_to_another(bench: Bench) -> None:
     first = await bench.make_job("noop", {"n": 1})
     second = await bench.make_job("noop", first.payload)
     assert (await bench.reload(second)).read() == {"n": 1}
@@ -147,7 +147,7 @@ async def test_json_nested_200_levels_deep_is_accepted(bench: Bench) -> None:
         ({"run_at": datetime(1, 1, 1, tzinfo=UTC)}, 0),
     ],
 )
-async def test_a_job_is_due_when_it_says_and_never_in_the_past(
+async def test_run_at_is_never_before_the_time_of_creation(
     bench: Bench, options: dict[str, Any], seconds: float
 ) -> None:
     job = await bench.make_job(**options)
@@ -160,7 +160,7 @@ async def test_a_time_with_another_offset_is_the_same_instant(bench: Bench) -> N
     assert datetime(2030, 6, 1, 10, tzinfo=UTC) == job.run_at
 
 
-async def test_the_last_moment_that_is_accepted_can_be_read_back(bench: Bench) -> None:
+async def test_the_latest_accepted_run_at_can_be_read_back(bench: Bench) -> None:
     moment = datetime(9999, 1, 1, tzinfo=UTC)
     assert moment == (await bench.reload(await bench.make_job(run_at=moment))).run_at
 
@@ -170,7 +170,7 @@ async def test_ids_grow_in_the_order_of_the_calls(bench: Bench) -> None:
     assert sorted(ids) == ids
 
 
-async def test_many_jobs_are_accepted_in_the_order_given(bench: Bench) -> None:
+async def test_many_jobs_are_returned_in_the_order_of_the_call(bench: Bench) -> None:
     orders = [new_job(bench.tenant, "noop", n, tags=[f"t{n % 3}"], idempotency_key=f"k{n}") for n in range(300)]
     answers = await bench.jobs.enqueue_many(orders)
     assert [(order.id, True) for order in orders] == [(answer.job.id, answer.created) for answer in answers]
@@ -178,11 +178,11 @@ async def test_many_jobs_are_accepted_in_the_order_given(bench: Bench) -> None:
     assert [(n, (f"t{n % 3}",)) for n in reversed(range(300))] == [(job.read(), job.tags) for job in stored]
 
 
-async def test_no_jobs_are_accepted_without_a_question(bench: Bench) -> None:
+async def test_an_empty_call_returns_an_empty_list(bench: Bench) -> None:
     assert await bench.jobs.enqueue_many([]) == []
 
 
-async def test_a_batch_with_one_refused_job_is_refused_whole(bench: Bench) -> None:
+async def test_a_call_with_one_refused_job_is_refused_as_a_whole(bench: Bench) -> None:
     await bench.make_job(dedupe_key="held")
     orders = [
         new_job(bench.tenant, "noop", idempotency_key="a", dedupe_key="free"),
@@ -195,7 +195,7 @@ async def test_a_batch_with_one_refused_job_is_refused_whole(bench: Bench) -> No
     assert again.created
 
 
-async def test_batches_that_come_together_are_refused_and_accepted_each_by_itself(bench: Bench) -> None:
+async def test_concurrent_calls_are_accepted_or_refused_independently(bench: Bench) -> None:
     await bench.make_job(dedupe_key="held")
     bad = [new_job(bench.tenant, "bad"), new_job(bench.tenant, "bad", dedupe_key="held")]
     good = [new_job(bench.tenant, "good"), new_job(bench.tenant, "good")]
@@ -210,29 +210,29 @@ async def test_batches_that_come_together_are_refused_and_accepted_each_by_itsel
     assert kinds == ["good", "good", "noop"]
 
 
-async def test_an_unknown_tenant_gets_no_job(bench: Bench) -> None:
+async def test_a_job_of_an_unknown_tenant_is_refused(bench: Bench) -> None:
     async with refuses(bench, TenantNotFound):
         await bench.make_job(tenant=new_id())
 
 
-async def test_a_batch_that_names_an_unknown_tenant_is_refused_whole(bench: Bench) -> None:
+async def test_a_call_that_names_an_unknown_tenant_is_refused_as_a_whole(bench: Bench) -> None:
     async with refuses(bench, TenantNotFound):
         await bench.jobs.enqueue_many([new_job(bench.tenant, "noop"), new_job(new_id(), "noop")])
 
 
-async def test_a_job_takes_priority_and_attempts_from_its_definition(bench: Bench) -> None:
+async def test_a_job_gets_priority_and_attempts_from_its_definition(bench: Bench) -> None:
     await bench.jobs.define(Definition(type="noop", priority=1, max_attempts=9))
     job = await bench.make_job()
     assert (job.priority, job.max_attempts) == (1, 9)
 
 
-async def test_what_a_job_says_itself_wins_over_its_definition(bench: Bench) -> None:
+async def test_options_of_a_job_take_precedence_over_its_definition(bench: Bench) -> None:
     await bench.jobs.define(Definition(type="noop", priority=1, max_attempts=9))
     job = await bench.make_job(priority=5, max_attempts=2)
     assert (job.priority, job.max_attempts) == (5, 2)
 
 
-async def test_an_accepted_job_is_counted_and_told(bench: Bench) -> None:
+async def test_an_accepted_job_updates_the_counts_and_publishes_an_event(bench: Bench) -> None:
     before = await snapshot(bench)
     job = await bench.make_job(delay=60)
     after = (await snapshot(bench))[0]
@@ -244,7 +244,7 @@ async def test_an_accepted_job_is_counted_and_told(bench: Bench) -> None:
     )
 
 
-async def test_an_order_sent_again_answers_with_the_job_it_made(bench: Bench) -> None:
+async def test_a_resent_order_returns_the_job_it_created(bench: Bench) -> None:
     order = new_job(bench.tenant, "noop", 1, tags=["a"], dedupe_key="d", idempotency_key="k")
     (first,) = await bench.jobs.enqueue_many([order])
     before = await snapshot(bench)
@@ -253,7 +253,7 @@ async def test_an_order_sent_again_answers_with_the_job_it_made(bench: Bench) ->
     assert await snapshot(bench) == before
 
 
-async def test_an_order_sent_again_among_new_ones_does_not_stop_them(bench: Bench) -> None:
+async def test_a_resent_order_does_not_stop_new_orders_of_the_call(bench: Bench) -> None:
     old, new = new_job(bench.tenant, "old", 1), new_job(bench.tenant, "new", 2)
     await bench.jobs.enqueue_many([old])
     (claim,) = await bench.jobs.claim("worker", ["old"])
@@ -266,7 +266,7 @@ async def test_an_order_sent_again_among_new_ones_does_not_stop_them(bench: Benc
     assert {job.id for job in (await bench.jobs.list(bench.tenant)).items} == {old.id, new.id, apart.id}
 
 
-async def test_an_order_with_the_id_of_another_tenants_job_learns_nothing_of_it(bench: Bench) -> None:
+async def test_an_order_with_the_id_of_another_tenants_job_is_refused_without_details(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     order = new_job(bench.tenant, "noop", "canary")
     await bench.jobs.enqueue_many([order])
@@ -275,20 +275,20 @@ async def test_an_order_with_the_id_of_another_tenants_job_learns_nothing_of_it(
     assert "canary" not in caught.value.detail
 
 
-async def test_an_order_twice_in_one_batch_makes_one_job(bench: Bench) -> None:
+async def test_an_order_repeated_in_one_call_creates_one_job(bench: Bench) -> None:
     order = new_job(bench.tenant, "noop")
     answers = await bench.jobs.enqueue_many([order, order])
     assert [(answer.created, answer.job.id) for answer in answers] == [(True, order.id), (False, order.id)]
 
 
-async def test_an_order_sent_eight_times_at_once_makes_one_job(bench: Bench) -> None:
+async def test_an_order_sent_eight_times_concurrently_creates_one_job(bench: Bench) -> None:
     order = new_job(bench.tenant, "noop")
     answers = await asyncio.gather(*(bench.jobs.enqueue_many([order]) for _ in range(8)))
     assert sorted(answer.created for (answer,) in answers) == [False] * 7 + [True]
     assert await bench.event_names() == ["job.created"]
 
 
-async def test_jobs_from_many_tasks_at_once_are_all_there(bench: Bench) -> None:
+async def test_jobs_enqueued_by_many_tasks_are_all_stored(bench: Bench) -> None:
     jobs = await asyncio.gather(*(bench.make_job("noop", n) for n in range(200)))
     stored = (await bench.jobs.list(bench.tenant, limit=1000)).items
     assert {job.id: n for n, job in enumerate(jobs)} == {job.id: job.read() for job in stored}

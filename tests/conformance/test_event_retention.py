@@ -1,4 +1,4 @@
-"""Retention of events: old ones go, ids go on, and who was behind is told."""
+"""Retention of events: old events are removed, IDs continue to grow, and readers that fell behind get a gap."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DAY = 86_400
 KEEP = 30 * DAY * MICROS
 
 
-async def live(bench: Bench, days: int = 3, each: int = 4) -> list[Event]:
-    """Some days with some events on each, together and alone."""
+async def publish_over_days(bench: Bench, days: int = 3, each: int = 4) -> list[Event]:
+    """Publish events on several days, in batches and singly, and return all of them."""
     for _ in range(days):
         await bench.jobs.enqueue_many([new_job(bench.tenant, "noop") for _ in range(each - 1)])
         await bench.events.publish(bench.tenant, "day.over")
@@ -29,72 +29,72 @@ async def live(bench: Bench, days: int = 3, each: int = 4) -> list[Event]:
     return await all_events(bench)
 
 
-async def forget(bench: Bench, keep: int | None = KEEP, limit: int = 100) -> int:
-    await all_events(bench)  # Events that cannot be read yet are not removed.
+async def forget_events(bench: Bench, keep: int | None = KEEP, limit: int = 100) -> int:
+    await all_events(bench)  # Wait until all events are readable: unreadable ones are not removed.
     return (await bench.events.forget(keep=keep, limit=limit)).batches
 
 
-async def test_events_are_kept_for_their_time_and_no_longer(bench: Bench) -> None:
-    events = await live(bench)
+async def test_events_are_removed_after_their_retention(bench: Bench) -> None:
+    events = await publish_over_days(bench)
     bench.clock.advance(days=27, seconds=-1)
-    assert await forget(bench) == 0
+    assert await forget_events(bench) == 0
     bench.clock.advance(seconds=1)
-    assert await forget(bench) == 2
+    assert await forget_events(bench) == 2
     assert await bench.events.read(bench.tenant, limit=1000) == events[4:]
-    assert await forget(bench) == 0
+    assert await forget_events(bench) == 0
 
 
-async def test_without_a_time_they_are_kept_for_ever(bench: Bench) -> None:
-    events = await live(bench)
+async def test_events_without_a_retention_are_kept_forever(bench: Bench) -> None:
+    events = await publish_over_days(bench)
     bench.clock.advance(days=10_000)
-    assert await forget(bench, None) == 0
+    assert await forget_events(bench, None) == 0
     assert await bench.events.read(bench.tenant, limit=1000) == events
 
 
-async def test_the_newest_batch_stays_and_ids_go_on_from_it(tmp_path: Path, engine: str) -> None:
+async def test_the_newest_batch_is_kept_and_later_ids_are_greater(tmp_path: Path, engine: str) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
-        events = await live(bench)
+        events = await publish_over_days(bench)
         clock.advance(days=1000)
-        assert await forget(bench) == 5
+        assert await forget_events(bench) == 5
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         assert await all_events(bench) == events[-1:]
         assert await bench.events.newest(bench.tenant) == events[-1].id
-        made = await bench.events.publish(bench.tenant, "a.b")
-        assert made.id > events[-1].id
-        assert [event.id for event in await all_events(bench)] == [events[-1].id, made.id]
+        published = await bench.events.publish(bench.tenant, "a.b")
+        assert published.id > events[-1].id
+        assert [event.id for event in await all_events(bench)] == [events[-1].id, published.id]
 
 
-async def test_a_round_is_bounded_and_says_whether_there_is_more(bench: Bench) -> None:
-    events = await live(bench)
+async def test_a_pass_is_limited_and_reports_whether_more_remains(bench: Bench) -> None:
+    events = await publish_over_days(bench)
     bench.clock.advance(days=1000)
     rounds = [await bench.events.forget(keep=KEEP, limit=2) for _ in range(4)]
     assert [(one.batches, one.more) for one in rounds] == [(2, True), (2, True), (1, False), (0, False)]
     assert await bench.events.read(bench.tenant) == events[-1:]
 
 
-async def test_who_is_behind_what_is_kept_is_told_and_can_go_on(bench: Bench) -> None:
-    events = await live(bench)
+async def test_a_reader_before_the_kept_events_gets_a_gap_and_can_continue(bench: Bench) -> None:
+    events = await publish_over_days(bench)
     bench.clock.advance(days=27)
-    await forget(bench)
+    await forget_events(bench)
     for event in events[:3]:
-        with pytest.raises(Gap) as told:
+        with pytest.raises(Gap) as caught:
             await bench.events.read(bench.tenant, after=event.id)
-        assert told.value.after == events[3].id
-        assert await bench.events.read(bench.tenant, after=told.value.after, limit=1000) == events[4:]
+        assert caught.value.after == events[3].id
+        assert await bench.events.read(bench.tenant, after=caught.value.after, limit=1000) == events[4:]
     async with refuses(bench, Gap):
         await bench.events.read(bench.tenant, after="0" * 16)
 
 
-async def test_who_had_read_all_that_was_removed_has_no_gap(bench: Bench) -> None:
-    events = await live(bench)
+async def test_a_reader_that_read_all_removed_events_gets_no_gap(bench: Bench) -> None:
+    events = await publish_over_days(bench)
     bench.clock.advance(days=1000)
-    await forget(bench)
-    for event, rest in ((events[-2], events[-1:]), (events[-1], [])):
-        assert await bench.events.read(bench.tenant, after=event.id) == rest
+    await forget_events(bench)
+    for event, remaining in ((events[-2], events[-1:]), (events[-1], [])):
+        assert await bench.events.read(bench.tenant, after=event.id) == remaining
 
 
-async def test_what_is_removed_of_one_tenant_is_no_gap_of_another(bench: Bench) -> None:
+async def test_removed_events_of_one_tenant_cause_no_gap_for_another(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     await bench.events.publish(other.id, "a.b")
     bench.clock.advance(days=29)
@@ -102,31 +102,31 @@ async def test_what_is_removed_of_one_tenant_is_no_gap_of_another(bench: Bench) 
     second = await bench.events.publish(bench.tenant, "a.b")
     await bench.events.publish(other.id, "a.b")
     bench.clock.advance(days=1)
-    assert await forget(bench) == 1
+    assert await forget_events(bench) == 1
     assert [event.id for event in await bench.events.read(bench.tenant, after=first.id)] == [second.id]
     async with refuses(bench, Gap):
         await bench.events.read(other.id, after="0" * 16)
 
 
-async def test_the_floor_stands_behind_the_last_event_of_what_happened_together(bench: Bench) -> None:
+async def test_the_gap_ends_at_the_last_event_of_the_removed_batch(bench: Bench) -> None:
     await bench.jobs.enqueue_many([new_job(bench.tenant, "noop") for _ in range(9)])
     await bench.jobs.claim("worker", ["noop"], limit=9)
     await bench.make_job()
     events = await all_events(bench)
     bench.clock.advance(days=31)
-    assert await forget(bench) == 2
+    assert await forget_events(bench) == 2
     assert await bench.events.read(bench.tenant, after=events[17].id) == events[18:]
     async with refuses(bench, Gap):
         await bench.events.read(bench.tenant, after=events[16].id)
 
 
-async def test_a_reader_beside_the_removal_sees_all_or_is_told(bench: Bench) -> None:
-    events = await live(bench, days=40, each=3)
+async def test_a_concurrent_reader_sees_every_event_or_a_gap(bench: Bench) -> None:
+    events = await publish_over_days(bench, days=40, each=3)
     ids = [event.id for event in events]
     bench.clock.advance(days=1000)
 
     async def read() -> list[tuple[str, bool]]:
-        """The ids that were read, and those of gaps."""
+        """The IDs that were read, each with whether it ended a gap."""
         seen: list[tuple[str, bool]] = []
         while not seen or seen[-1][0] != ids[-1]:
             try:
@@ -147,8 +147,8 @@ async def test_a_reader_beside_the_removal_sees_all_or_is_told(bench: Bench) -> 
     await removing
 
 
-async def test_the_loop_removes_what_its_days_say(bench: Bench) -> None:
-    await live(bench)
+async def test_the_loop_removes_events_older_than_its_days(bench: Bench) -> None:
+    await publish_over_days(bench)
     bench.clock.advance(days=1)
     assert (await EventRetention(bench.store, days=0).run_once()).batches == 0
     assert (await EventRetention(bench.store, days=3).run_once()).batches == 4

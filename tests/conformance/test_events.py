@@ -1,4 +1,4 @@
-"""Events: one log per tenant, appended with the change, read on from any point without gap or repeat."""
+"""Events: one log per tenant, appended with the change, readable from any position without gap or repeat."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.conformance.snapshots import refuses, refuses_each
 from tests.factories import LEASE_SECONDS, Bench
 
 
-async def test_a_life_is_told_in_order(bench: Bench) -> None:
+async def test_all_changes_of_a_job_are_published_in_order(bench: Bench) -> None:
     await bench.jobs.fail(await bench.make_claim(max_attempts=2), "no")
     bench.clock.advance(seconds=3600)
     (claim,) = await bench.jobs.claim("worker", ["noop"])
@@ -42,7 +42,7 @@ async def test_a_life_is_told_in_order(bench: Bench) -> None:
     ]
 
 
-async def test_an_event_says_what_when_and_where_the_job_stands(bench: Bench) -> None:
+async def test_an_event_contains_name_time_and_job_state(bench: Bench) -> None:
     claim = await bench.make_claim()
     bench.clock.advance(seconds=9)
     await bench.jobs.fail(claim, "broken")
@@ -66,8 +66,8 @@ async def test_an_event_says_what_when_and_where_the_job_stands(bench: Bench) ->
 async def test_events_never_carry_payload_result_or_metadata(bench: Bench) -> None:
     claim = await bench.make_claim(payload="canary-1", metadata="canary-2")
     await bench.jobs.complete(claim, "canary-3")
-    told = b"".join(bytes(event.data) for event in await bench.events.read(bench.tenant))
-    assert b"canary" not in told
+    published = b"".join(bytes(event.data) for event in await bench.events.read(bench.tenant))
+    assert b"canary" not in published
 
 
 async def test_ids_grow_over_batches_and_within_them(bench: Bench) -> None:
@@ -78,7 +78,7 @@ async def test_ids_grow_over_batches_and_within_them(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7, 1000])
-async def test_reading_on_from_the_last_id_misses_and_repeats_nothing(bench: Bench, limit: int) -> None:
+async def test_reading_from_the_last_id_misses_and_repeats_nothing(bench: Bench, limit: int) -> None:
     await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", n) for n in range(15)])
     for claim in await bench.jobs.claim("worker", ["noop"], limit=5):
         await bench.jobs.complete(claim)
@@ -94,16 +94,16 @@ async def test_reading_on_from_the_last_id_misses_and_repeats_nothing(bench: Ben
     assert [(event.id, event.name) for event in read] == [(event.id, event.name) for event in whole]
 
 
-async def test_a_batch_of_thousands_is_told_whole_and_in_order(bench: Bench) -> None:
+async def test_a_batch_of_1500_jobs_publishes_every_event_in_order(bench: Bench) -> None:
     orders = [new_job(bench.tenant, "noop") for _ in range(1500)]
     await bench.jobs.enqueue_many(orders)
     first = await bench.events.read(bench.tenant, limit=1000)
     rest = await bench.events.read(bench.tenant, after=first[-1].id, limit=1000)
-    told = [msgspec.json.decode(event.data)["id"] for event in [*first, *rest]]
-    assert told == [order.id for order in orders]
+    published = [msgspec.json.decode(event.data)["id"] for event in [*first, *rest]]
+    assert published == [order.id for order in orders]
 
 
-async def test_a_reader_beside_many_writers_misses_nothing(bench: Bench) -> None:
+async def test_a_reader_concurrent_with_many_writers_misses_nothing(bench: Bench) -> None:
     read: list[Event] = []
 
     async def follow() -> None:
@@ -121,13 +121,13 @@ async def test_a_reader_beside_many_writers_misses_nothing(bench: Bench) -> None
 
 async def test_the_log_of_one_tenant_holds_nothing_of_another(bench: Bench) -> None:
     other = await bench.tenants.create("other")
-    mine, theirs = await asyncio.gather(bench.make_job(), bench.make_job(tenant=other.id))
+    mine, others = await asyncio.gather(bench.make_job(), bench.make_job(tenant=other.id))
     logs = [await bench.events.read(tenant) for tenant in (bench.tenant, other.id)]
-    told = [[msgspec.json.decode(event.data)["id"] for event in log] for log in logs]
-    assert told == [[mine.id], [theirs.id]]
+    published = [[msgspec.json.decode(event.data)["id"] for event in log] for log in logs]
+    assert published == [[mine.id], [others.id]]
 
 
-async def test_a_cursor_of_one_tenant_read_by_another_shows_only_their_own(bench: Bench) -> None:
+async def test_a_cursor_of_another_tenant_shows_only_own_events(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     await bench.make_job()
     (event,) = await bench.events.read(bench.tenant)
@@ -136,7 +136,7 @@ async def test_a_cursor_of_one_tenant_read_by_another_shows_only_their_own(bench
     assert [msgspec.json.decode(found.data)["id"] for found in read] == [job.id]
 
 
-async def test_nothing_new_is_an_empty_list(bench: Bench) -> None:
+async def test_a_read_without_new_events_returns_an_empty_list(bench: Bench) -> None:
     assert await bench.events.read(bench.tenant) == []
     await bench.make_job()
     (event,) = await bench.events.read(bench.tenant)
@@ -149,7 +149,7 @@ async def test_an_unknown_tenant_is_refused(bench: Bench) -> None:
         await bench.events.read(new_id())
 
 
-async def test_a_refused_command_tells_nothing_even_beside_one_that_is_accepted(bench: Bench) -> None:
+async def test_a_refused_command_publishes_nothing_even_when_batched_with_accepted_ones(bench: Bench) -> None:
     await bench.make_job(dedupe_key="d")
     await asyncio.gather(
         bench.make_job(),
@@ -160,7 +160,7 @@ async def test_a_refused_command_tells_nothing_even_beside_one_that_is_accepted(
     assert await bench.event_names() == ["job.created", "job.created"]
 
 
-async def test_a_sweep_of_many_is_told_for_each(bench: Bench) -> None:
+async def test_a_sweep_publishes_an_event_for_each_lost_job(bench: Bench) -> None:
     for _ in range(3):
         await bench.make_claim()
     bench.clock.advance(seconds=LEASE_SECONDS)
@@ -168,12 +168,12 @@ async def test_a_sweep_of_many_is_told_for_each(bench: Bench) -> None:
     assert (await bench.event_names()).count("job.failed") == 3
 
 
-async def test_what_is_not_the_id_of_an_event_is_no_cursor(bench: Bench) -> None:
-    places = ["", "x", "0", "-000000000000001", "g" * 16, "0" * 17, "\ud800", "0" * 15 + "\x00"]
-    calls = {repr(after): partial(bench.events.read, bench.tenant, after=after) for after in places}
+async def test_a_malformed_event_id_is_an_invalid_cursor(bench: Bench) -> None:
+    cursors = ["", "x", "0", "-000000000000001", "g" * 16, "0" * 17, "\ud800", "0" * 15 + "\x00"]
+    calls = {repr(after): partial(bench.events.read, bench.tenant, after=after) for after in cursors}
     await refuses_each(bench, InvalidCursor, calls)
 
 
-async def test_a_page_of_events_has_bounds(bench: Bench) -> None:
+async def test_the_size_of_a_page_of_events_is_limited(bench: Bench) -> None:
     calls = {str(limit): partial(bench.events.read, bench.tenant, limit=limit) for limit in (0, -1, 1001, 10**30)}
     await refuses_each(bench, InvalidInput, calls)

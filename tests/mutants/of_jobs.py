@@ -21,7 +21,7 @@ MUTANTS = [
         file="jobs/lifecycle.py",
         old="    if job.cancel_requested:\n",
         new="    if job.cancel_requested and not isinstance(outcome, Failed):\n",
-        caught_by="tests/conformance/test_cancel.py::test_any_other_end_of_a_job_asked_to_stop_is_canceled_uncounted",
+        caught_by="tests/conformance/test_cancel.py::test_every_other_outcome_after_a_cancel_request_is_canceled_and_not_counted",
     ),
     Mutant(
         name="reuse without the version",
@@ -54,7 +54,7 @@ MUTANTS = [
         old="return msgspec.structs.replace(existing, version=required.version)",
         new="return required",
         caught_by="tests/conformance/test_definitions.py"
-        "::test_of_a_definition_that_is_there_the_version_is_raised_and_nothing_else_changed[sqlite-1]",
+        "::test_ensuring_an_existing_definition_only_raises_its_version[sqlite-1]",
     ),
     Mutant(
         name="an upload that nobody can send",
@@ -79,7 +79,7 @@ MUTANTS = [
         old="    if all(value is None for value in filters.values()) and not all_jobs:\n",
         new="    if False:\n",
         caught_by="tests/conformance/test_bulk_actions.py"
-        "::test_without_a_filter_nothing_is_changed_unless_all_is_said[sqlite-cancel]",
+        "::test_an_action_without_a_filter_or_all_jobs_is_refused[sqlite-cancel]",
     ),
     Mutant(
         name="a dry run that does it",
@@ -88,7 +88,7 @@ MUTANTS = [
         old="(len(jobs), []) if dry_run else await _apply_to_all",
         new="await _apply_to_all",
         caught_by="tests/conformance/test_bulk_actions.py"
-        "::test_a_dry_run_tells_what_would_change_and_changes_nothing[sqlite-cancel]",
+        "::test_a_dry_run_reports_the_same_counts_and_changes_nothing[sqlite-cancel]",
     ),
     Mutant(
         name="a heartbeat that renews the leases of any tenant",
@@ -169,7 +169,7 @@ MUTANTS = [
         file="events/audit.py",
         old="    return msgspec.structs.replace(act, id=new_id())\n",
         new="    return act\n",
-        caught_by=f"{AUDIT}::test_an_act_that_is_given_twice_is_two_entries",
+        caught_by=f"{AUDIT}::test_one_act_passed_to_two_changes_creates_two_entries",
     ),
     Mutant(
         name="a cursor to nowhere is followed",

@@ -12,7 +12,7 @@ MUTANTS = [
         file="identity/authenticator.py",
         old=" or not credential_secrets.matches(text, stored.digest) or",
         new=" or",
-        caught_by="tests/conformance/test_credentials.py::test_what_is_no_token_makes_nobody",
+        caught_by="tests/conformance/test_credentials.py::test_invalid_token_texts_are_unauthorized",
     ),
     Mutant(
         name="a caller that is known for ever",
@@ -21,7 +21,7 @@ MUTANTS = [
         old="if entry is None or entry.expires_at <= now:",
         new="if entry is None:",
         caught_by="tests/conformance/test_credentials.py"
-        "::test_a_revoked_token_is_refused_here_at_once_and_elsewhere_soon",
+        "::test_a_revoked_token_is_refused_at_once_and_on_other_servers_within_the_cache_time",
     ),
     Mutant(
         name="a token that gives more than its maker has",
@@ -29,7 +29,7 @@ MUTANTS = [
         file="identity/credential_service.py",
         old="caller.require(grant.action, grant.resource)",
         new="caller.require(grant.action, caller.grants[0].resource)",
-        caught_by="tests/conformance/test_credentials.py::test_a_caller_gives_only_what_it_has",
+        caught_by="tests/conformance/test_credentials.py::test_a_caller_can_grant_only_what_it_holds",
     ),
     Mutant(
         name="resources compared letter by letter",
@@ -45,7 +45,7 @@ MUTANTS = [
         file="identity/last_used.py",
         old="        await super().stop()\n        await self.run_once()\n",
         new="        await super().stop()\n",
-        caught_by="tests/conformance/test_credentials.py::test_a_use_is_not_forgotten_when_the_server_stops",
+        caught_by="tests/conformance/test_credentials.py::test_a_use_is_recorded_when_the_server_stops",
     ),
     Mutant(
         name="a token for another sign-in",
@@ -266,7 +266,7 @@ MUTANTS = [
         file="identity/credential_service.py",
         old="            _require_run_grants(caller, stored.credential.types)\n",
         new="            pass\n",
-        caught_by="tests/conformance/test_credentials.py::test_a_new_secret_is_for_who_may_run_what_its_workers_may",
+        caught_by="tests/conformance/test_credentials.py::test_a_new_secret_requires_the_grants_of_the_worker",
     ),
     Mutant(
         name="uses of sessions that are not written down",

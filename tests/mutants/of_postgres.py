@@ -186,7 +186,7 @@ MUTANTS = [
         file="engines/postgres/functions/limits.sql",
         old="WHERE d.tenant = t.id AND d.status IN",
         new="WHERE false AND d.status IN",
-        caught_by="tests/conformance/test_caps.py::test_a_tenant_has_no_more_unfinished_jobs_than_it_may[postgres]",
+        caught_by="tests/conformance/test_caps.py::test_a_job_beyond_the_cap_is_refused[postgres]",
     ),
     Mutant(
         name="pause that claims do not see on PostgreSQL",
@@ -210,7 +210,7 @@ MUTANTS = [
         file="engines/postgres/functions/follow.sql",
         old="w.doomed OR w.left_open = 0 AND c.job <> ALL (lacking) AS goes",
         new="true AS goes",
-        caught_by="tests/conformance/test_dependencies.py::test_a_diamond_comes_together_at_its_end[postgres]",
+        caught_by="tests/conformance/test_dependencies.py::test_the_last_job_of_a_diamond_waits_for_both_branches[postgres]",
     ),
     Mutant(
         name="reuse of what is dead on PostgreSQL",
@@ -396,8 +396,7 @@ MUTANTS = [
         file="engines/postgres/functions/events.sql",
         old="CASE json_typeof(n.entry -> 1) WHEN 'array' THEN json_array_length(n.entry -> 1) ELSE 1 END",
         new="1",
-        caught_by="tests/conformance/test_event_retention.py"
-        "::test_the_floor_stands_behind_the_last_event_of_what_happened_together",
+        caught_by="tests/conformance/test_event_retention.py::test_the_gap_ends_at_the_last_event_of_the_removed_batch",
     ),
     Mutant(
         name="servers that wait for an application's keys",
@@ -446,7 +445,7 @@ MUTANTS = [
         file="engines/postgres/functions/job_files.sql",
         old="f.kind IN ('output', 'checkpoint') HAVING",
         new="f.kind = 'output' HAVING",
-        caught_by=f"{CHECKPOINTS}::test_a_success_removes_them_and_gives_their_bytes_back[postgres-True]",
+        caught_by=f"{CHECKPOINTS}::test_a_success_removes_checkpoints_and_frees_their_usage[postgres-True]",
     ),
     Mutant(
         name="a checkpoint that comes too late",
@@ -454,7 +453,7 @@ MUTANTS = [
         file="engines/postgres/functions/blob_finish.sql",
         old="WHEN u.fence IS NOT NULL AND NOT EXISTS (",
         new="WHEN u.file = 'output' AND NOT EXISTS (",
-        caught_by=f"{CHECKPOINTS}::test_it_is_saved_and_read_under_its_fence_only[postgres]",
+        caught_by=f"{CHECKPOINTS}::test_a_checkpoint_is_saved_and_read_only_under_the_current_fence[postgres]",
     ),
     Mutant(
         name="an input that does not hold its blob",

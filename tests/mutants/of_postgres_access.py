@@ -28,7 +28,7 @@ MUTANTS = [
         file="engines/postgres/functions/credentials.sql",
         old="WHERE t.id = of_id AND (of_tenant IS NULL OR t.tenant = of_tenant) FOR UPDATE;",
         new="WHERE t.id = of_id FOR UPDATE;",
-        caught_by="tests/conformance/test_credentials.py::test_only_its_tenant_can_revoke_a_token",
+        caught_by="tests/conformance/test_credentials.py::test_a_token_cannot_be_revoked_by_another_tenant",
     ),
     Mutant(
         name="a worker that is put out with those whose names begin like its own",
@@ -53,7 +53,7 @@ MUTANTS = [
         file="engines/postgres/functions/identity.sql",
         old="FROM ingot.tenants AS t WHERE t.id = of_tenant FOR NO KEY UPDATE;",
         new="FROM ingot.tenants AS t WHERE t.id = of_tenant;",
-        caught_by=f"{AUDIT}::test_changes_at_once_are_on_record_as_one_followed_the_other[postgres-tenant]",
+        caught_by=f"{AUDIT}::test_concurrent_changes_are_recorded_as_an_unbroken_sequence[postgres-tenant]",
     ),
     Mutant(
         name="a digest on record",
@@ -61,7 +61,7 @@ MUTANTS = [
         file="engines/postgres/functions/credentials.sql",
         old="'created_at', ingot.moment(t.created_at), 'limits'",
         new="'digest', encode(t.digest, 'hex'), 'created_at', ingot.moment(t.created_at), 'limits'",
-        caught_by=f"{AUDIT}::test_nothing_that_proves_somebody_is_on_record[postgres]",
+        caught_by=f"{AUDIT}::test_no_credential_or_digest_is_recorded[postgres]",
     ),
     Mutant(
         name="an audit log that its owner changes",
@@ -69,7 +69,7 @@ MUTANTS = [
         file="engines/postgres/migrations/0006_audit.sql",
         old="CREATE POLICY owner_adds ON ingot.audit FOR INSERT TO ingot_owner WITH CHECK (true);",
         new="CREATE POLICY owner_adds ON ingot.audit FOR ALL TO ingot_owner USING (true);",
-        caught_by=f"{AUDIT}::test_nothing_on_record_is_changed_or_taken_away",
+        caught_by=f"{AUDIT}::test_recorded_entries_cannot_be_changed_or_deleted",
     ),
     Mutant(
         name="an invitation taken by an email that nobody verified",

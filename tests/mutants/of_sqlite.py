@@ -51,8 +51,7 @@ MUTANTS = [
         file="engines/sqlite/claim.py",
         old="shares = [list(islice(waiting, command.limit)) for",
         new="shares = [list(waiting) for",
-        caught_by="tests/conformance/test_claim.py"
-        "::test_claims_that_wait_together_are_served_in_turn_each_up_to_its_limit",
+        caught_by="tests/conformance/test_claim.py::test_concurrent_claims_are_served_in_order_each_up_to_its_limit",
     ),
     Mutant(
         name="idempotency key without the payload",
@@ -68,7 +67,7 @@ MUTANTS = [
         file="engines/sqlite/claim.py",
         old="    tx.execute(SQL.insert_attempts, tx.now, takers)\n",
         new="",
-        caught_by="tests/conformance/test_claim.py::test_every_claim_writes_the_row_of_its_attempt",
+        caught_by="tests/conformance/test_claim.py::test_every_claim_creates_an_attempt",
     ),
     Mutant(
         name="sweep right after the start",
@@ -160,7 +159,7 @@ MUTANTS = [
         file="engines/sqlite/tenant_caps.py",
         old="            self._unfinished[tenant] += new[tenant]\n",
         new="",
-        caught_by="tests/conformance/test_caps.py::test_calls_at_once_are_counted_one_after_the_other[sqlite]",
+        caught_by="tests/conformance/test_caps.py::test_concurrent_calls_fill_the_cap_exactly[sqlite]",
     ),
     Mutant(
         name="retry over the cap",
@@ -168,7 +167,7 @@ MUTANTS = [
         file="engines/sqlite/job_control.py",
         old="    TenantCaps(tx, {state.tenant}).count_jobs({state.tenant: 1})\n",
         new="",
-        caught_by="tests/conformance/test_caps.py::test_a_retry_counts[sqlite]",
+        caught_by="tests/conformance/test_caps.py::test_a_retry_counts_toward_the_cap[sqlite]",
     ),
     Mutant(
         name="one parent is enough",
@@ -176,7 +175,7 @@ MUTANTS = [
         file="engines/sqlite/sql/dependencies.sql",
         old="WHERE w.job = s.number AND w.open = 1)",
         new="WHERE w.job = s.number AND w.open = 1 AND false)",
-        caught_by="tests/conformance/test_dependencies.py::test_a_diamond_comes_together_at_its_end",
+        caught_by="tests/conformance/test_dependencies.py::test_the_last_job_of_a_diamond_waits_for_both_branches",
     ),
     Mutant(
         name="those who wait are forgotten at opening",
@@ -184,7 +183,7 @@ MUTANTS = [
         file="engines/sqlite/writer_state.py",
         old="self.ended_parents = {number for number, ended in parents if ended}",
         new="self.ended_parents = set[int]()",
-        caught_by="tests/conformance/test_dependencies.py::test_what_is_left_to_do_is_done_after_a_restart",
+        caught_by="tests/conformance/test_dependencies.py::test_dependents_are_processed_after_a_restart",
     ),
     Mutant(
         name="a retry is not taken back from its batch",
@@ -192,7 +191,7 @@ MUTANTS = [
         file="engines/sqlite/transaction.py",
         old="            self.effects.batches[batch][before] -= 1\n",
         new="            pass\n",
-        caught_by="tests/conformance/test_batches.py::test_a_retry_opens_the_batch_again",
+        caught_by="tests/conformance/test_batches.py::test_a_retry_reopens_the_batch",
     ),
     Mutant(
         name="reuse of what is dead",
@@ -281,7 +280,7 @@ MUTANTS = [
         file="engines/sqlite/events.py",
         old="        if floor is not None and start < floor:\n",
         new="        if False:\n",
-        caught_by="tests/conformance/test_event_retention.py::test_who_is_behind_what_is_kept_is_told_and_can_go_on",
+        caught_by="tests/conformance/test_event_retention.py::test_a_reader_before_the_kept_events_gets_a_gap_and_can_continue",
     ),
     Mutant(
         name="a log that is removed to its end",
@@ -289,7 +288,7 @@ MUTANTS = [
         file="engines/sqlite/events.py",
         old="oldest[:-1])]  # The newest stays.",
         new="oldest)]",
-        caught_by="tests/conformance/test_event_retention.py::test_the_newest_batch_stays_and_ids_go_on_from_it",
+        caught_by="tests/conformance/test_event_retention.py::test_the_newest_batch_is_kept_and_later_ids_are_greater",
     ),
     Mutant(
         name="an act that is not put on record",
@@ -298,7 +297,7 @@ MUTANTS = [
         old='    tx.audit(command.act, "token.revoked", f"token/{ended.id}", '
         "tenant=ended.tenant, before=known, after=ended)\n",
         new="",
-        caught_by=f"{AUDIT}::test_an_act_is_on_record_with_how_it_was_before_and_after[sqlite-revoke_token]",
+        caught_by=f"{AUDIT}::test_a_change_is_recorded_with_the_states_before_and_after[sqlite-revoke_token]",
     ),
     Mutant(
         name="a change that outlives its entry",
@@ -309,7 +308,7 @@ MUTANTS = [
         "            self.execute(SQL.insert_audit_entry, *row, as_json(before), as_json(after))\n"
         "        except apsw.Error:\n"
         "            return\n",
-        caught_by=f"{AUDIT}::test_what_cannot_be_put_on_record_does_not_happen[sqlite-revoke_token]",
+        caught_by=f"{AUDIT}::test_a_change_that_cannot_be_recorded_is_rolled_back[sqlite-revoke_token]",
     ),
     Mutant(
         name="a role by an email that nobody verified",
@@ -365,7 +364,7 @@ MUTANTS = [
         file="engines/sqlite/blobs.py",
         old="    if tx.execute(SQL.is_blob_referenced, blob.number, id).get:\n",
         new="    if False:\n",
-        caught_by=f"{BLOB_KEYS}::test_a_key_set_again_is_not_touched_by_an_older_tombstone[sqlite]",
+        caught_by=f"{BLOB_KEYS}::test_an_older_tombstone_does_not_affect_a_key_set_again[sqlite]",
     ),
     Mutant(
         name="a quota that forgets what came with it",
@@ -373,7 +372,7 @@ MUTANTS = [
         file="engines/sqlite/transaction.py",
         old="        return sum(staged, start=",
         new="        return sum((), start=",
-        caught_by=f"{BLOB_KEYS}::test_puts_at_once_never_exceed_the_quota[sqlite]",
+        caught_by=f"{BLOB_KEYS}::test_concurrent_puts_never_exceed_the_quota[sqlite]",
     ),
     Mutant(
         name="a blob that is read through another tenant's key",
@@ -381,7 +380,7 @@ MUTANTS = [
         file="engines/sqlite/sql/blobs.sql",
         old="k.blob = ?1 AND k.tenant = ?3",
         new="k.blob = ?1",
-        caught_by=f"{BLOB_KEYS}::test_nothing_of_one_tenant_is_seen_by_another[sqlite]",
+        caught_by=f"{BLOB_KEYS}::test_a_tenant_cannot_see_keys_of_another_tenant[sqlite]",
     ),
     Mutant(
         name="an upload that its writer before goes on with",
@@ -389,7 +388,7 @@ MUTANTS = [
         file="engines/sqlite/uploads.py",
         old="    if epoch not in (None, upload.epoch):\n",
         new="    if False:\n",
-        caught_by=f"{BLOB_UPLOADS}::test_who_takes_an_upload_over_fences_out_the_writer_before[sqlite]",
+        caught_by=f"{BLOB_UPLOADS}::test_a_takeover_fences_out_the_previous_writer[sqlite]",
     ),
     Mutant(
         name="an object that is thrown away when its upload is finished again",
@@ -398,7 +397,7 @@ MUTANTS = [
         old="(blob is None or content.storage_key != blob.storage_key)",
         new="True",
         caught_by="tests/conformance/test_blob_upload_outcomes.py"
-        "::test_done_again_with_the_same_bytes_it_answers_the_same[sqlite-k]",
+        "::test_a_repeated_finish_with_the_same_bytes_returns_the_same_result[sqlite-k]",
     ),
     Mutant(
         name="a success without its outputs",
@@ -414,7 +413,7 @@ MUTANTS = [
         file="engines/sqlite/sql/job_files.sql",
         old="AND kind IN ('output', 'checkpoint')",
         new="AND kind = 'output'",
-        caught_by=f"{CHECKPOINTS}::test_a_success_removes_them_and_gives_their_bytes_back[sqlite-True]",
+        caught_by=f"{CHECKPOINTS}::test_a_success_removes_checkpoints_and_frees_their_usage[sqlite-True]",
     ),
     Mutant(
         name="a checkpoint of an attempt that is over",
@@ -422,7 +421,7 @@ MUTANTS = [
         file="engines/sqlite/uploads.py",
         old="    elif upload.job_id is not None:\n        shelf.check_attempt(",
         new='    elif upload.file == "output":\n        shelf.check_attempt(',
-        caught_by=f"{CHECKPOINTS}::test_it_is_saved_and_read_under_its_fence_only[sqlite]",
+        caught_by=f"{CHECKPOINTS}::test_a_checkpoint_is_saved_and_read_only_under_the_current_fence[sqlite]",
     ),
     Mutant(
         name="a job that runs before its inputs are here",

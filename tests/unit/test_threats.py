@@ -45,12 +45,12 @@ THREATS: dict[str, dict[str, list[str]]] = {
         ],
         "checked before it is looked up": [
             WHOLE,
-            f"{CREDENTIALS}test_the_store_is_not_asked_for_what_nobody_can_have_made",
+            f"{CREDENTIALS}test_malformed_credentials_do_not_reach_the_store",
         ],
     },
     "token leakage": {
         "list": [SHOWN, SECRETS],
-        "audit": [SHOWN, SECRETS, "tests.conformance.test_audit::test_nothing_that_proves_somebody_is_on_record"],
+        "audit": [SHOWN, SECRETS, "tests.conformance.test_audit::test_no_credential_or_digest_is_recorded"],
         "error": [
             SECRETS,
             "tests.http.test_bad_requests::test_what_was_sent_is_not_shown_in_an_error",
@@ -59,7 +59,7 @@ THREATS: dict[str, dict[str, list[str]]] = {
         ],
         "log": [SECRETS, "tests.system.test_logs::test_nothing_that_is_secret_is_ever_logged"],
         "page": [SHOWN, SECRETS],
-        "database": [SHOWN, SECRETS, f"{CREDENTIALS}test_the_text_is_kept_nowhere"],
+        "database": [SHOWN, SECRETS, f"{CREDENTIALS}test_the_text_of_a_token_is_not_stored"],
         "written out by mistake": [
             "tests.unit.test_redaction::test_what_holds_a_secret_does_not_show_it",
             "tests.unit.test_redaction::test_settings_show_all_but_what_is_secret",
