@@ -1,4 +1,4 @@
-"""Following the log from now on: where it ends, who is told, and that nothing is missed on the way."""
+"""Following the log from its end: positions, notifications, and that no event is missed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.conformance.snapshots import refuses
 from tests.factories import Bench, open_bench, open_store
 
 
-async def test_an_empty_log_ends_where_it_begins(bench: Bench) -> None:
+async def test_the_newest_position_of_an_empty_log_is_its_start(bench: Bench) -> None:
     assert await bench.events.newest(bench.tenant) == START
 
 
@@ -45,23 +45,23 @@ async def test_the_newest_event_of_one_tenant_is_not_that_of_another(bench: Benc
         await bench.events.newest(new_id())
 
 
-async def test_from_the_newest_event_on_nothing_is_missed_beside_many_writers(bench: Bench) -> None:
+async def test_a_reader_from_the_newest_event_misses_nothing_beside_many_writers(bench: Bench) -> None:
     before, after = [new_job(bench.tenant, "noop") for _ in range(100)], [new_job(bench.tenant, "noop") for _ in "1234"]
     writing = [asyncio.ensure_future(bench.jobs.enqueue_many([order])) for order in before]
-    places = []
+    positions = []
     for order in after:
         await writing.pop(0)
-        places.append((await bench.events.newest(bench.tenant), order.id))
+        positions.append((await bench.events.newest(bench.tenant), order.id))
         await bench.jobs.enqueue_many([order])
     await asyncio.gather(*writing)
-    for place, made_later in places:
-        told: list[str] = []
-        while made_later not in told:
-            read = await bench.events.read(bench.tenant, after=place or None, limit=1000)
-            told = [msgspec.json.decode(event.data)["id"] for event in read]
+    for position, made_later in positions:
+        seen: list[str] = []
+        while made_later not in seen:
+            read = await bench.events.read(bench.tenant, after=position or None, limit=1000)
+            seen = [msgspec.json.decode(event.data)["id"] for event in read]
 
 
-async def test_a_place_is_the_id_of_an_event_that_can_have_been(bench: Bench) -> None:
+async def test_a_position_that_no_event_can_have_is_refused(bench: Bench) -> None:
     await bench.make_job()
     newest = await bench.store.run(GetNewestEventId(tenant=bench.tenant, stable=False))
     assert newest is not None
@@ -71,22 +71,22 @@ async def test_a_place_is_the_id_of_an_event_that_can_have_been(bench: Bench) ->
             await bench.events.check_position(bench.tenant, wrong)
 
 
-async def test_who_writes_is_told_whose_events_there_are(bench: Bench) -> None:
+async def test_the_listener_receives_the_tenant_of_each_event_batch(bench: Bench) -> None:
     other = await bench.tenants.create("other")
-    heard: list[str] = []
-    bench.store.on_event(heard.append)
+    notified_tenants: list[str] = []
+    bench.store.on_event(notified_tenants.append)
     claim = await bench.make_claim()
-    assert heard == [bench.tenant] * 2
+    assert notified_tenants == [bench.tenant] * 2
     await bench.jobs.complete(claim)
-    assert heard == [bench.tenant] * 3
+    assert notified_tenants == [bench.tenant] * 3
     await bench.make_job(tenant=other.id)
-    assert heard == [bench.tenant] * 3 + [other.id]
+    assert notified_tenants == [bench.tenant] * 3 + [other.id]
     await bench.jobs.claim("worker", ["nothing"])
-    assert len(heard) == 4
+    assert len(notified_tenants) == 4
 
 
-async def told_until(following: AsyncGenerator[bytes, None], last: str) -> list[str]:
-    """The ids that are told up to this one."""
+async def read_ids_until(following: AsyncGenerator[bytes, None], last: str) -> list[str]:
+    """The IDs in the stream up to this one."""
     frames = b""
     async with asyncio.timeout(30):
         while f"id: {last}\n".encode() not in frames:
@@ -94,7 +94,9 @@ async def told_until(following: AsyncGenerator[bytes, None], last: str) -> list[
     return re.findall(r"^id: (\w+)$", frames.decode(), re.MULTILINE)
 
 
-async def test_from_every_place_all_that_follows_is_told_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_follower_from_any_position_receives_every_later_event_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(feeds, "RECENT_EVENTS_MAX", 5)
     monkeypatch.setattr(feeds, "READ_EVENTS_MAX", 4)
     tenant = bench.tenant
@@ -106,38 +108,38 @@ async def test_from_every_place_all_that_follows_is_told_once(bench: Bench, monk
         await bench.jobs.enqueue_many([new_job(tenant, "noop") for _ in range(together)])
         newest = await bench.store.run(GetNewestEventId(tenant=tenant, stable=False))
         assert newest is not None
-        ids += await told_until(steady, newest)
+        ids += await read_ids_until(steady, newest)
     assert [event.id for event in await bench.events.read(tenant, limit=1000)] == ids
-    for place, after in enumerate(ids[:-1]):
+    for index, after in enumerate(ids[:-1]):
         again = await following.follow(tenant, after, lambda _: True)
-        assert await told_until(again, ids[-1]) == ids[place + 1 :]
+        assert await read_ids_until(again, ids[-1]) == ids[index + 1 :]
         await again.aclose()
     await steady.aclose()
     assert len(following) == 0
 
 
 @pytest.mark.postgres
-async def test_what_one_process_writes_comes_to_those_who_follow_in_another(tmp_path: Path) -> None:
+async def test_a_follower_receives_events_written_by_another_process(tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench("postgres", tmp_path / "data", clock) as bench:
         other = await open_store("postgres", tmp_path / "data", clock)
-        theirs = Feeds(type(bench.events)(other), clock)
+        other_feeds = Feeds(type(bench.events)(other), clock)
         try:
-            following = await theirs.follow(bench.tenant, None, lambda name: True)
+            following = await other_feeds.follow(bench.tenant, None, lambda name: True)
             frames = await anext(following)
             job = await bench.make_job()
             async with asyncio.timeout(30):
                 while job.id.encode() not in frames:
                     frames += await anext(following)
             await following.aclose()
-            assert len(theirs) == 0
+            assert len(other_feeds) == 0
         finally:
-            await theirs.close()
+            await other_feeds.close()
             await other.close()
 
 
 @pytest.mark.parametrize("data", ['{\n"a": 1,\r\n"b": [1,\r2]}', r'"\n\nevent: x\ndata: 1\r"', '"\u2028\u0085\x0b"'])
-def test_a_frame_is_whole_whatever_is_in_it(data: str) -> None:
+def test_an_event_frame_has_five_lines_whatever_its_data_contains(data: str) -> None:
     raw = msgspec.Raw(data.replace("\x0b", "\\u000b").encode())
     event = Event(id="0" * 16, tenant=new_id(), name="a.b", at=to_datetime(0), data=raw)
     lines = feed_item(event).frame.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")

@@ -1,4 +1,4 @@
-"""Why is it not running? Each reason is found where it is one, and only there."""
+"""Explanations of why a job does not start_jobs: each reason is reported when it applies, and only then."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ async def codes(bench: Bench, job: Job) -> list[str]:
 
 
 async def reason(bench: Bench, job: Job, code: str) -> Reason:
-    """The one reason of this code."""
-    (found,) = [reason for reason in (await explain(bench, job)).reasons if reason.code == code]
-    return found
+    """The only reason with this code."""
+    (matching,) = [reason for reason in (await explain(bench, job)).reasons if reason.code == code]
+    return matching
 
 
-async def ask(bench: Bench, *types: str, tenant: str | None = None) -> None:
-    """Let a worker ask for work of these types, and give back what it gets."""
+async def claim_and_release(bench: Bench, *types: str, tenant: str | None = None) -> None:
+    """Let a worker claim_and_release for work of these types, and give back what it gets."""
     for claim in await bench.jobs.claim("asking", types or ["noop"], limit=1000, tenant=tenant):
         await bench.jobs.release(claim)
 
 
-async def run(bench: Bench, jobs: int, payload: object = None, type: str = "noop", **options: Any) -> list[str]:
-    """Make so many jobs and let them run; their ids."""
+async def start_jobs(bench: Bench, jobs: int, payload: object = None, type: str = "noop", **options: Any) -> list[str]:
+    """Make so many jobs and let them start_jobs; their ids."""
     tenant = options.pop("tenant", bench.tenant)
     await bench.jobs.enqueue_many([new_job(tenant, type, payload, **options) for _ in range(jobs)])
     claims = await bench.jobs.claim("worker", [type], limit=jobs, tenant=tenant)
@@ -52,25 +52,25 @@ async def run(bench: Bench, jobs: int, payload: object = None, type: str = "noop
     return [claim.job.id for claim in claims]
 
 
-# -- what is over or under way ------------------------------------------------------------------------------
+# -- finished and running jobs ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED])
-async def test_a_finished_job_is_finished(bench: Bench, status: JobStatus) -> None:
+async def test_a_finished_job_has_the_reason_finished(bench: Bench, status: JobStatus) -> None:
     job = await bench.make_job_in(status)
     explanation = await explain(bench, job)
     assert (explanation.job_id, explanation.status) == (job.id, status)
-    assert [(found.code, found.data) for found in explanation.reasons] == [
+    assert [(reason.code, reason.data) for reason in explanation.reasons] == [
         ("finished", {"finished_at": job.finished_at})
     ]
 
 
 async def test_a_running_job_names_its_worker(bench: Bench) -> None:
     claim = await bench.make_claim(worker="w-1")
-    (found,) = (await explain(bench, claim.job)).reasons
-    assert found.code == "running"
-    assert "worker w-1 (attempt 1)" in found.message
-    assert found.data == {
+    (explained,) = (await explain(bench, claim.job)).reasons
+    assert explained.code == "running"
+    assert "worker w-1 (attempt 1)" in explained.message
+    assert explained.data == {
         "worker_id": "w-1",
         "started_at": claim.job.started_at,
         "lease_expires_at": claim.lease_expires_at,
@@ -79,7 +79,7 @@ async def test_a_running_job_names_its_worker(bench: Bench) -> None:
     assert "Cancellation" in (await reason(bench, claim.job, "running")).message
 
 
-async def test_to_explain_changes_nothing(bench: Bench) -> None:
+async def test_an_explanation_changes_nothing(bench: Bench) -> None:
     parent = await bench.make_job()
     jobs = [parent, await bench.make_job(after=[parent.id]), await bench.make_job(delay=60)]
     before = await snapshot(bench)
@@ -88,7 +88,7 @@ async def test_to_explain_changes_nothing(bench: Bench) -> None:
     assert await snapshot(bench) == before
 
 
-async def test_a_job_that_is_not_yours_is_not_there(bench: Bench) -> None:
+async def test_a_job_of_another_tenant_is_not_found(bench: Bench) -> None:
     other = (await bench.tenants.create("other")).id
     job = await bench.make_job()
     for tenant, job_id in [
@@ -103,12 +103,12 @@ async def test_a_job_that_is_not_yours_is_not_there(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("job_id", [None, 5, b"id"])
-async def test_what_is_no_text_is_refused(bench: Bench, job_id: Any) -> None:
+async def test_a_job_id_that_is_not_a_string_is_refused(bench: Bench, job_id: Any) -> None:
     with pytest.raises(InvalidInput):
         await bench.jobs.explain(bench.tenant, job_id)
 
 
-async def test_a_removed_job_is_not_there(bench: Bench) -> None:
+async def test_a_removed_job_is_not_found(bench: Bench) -> None:
     await bench.jobs.define(Definition(type="noop", retention_seconds=1.0))
     job = await bench.make_job_in(JobStatus.SUCCEEDED)
     bench.clock.advance(seconds=2)
@@ -117,50 +117,50 @@ async def test_a_removed_job_is_not_there(bench: Bench) -> None:
         await explain(bench, job)
 
 
-# -- jobs that wait for jobs --------------------------------------------------------------------------------
+# -- blocked jobs -------------------------------------------------------------------------------------------
 
 
-async def test_a_blocked_job_names_those_it_still_waits_for(bench: Bench) -> None:
+async def test_a_blocked_job_names_its_unfinished_parents(bench: Bench) -> None:
     running = await bench.make_claim("running")
     queued, done = await bench.make_job("queued"), await bench.make_job("done")
     child = await bench.make_job(after=[running.job.id, queued.id, done.id])
     await end(bench, done)
-    (found,) = (await explain(bench, child)).reasons
+    (explained,) = (await explain(bench, child)).reasons
     first, second = sorted([(running.job.id, "running"), (queued.id, "queued")])
-    assert found.code == "waits_for"
-    assert f" {first[0]} ({first[1]}), {second[0]} ({second[1]}) " in found.message
-    assert found.data == {"after": [first[0], second[0]]}
+    assert explained.code == "waits_for"
+    assert f" {first[0]} ({first[1]}), {second[0]} ({second[1]}) " in explained.message
+    assert explained.data == {"after": [first[0], second[0]]}
     await bench.jobs.complete(running)
     await end(bench, queued)
     assert "waits_for" not in await codes(bench, child)
 
 
-async def test_of_very_many_parents_some_are_named(bench: Bench) -> None:
+async def test_at_most_100_parents_are_named(bench: Bench) -> None:
     parents = await bench.jobs.enqueue_many([new_job(bench.tenant, "first") for _ in range(150)])
     child = await bench.make_job(after=[parent.job.id for parent in parents])
-    found = await reason(bench, child, "waits_for")
-    assert found.data["after"] == sorted(parent.job.id for parent in parents)[:100]
+    explained = await reason(bench, child, "waits_for")
+    assert explained.data["after"] == sorted(parent.job.id for parent in parents)[:100]
 
 
 # -- time ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_scheduled_job_says_when_it_runs(bench: Bench) -> None:
+async def test_the_reason_of_a_scheduled_job_contains_run_at(bench: Bench) -> None:
     job = await bench.make_job(delay=60)
-    await ask(bench)
+    await claim_and_release(bench)
     assert await codes(bench, job) == ["scheduled"]
     assert (await reason(bench, job, "scheduled")).data == {"run_at": job.run_at}
     bench.clock.advance(seconds=60)
     assert await codes(bench, job) == ["in_line"]
 
 
-async def test_a_snoozed_job_is_scheduled(bench: Bench) -> None:
+async def test_a_snoozed_job_has_the_reason_scheduled(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.snooze(claim, 60)
     assert await codes(bench, claim.job) == ["scheduled"]
 
 
-async def test_a_job_that_failed_says_when_its_next_try_is(bench: Bench) -> None:
+async def test_the_reason_of_a_failed_job_contains_the_time_of_its_retry(bench: Bench) -> None:
     await bench.jobs.define(Definition(type="noop", backoff=Backoff(first_seconds=60.0)))
     claim = await bench.make_claim()
     settled = await bench.jobs.fail(claim, "no")
@@ -173,137 +173,137 @@ async def test_a_job_that_failed_says_when_its_next_try_is(bench: Bench) -> None
 # -- pauses and limits --------------------------------------------------------------------------------------
 
 
-async def test_a_pause_says_who_and_since_when(bench: Bench) -> None:
+async def test_the_reason_of_a_paused_job_contains_who_paused_it_and_when(bench: Bench) -> None:
     other = (await bench.tenants.create("other")).id
-    await ask(bench, "noop", "free")
+    await claim_and_release(bench, "noop", "free")
     paused, free = await bench.make_job(), await bench.make_job("free")
-    elsewhere = await bench.make_job(tenant=other)
+    other_job = await bench.make_job(tenant=other)
     pause = await bench.jobs.pause(bench.tenant, "noop", by="ada")
     assert await codes(bench, paused) == ["paused", "in_line"]
-    found = await reason(bench, paused, "paused")
-    assert "paused by ada since" in found.message
-    assert found.data == {"type": "noop", "since": pause.since}
-    assert await codes(bench, free) == await codes(bench, elsewhere) == ["in_line"]
+    explained = await reason(bench, paused, "paused")
+    assert "paused by ada since" in explained.message
+    assert explained.data == {"type": "noop", "since": pause.since}
+    assert await codes(bench, free) == await codes(bench, other_job) == ["in_line"]
     await bench.jobs.resume(bench.tenant, "noop")
     assert await codes(bench, paused) == ["in_line"]
 
 
 @pytest.mark.parametrize("scope", ["tenant", "type", "key"])
-async def test_a_full_limit_names_those_that_run_under_it(bench: Bench, scope: str) -> None:
+async def test_a_reached_limit_names_the_jobs_that_run_under_it(bench: Bench, scope: str) -> None:
     if scope == "tenant":
         await bench.tenants.change(bench.tenant, limits=Limits(max_running_jobs=2))
     else:
         await bench.jobs.define(KEYED if scope == "key" else Definition(type="noop", max_running=2))
-    holders = await run(bench, 1, {"key": "k"})
+    holders = await start_jobs(bench, 1, {"key": "k"})
     job = await bench.make_job(payload={"key": "k"})
     assert await codes(bench, job) == ["in_line"]
-    holders += await run(bench, 1, {"key": "k"}, priority=1)
+    holders += await start_jobs(bench, 1, {"key": "k"}, priority=1)
     assert await codes(bench, job) == [f"{scope}_limit", "in_line"]
     data = (await reason(bench, job, f"{scope}_limit")).data
     assert (data["most"], data["running"], sorted(data["holders"])) == (2, 2, sorted(holders))
 
 
-async def test_only_what_runs_under_a_limit_fills_it(bench: Bench) -> None:
+async def test_only_jobs_that_a_limit_covers_count_toward_it(bench: Bench) -> None:
     other = (await bench.tenants.create("other")).id
     await bench.jobs.define(Definition(type="noop", limit_key="{key}", max_running_per_key=1, max_running=3))
-    await run(bench, 2, None, "else")
-    for place, key in enumerate(("k", "l")):
-        await run(bench, 1, {"key": key}, tenant=other)
-        if place:
-            await run(bench, 1, {"key": key})
+    await start_jobs(bench, 2, None, "else")
+    for index, key in enumerate(("k", "l")):
+        await start_jobs(bench, 1, {"key": key}, tenant=other)
+        if index:
+            await start_jobs(bench, 1, {"key": key})
     job = await bench.make_job(payload={"key": "k"})
     full = await bench.make_job(payload={"key": "l"})
     free = await bench.make_job(payload={})
-    assert [await codes(bench, known) for known in (job, full, free)] == [
+    assert [await codes(bench, each) for each in (job, full, free)] == [
         ["in_line"],
         ["key_limit", "in_line"],
         ["in_line"],
     ]
-    await run(bench, 2, {})
+    await start_jobs(bench, 2, {})
     assert await codes(bench, full) == ["type_limit", "key_limit", "in_line"]
     await bench.tenants.change(bench.tenant, limits=Limits(max_running_jobs=5))
     assert await codes(bench, full) == ["tenant_limit", "type_limit", "key_limit", "in_line"]
     assert (await reason(bench, full, "tenant_limit")).data["running"] == 5
 
 
-async def test_a_limit_set_below_what_runs_says_how_many_run(bench: Bench) -> None:
-    holders = await run(bench, 12)
+async def test_a_limit_below_the_number_of_running_jobs_reports_both_numbers(bench: Bench) -> None:
+    holders = await start_jobs(bench, 12)
     await bench.jobs.define(Definition(type="noop", max_running=5))
-    found = await reason(bench, await bench.make_job(), "type_limit")
-    assert (found.data["most"], found.data["running"]) == (5, 12)
-    assert len(set(found.data["holders"])) == 10
-    assert set(found.data["holders"]) <= set(holders)
-    assert "jobs of type noop is reached (12 of 5): " in found.message
-    assert " and others." in found.message
+    explained = await reason(bench, await bench.make_job(), "type_limit")
+    assert (explained.data["most"], explained.data["running"]) == (5, 12)
+    assert len(set(explained.data["holders"])) == 10
+    assert set(explained.data["holders"]) <= set(holders)
+    assert "jobs of type noop is reached (12 of 5): " in explained.message
+    assert " and others." in explained.message
 
 
 # -- workers ------------------------------------------------------------------------------------------------
 
 
-async def test_a_type_that_nobody_asks_for_says_so(bench: Bench) -> None:
+async def test_a_type_that_no_worker_claims_has_the_reason_no_worker(bench: Bench) -> None:
     job = await bench.make_job()
-    await ask(bench, "other")
+    await claim_and_release(bench, "other")
     assert await codes(bench, job) == ["no_worker", "in_line"]
     assert (await reason(bench, job, "no_worker")).data == {"type": "noop", "asked_at": None}
     asked_at = bench.clock.now()
-    await ask(bench, "more", "noop")
+    await claim_and_release(bench, "more", "noop")
     assert await codes(bench, job) == ["in_line"]
     bench.clock.advance(seconds=CLAIM_INTERVAL_SECONDS_MAX)
     assert await codes(bench, job) == ["in_line"]
     bench.clock.advance(seconds=1)
     assert await codes(bench, job) == ["no_worker", "in_line"]
-    found = await reason(bench, job, "no_worker")
-    assert abs(found.data["asked_at"] - asked_at) < timedelta(seconds=1)
-    await ask(bench)
+    explained = await reason(bench, job, "no_worker")
+    assert abs(explained.data["asked_at"] - asked_at) < timedelta(seconds=1)
+    await claim_and_release(bench)
     assert await codes(bench, job) == ["in_line"]
 
 
 async def test_a_worker_of_one_tenant_does_not_count_for_another(bench: Bench) -> None:
     other = (await bench.tenants.create("other")).id
-    job, elsewhere = await bench.make_job(), await bench.make_job(tenant=other)
-    await ask(bench, tenant=other)
+    job, other_job = await bench.make_job(), await bench.make_job(tenant=other)
+    await claim_and_release(bench, tenant=other)
     assert await codes(bench, job) == ["no_worker", "in_line"]
-    assert await codes(bench, elsewhere) == ["in_line"]
+    assert await codes(bench, other_job) == ["in_line"]
     await bench.jobs.maintain()
     assert await codes(bench, job) == ["no_worker", "in_line"]
-    await ask(bench)
+    await claim_and_release(bench)
     assert await codes(bench, job) == ["in_line"]
 
 
-async def test_the_latest_of_those_who_asked_counts(bench: Bench) -> None:
+async def test_the_latest_claim_of_any_worker_counts(bench: Bench) -> None:
     job = await bench.make_job()
-    await ask(bench)
+    await claim_and_release(bench)
     bench.clock.advance(seconds=CLAIM_INTERVAL_SECONDS_MAX)
-    await ask(bench, tenant=bench.tenant)
-    bench.clock.advance(seconds=CLAIM_INTERVAL_SECONDS_MAX)
-    assert await codes(bench, job) == ["in_line"]
-    await ask(bench)
+    await claim_and_release(bench, tenant=bench.tenant)
     bench.clock.advance(seconds=CLAIM_INTERVAL_SECONDS_MAX)
     assert await codes(bench, job) == ["in_line"]
+    await claim_and_release(bench)
+    bench.clock.advance(seconds=CLAIM_INTERVAL_SECONDS_MAX)
+    assert await codes(bench, job) == ["in_line"]
 
 
-# -- the place in line --------------------------------------------------------------------------------------
+# -- the position in the queue ------------------------------------------------------------------------------
 
 
-async def ahead(bench: Bench, *jobs: Job) -> list[int]:
-    """How many go before each of these."""
+async def count_ahead(bench: Bench, *jobs: Job) -> list[int]:
+    """How many jobs run before each of these."""
     return [(await reason(bench, job, "in_line")).data["ahead"] for job in jobs]
 
 
-async def test_the_place_in_line_goes_by_priority_then_by_time(bench: Bench) -> None:
+async def test_the_number_of_jobs_ahead_follows_priority_then_time(bench: Bench) -> None:
     jobs: list[Job] = []
     for priority in (3, 5, 1, 3):
         jobs.append(await bench.make_job(priority=priority))
         bench.clock.advance(seconds=1)
-    assert await ahead(bench, *jobs) == [1, 3, 0, 2]
+    assert await count_ahead(bench, *jobs) == [1, 3, 0, 2]
     (claim,) = await bench.jobs.claim("worker", ["noop"])
     assert claim.job.id == jobs[2].id
-    assert await ahead(bench, jobs[0], jobs[1], jobs[3]) == [0, 2, 1]
+    assert await count_ahead(bench, jobs[0], jobs[1], jobs[3]) == [0, 2, 1]
     await bench.jobs.reschedule(bench.tenant, jobs[1].id, priority=1)
-    assert await ahead(bench, jobs[0], jobs[1], jobs[3]) == [1, 0, 2]
+    assert await count_ahead(bench, jobs[0], jobs[1], jobs[3]) == [1, 0, 2]
 
 
-async def test_only_ready_jobs_of_the_same_tenant_type_and_key_go_before_one(bench: Bench) -> None:
+async def test_only_ready_jobs_of_the_same_tenant_type_and_key_are_ahead(bench: Bench) -> None:
     other = (await bench.tenants.create("other")).id
     await bench.jobs.define(KEYED)
     parent = await bench.make_job("else", priority=1)
@@ -312,24 +312,24 @@ async def test_only_ready_jobs_of_the_same_tenant_type_and_key_go_before_one(ben
     await bench.make_job(payload={"key": "k"}, priority=1, delay=60)
     await bench.make_job(payload={"key": "k"}, priority=1, after=[parent.id])
     first, second = [await bench.make_job(payload={"key": "k"}) for _ in range(2)]
-    assert await ahead(bench, first, second) == [0, 1]
-    found = await reason(bench, second, "in_line")
-    assert "1 job of the same type and limit key" in found.message
+    assert await count_ahead(bench, first, second) == [0, 1]
+    explained = await reason(bench, second, "in_line")
+    assert "1 job of the same type and limit key" in explained.message
 
 
 # -- restarts -----------------------------------------------------------------------------------------------
 
 
-async def test_reasons_are_found_after_a_restart(engine: str, tmp_path: Path) -> None:
+async def test_reasons_are_reported_after_a_restart(engine: str, tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         await bench.jobs.define(Definition(type="noop", max_running=1))
-        held = await bench.make_claim()
+        running = await bench.make_claim()
         await bench.jobs.pause(bench.tenant, "noop", by="ada")
         job = await bench.make_job()
         child = await bench.make_job(after=[job.id])
     clock.advance(seconds=LEASE_SECONDS)
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         assert [code for code in await codes(bench, job) if code != "no_worker"] == ["paused", "type_limit", "in_line"]
-        assert (await reason(bench, job, "type_limit")).data["holders"] == [held.job.id]
+        assert (await reason(bench, job, "type_limit")).data["holders"] == [running.job.id]
         assert (await reason(bench, child, "waits_for")).data == {"after": [job.id]}

@@ -1,4 +1,4 @@
-"""Lists by status, type, tag, source and time of creation, each alone and together."""
+"""Lists by status, type, tag, source and time of creation, alone and combined."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.factories import Bench
 
 
 @pytest.mark.parametrize("ids", ["right", "mixed", "wrong"])
-async def test_a_list_holds_what_fits_its_filters_and_nothing_else(bench: Bench, ids: str) -> None:
+async def test_a_list_contains_exactly_the_jobs_that_match_its_filters(bench: Bench, ids: str) -> None:
     await fill(bench, ids=ids)
     everything = await read_all(bench)
     assert len(everything) == 30
@@ -44,7 +44,7 @@ async def test_a_list_holds_what_fits_its_filters_and_nothing_else(bench: Bench,
 
 
 @pytest.mark.parametrize("limit", [1, 2, 7])
-async def test_pages_of_a_filter_joined_are_the_whole(bench: Bench, limit: int) -> None:
+async def test_pages_of_a_filtered_list_join_to_the_whole_list(bench: Bench, limit: int) -> None:
     await fill(bench, ids="mixed")
     everything = await read_all(bench)
     for filters in [*({name: values[0]} for name, values in CHOICES.items()), {"status": "dead", "tag": "red"}]:
@@ -52,7 +52,7 @@ async def test_pages_of_a_filter_joined_are_the_whole(bench: Bench, limit: int) 
         assert [job.id for job in await read_all(bench, limit=limit, **filters)] == expected
 
 
-async def test_times_are_half_open(bench: Bench) -> None:
+async def test_created_after_is_inclusive_and_created_before_exclusive(bench: Bench) -> None:
     ids = []
     for _ in range(3):
         ids.append((await bench.make_job()).id)
@@ -67,7 +67,7 @@ async def test_times_are_half_open(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "drift", [0, 1, -1, 1.001, -1.001, 60, -60, 61, -61, 3600, -3600, 3601, -3601, 10**8, -(10**8)]
 )
-async def test_a_job_is_found_by_its_time_whatever_its_id_says(bench: Bench, drift: float) -> None:
+async def test_a_job_is_found_by_its_time_whatever_time_its_id_contains(bench: Bench, drift: float) -> None:
     order = made_at(new_job(bench.tenant, "noop"), bench.clock.now() + timedelta(seconds=drift))
     (made,) = await bench.jobs.enqueue_many([order])
     at, micro = made.job.created_at, timedelta(microseconds=1)
@@ -76,17 +76,17 @@ async def test_a_job_is_found_by_its_time_whatever_its_id_says(bench: Bench, dri
     assert await read_all(bench, created_before=at) == []
 
 
-async def test_times_may_have_any_offset(bench: Bench) -> None:
+async def test_times_need_an_offset_and_may_have_any(bench: Bench) -> None:
     job = await bench.make_job()
-    there = job.created_at.astimezone(tz=None).replace(tzinfo=None)
+    without_offset = job.created_at.astimezone(tz=None).replace(tzinfo=None)
     for moment in (job.created_at.isoformat(), job.created_at.astimezone().isoformat()):
         (found,) = await read_all(bench, created_after=datetime.fromisoformat(moment))
         assert found.id == job.id
     async with refuses(bench, InvalidInput):
-        await bench.jobs.list(bench.tenant, created_after=there)
+        await bench.jobs.list(bench.tenant, created_after=without_offset)
 
 
-async def test_a_time_that_ends_before_it_begins_has_no_jobs(bench: Bench) -> None:
+async def test_an_empty_time_range_contains_no_jobs(bench: Bench) -> None:
     job = await bench.make_job()
     assert await read_all(bench, created_after=job.created_at, created_before=job.created_at) == []
     later = job.created_at + timedelta(days=1)
@@ -104,7 +104,7 @@ async def test_a_job_that_died_twice_is_listed_once(bench: Bench) -> None:
         assert [found.id for found in await read_all(bench, status=JobStatus.DEAD, limit=limit)] == [job.id]
 
 
-async def test_blocked_jobs_are_listed_until_they_go_on(bench: Bench) -> None:
+async def test_blocked_jobs_are_listed_until_they_are_queued(bench: Bench) -> None:
     parent = await bench.make_job("first")
     children = [await bench.make_job(type, after=[parent.id]) for type in ("a", "b", "a")]
     await bench.jobs.enqueue_many([new_job(bench.tenant, "noop") for _ in range(30)])
@@ -120,16 +120,16 @@ async def test_blocked_jobs_are_listed_until_they_go_on(bench: Bench) -> None:
     assert [job.id for job in waiting] == [children[2].id, children[0].id]
 
 
-async def test_a_list_follows_new_tags(bench: Bench) -> None:
+async def test_a_list_by_tag_reflects_changed_tags(bench: Bench) -> None:
     job = await bench.make_job_in(JobStatus.SUCCEEDED, tags=["red"])
     await bench.jobs.reschedule(bench.tenant, job.id, tags=["blue"])
     assert await read_all(bench, tag="red") == []
     assert [found.tags for found in await read_all(bench, tag="blue")] == [("blue",)]
 
 
-async def test_jobs_that_come_and_finish_between_pages_are_not_listed_twice(bench: Bench) -> None:
+async def test_jobs_that_change_between_pages_are_not_listed_twice(bench: Bench) -> None:
     await bench.jobs.enqueue_many([new_job(bench.tenant, f"type-{n % 3}", tags=["red"]) for n in range(30)])
-    there = {job.id for job in await read_all(bench)}
+    without_offset = {job.id for job in await read_all(bench)}
     seen: list[str] = []
     cursor = None
     while True:
@@ -142,7 +142,7 @@ async def test_jobs_that_come_and_finish_between_pages_are_not_listed_twice(benc
         for claim in await bench.jobs.claim("worker", ["type-0", "type-1", "type-2"], limit=3):
             await bench.jobs.complete(claim)
     assert len(seen) == len(set(seen))
-    assert there <= set(seen)
+    assert without_offset <= set(seen)
 
 
 async def test_pages_of_many_types_hold_every_job_once(bench: Bench) -> None:
@@ -172,14 +172,14 @@ async def test_pages_of_a_thousand_types_are_full(bench: Bench) -> None:
     assert cursor is None
 
 
-async def test_jobs_of_one_type_do_not_overtake_those_of_another_below_many_that_do_not_fit(bench: Bench) -> None:
+async def test_jobs_of_several_types_stay_in_order_after_many_that_do_not_match(bench: Bench) -> None:
     wanted = [await bench.make_job(type) for type in ("b", "a", "b", "a")]
     await bench.jobs.enqueue_many([new_job(bench.tenant, "a", source=Source.EVENT) for _ in range(1_200)])
     found = await read_all(bench, source=Source.MANUAL)
     assert [job.id for job in found] == [job.id for job in wanted][::-1]
 
 
-async def test_a_rare_status_below_many_others_is_on_the_first_page(bench: Bench) -> None:
+async def test_a_job_with_a_rare_status_after_many_others_is_on_the_first_page(bench: Bench) -> None:
     made = [await bench.make_job_in(status) for status in (JobStatus.DEAD, JobStatus.CANCELED, JobStatus.SUCCEEDED)]
     running = await bench.make_job_in(JobStatus.RUNNING)
     await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", delay=60) for _ in range(10_000)])
@@ -189,7 +189,7 @@ async def test_a_rare_status_below_many_others_is_on_the_first_page(bench: Bench
         assert ([found.id for found in page.items], page.next_cursor) == ([job.id], None)
 
 
-async def test_what_succeeded_is_listed_below_many_attempts_of_others(bench: Bench) -> None:
+async def test_succeeded_jobs_are_listed_after_many_attempts_of_another_tenant(bench: Bench) -> None:
     other = (await bench.tenants.create("other")).id
     mine = [await bench.make_job_in(JobStatus.SUCCEEDED) for _ in range(2)]
     await bench.jobs.enqueue_many([new_job(other, "theirs") for _ in range(1_500)])
@@ -200,7 +200,7 @@ async def test_what_succeeded_is_listed_below_many_attempts_of_others(bench: Ben
     assert [job.id for job in found] == [job.id for job in mine][::-1]
 
 
-async def test_a_rare_tag_or_source_below_many_others_is_on_the_first_page(bench: Bench) -> None:
+async def test_a_job_with_a_rare_tag_or_source_after_many_others_is_on_the_first_page(bench: Bench) -> None:
     other = (await bench.tenants.create("other")).id
     await bench.make_job(tenant=other, tags=["rare"], source=Source.EVENT)
     job = await bench.make_job(tags=["rare"], source=Source.EVENT)
@@ -212,8 +212,8 @@ async def test_a_rare_tag_or_source_below_many_others_is_on_the_first_page(bench
         {"tag": "rare", "type": "noop", "status": JobStatus.QUEUED},
         {"source": Source.EVENT, "tag": "rare"},
     ]
-    for asked in filters:
-        page = await bench.jobs.list(bench.tenant, **asked)
+    for options in filters:
+        page = await bench.jobs.list(bench.tenant, **options)
         assert ([found.id for found in page.items], page.next_cursor) == ([job.id], None)
 
 
@@ -227,7 +227,7 @@ async def test_a_cursor_of_another_filter_is_refused(bench: Bench, name: str) ->
         await bench.jobs.list(bench.tenant, cursor=plain, **{name: CHOICES[name][0]})
 
 
-async def test_a_filter_of_one_kind_is_not_taken_for_another(bench: Bench) -> None:
+async def test_a_cursor_of_a_filter_with_the_same_value_of_another_kind_is_refused(bench: Bench) -> None:
     for _ in range(2):
         await bench.make_job("red", tags=["red"])
     by_type = (await bench.jobs.list(bench.tenant, type="red", limit=1)).next_cursor

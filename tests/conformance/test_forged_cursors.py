@@ -1,4 +1,4 @@
-"""Cursors that somebody made up: valid encoding around a position that does not exist.
+"""Forged cursors: valid encoding around a position that does not exist.
 
 tests/unit/test_forged_cursors.py has the lists that refuse them before the store is called.
 """
@@ -30,16 +30,16 @@ LISTS: dict[str, tuple[Callable[[str], Sequence[str | None]], List]] = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-async def test_a_cursor_to_nowhere_is_refused(bench: Bench, name: str) -> None:
+async def test_a_cursor_with_an_invalid_position_is_refused(bench: Bench, name: str) -> None:
     bound_to, read = LISTS[name]
-    for place in BAD_CURSORS:
-        if place in REAL.get(name, ()):
+    for position in BAD_CURSORS:
+        if position in REAL.get(name, ()):
             continue
         with pytest.raises(InvalidCursor):
-            await read(bench, encode_cursor(place, bound_to=bound_to(bench.tenant)))
+            await read(bench, encode_cursor(position, bound_to=bound_to(bench.tenant)))
 
 
-async def test_a_list_by_id_goes_on_where_its_cursor_says(bench: Bench) -> None:
+async def test_a_list_by_id_continues_at_its_cursor(bench: Bench) -> None:
     credentials = Credentials(bench.store, Authenticator(bench.store, bench.clock), bench.clock)
     people = PeopleFixture(bench)
     for number in range(3):

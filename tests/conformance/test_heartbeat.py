@@ -1,4 +1,4 @@
-"""Heartbeats: they renew a lease for whoever holds the fence, and for nobody else."""
+"""Heartbeats renew a lease only for the holder of the current fence."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_a_renewed_lease_is_not_swept_at_its_old_end(bench: Bench) -> None
     assert (await bench.jobs.maintain()).swept == 1
 
 
-async def test_a_renewed_lease_that_is_shorter_ends_sooner(bench: Bench) -> None:
+async def test_a_lease_renewed_for_a_shorter_time_expires_sooner(bench: Bench) -> None:
     claim = await bench.make_claim()
     beat = AttemptHeartbeat(job_id=claim.job.id, fence=claim.fence, lease=10 * MICROS)
     await bench.store.run(RenewLeases(beats=[beat]))
@@ -42,7 +42,7 @@ async def test_a_renewed_lease_that_is_shorter_ends_sooner(bench: Bench) -> None
     assert (await bench.jobs.maintain()).swept == 1
 
 
-async def test_a_lease_that_ran_out_but_was_not_swept_is_renewed(bench: Bench) -> None:
+async def test_an_expired_lease_that_was_not_swept_is_renewed(bench: Bench) -> None:
     claim = await bench.make_claim()
     bench.clock.advance(seconds=10 * LEASE_SECONDS)
     await bench.jobs.heartbeat(claim.job.id, claim.fence)
@@ -50,20 +50,20 @@ async def test_a_lease_that_ran_out_but_was_not_swept_is_renewed(bench: Bench) -
     assert (await bench.reload(claim)).status is JobStatus.RUNNING
 
 
-async def test_a_heartbeat_without_progress_is_not_told(bench: Bench) -> None:
+async def test_a_heartbeat_without_progress_publishes_no_event(bench: Bench) -> None:
     claim = await bench.make_claim()
     before = await bench.event_names()
     await bench.jobs.heartbeat(claim.job.id, claim.fence)
     assert await bench.event_names() == before
 
 
-async def test_a_heartbeat_tells_that_a_cancel_was_asked_for(bench: Bench) -> None:
+async def test_a_heartbeat_returns_cancel_requested(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.cancel(bench.tenant, claim.job.id)
     assert (await bench.jobs.heartbeat(claim.job.id, claim.fence)).cancel_requested
 
 
-async def test_progress_is_kept_and_told(bench: Bench) -> None:
+async def test_progress_is_stored_and_published(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.heartbeat(claim.job.id, claim.fence, progress=Progress(percent=12.5, stage="reading"))
     assert (await bench.reload(claim)).progress == Progress(percent=12.5, stage="reading")
@@ -71,14 +71,14 @@ async def test_progress_is_kept_and_told(bench: Bench) -> None:
     assert (last["name"], last["data"]["progress"]) == ("job.updated", {"percent": 12.5, "stage": "reading"})
 
 
-async def test_a_heartbeat_without_progress_keeps_the_last(bench: Bench) -> None:
+async def test_a_heartbeat_without_progress_keeps_the_last_progress(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.heartbeat(claim.job.id, claim.fence, progress=Progress(percent=50))
     await bench.jobs.heartbeat(claim.job.id, claim.fence)
     assert (await bench.reload(claim)).progress == Progress(percent=50)
 
 
-async def test_progress_is_told_at_most_once_a_second_per_job(bench: Bench) -> None:
+async def test_progress_is_published_at_most_once_a_second_per_job(bench: Bench) -> None:
     claims = [await bench.make_claim("a"), await bench.make_claim("b")]
     before = len(await bench.event_names())
     for tenth in range(25):
@@ -89,7 +89,7 @@ async def test_progress_is_told_at_most_once_a_second_per_job(bench: Bench) -> N
     assert [(await bench.reload(claim)).progress for claim in claims] == [Progress(percent=24)] * 2
 
 
-async def test_a_new_attempt_begins_without_progress(bench: Bench) -> None:
+async def test_a_new_attempt_starts_without_progress(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.heartbeat(claim.job.id, claim.fence, progress=Progress(percent=90, stage="nearly"))
     await bench.jobs.release(claim)
@@ -101,7 +101,7 @@ async def test_a_new_attempt_begins_without_progress(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("fence_off_by", [-1, 1, 2**60, 2**80])
-async def test_another_fence_renews_nothing(bench: Bench, fence_off_by: int) -> None:
+async def test_a_wrong_fence_renews_nothing(bench: Bench, fence_off_by: int) -> None:
     claim = await bench.make_claim()
     async with refuses(bench, LeaseLost):
         await bench.jobs.heartbeat(claim.job.id, claim.fence + fence_off_by, progress=Progress(percent=1))
@@ -124,7 +124,7 @@ async def test_a_swept_lease_cannot_be_renewed(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED, JobStatus.QUEUED])
-async def test_a_job_that_does_not_run_has_no_lease_to_renew(bench: Bench, status: JobStatus) -> None:
+async def test_a_job_that_is_not_running_has_no_lease_to_renew(bench: Bench, status: JobStatus) -> None:
     job = await bench.make_job_in(status)
     async with refuses(bench, LeaseLost):
         await bench.jobs.heartbeat(job.id, job.fence)
@@ -143,12 +143,12 @@ async def test_another_tenant_cannot_renew_a_lease(bench: Bench) -> None:
         await bench.jobs.heartbeat(claim.job.id, claim.fence, tenant=other.id)
 
 
-async def test_the_tenant_itself_can(bench: Bench) -> None:
+async def test_a_tenant_can_renew_a_lease_of_its_own_job(bench: Bench) -> None:
     claim = await bench.make_claim()
     assert (await bench.jobs.heartbeat(claim.job.id, claim.fence, tenant=bench.tenant)).job_id == claim.job.id
 
 
-async def test_many_heartbeats_have_one_answer_each_in_order(bench: Bench) -> None:
+async def test_many_heartbeats_return_one_result_each_in_order(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     first, second = await bench.make_claim("a"), await bench.make_claim("b")
     bench.clock.advance(seconds=30)
@@ -171,7 +171,7 @@ async def test_many_heartbeats_have_one_answer_each_in_order(bench: Bench) -> No
     assert ends == [bench.clock.now() + LEASE] * 2
 
 
-async def test_no_heartbeats_have_no_answers(bench: Bench) -> None:
+async def test_an_empty_call_of_heartbeats_returns_an_empty_list(bench: Bench) -> None:
     assert await bench.jobs.heartbeat_many([]) == []
 
 
@@ -183,7 +183,7 @@ async def test_one_job_renewed_twice_in_one_call_keeps_the_last_progress(bench: 
     assert (await bench.reload(claim)).progress == Progress(percent=20)
 
 
-async def test_progress_is_told_at_most_once_a_second_over_attempts_too(bench: Bench) -> None:
+async def test_progress_is_published_at_most_once_a_second_across_attempts(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.heartbeat(claim.job.id, claim.fence, progress=Progress(percent=10))
     await bench.jobs.release(claim)

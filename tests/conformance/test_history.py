@@ -1,4 +1,4 @@
-"""The history: what stays of jobs that are gone."""
+"""The history: entries about removed jobs."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def entry_of(job: Job, **values: Any) -> HistoryEntry:
     )
 
 
-async def test_an_entry_stays_where_the_definition_says_so(bench: Bench) -> None:
+async def test_an_entry_is_kept_if_the_definition_keeps_history(bench: Bench) -> None:
     await keep(bench, HOUR, keep_history=True)
     await keep(bench, HOUR, "forgotten")
-    made = []
+    jobs = []
     for status in FINISHED:
         bench.clock.advance(seconds=1)
-        made.append(await bench.make_job_in(status))
+        jobs.append(await bench.make_job_in(status))
     await finish(bench, 2, "forgotten")
     assert (await bench.jobs.history(bench.tenant)).items == []
     bench.clock.advance(seconds=HOUR)
     assert await bench.jobs.collect() == JobCollectionResult(removed=5, kept=3)
     page = await bench.jobs.history(bench.tenant)
-    assert (page.items, page.next_cursor) == ([entry_of(job) for job in reversed(made)], None)
+    assert (page.items, page.next_cursor) == ([entry_of(job) for job in reversed(jobs)], None)
 
 
-async def test_an_error_is_cut_in_the_history(bench: Bench) -> None:
+async def test_an_error_is_truncated_to_200_characters_in_the_history(bench: Bench) -> None:
     await keep(bench, 0, keep_history=True)
     claim = await bench.make_claim()
     await bench.jobs.fail(claim, "ä" * 300, retry=False)
@@ -52,18 +52,18 @@ async def test_an_error_is_cut_in_the_history(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 4, 5, 1000])
-async def test_pages_of_the_history_hold_every_entry_once(bench: Bench, limit: int) -> None:
+async def test_pages_of_the_history_contain_every_entry_once(bench: Bench, limit: int) -> None:
     other = (await bench.tenants.create("other")).id
     for type in ("a", "b"):
         await keep(bench, 0, type, keep_history=True)
-    made = []
-    for place in range(12):
-        made.append(await bench.make_job_in(JobStatus.SUCCEEDED, "ab"[place % 2]))
-        if place % 3 == 0:  # Some finished at the same instant.
+    jobs = []
+    for index in range(12):
+        jobs.append(await bench.make_job_in(JobStatus.SUCCEEDED, "ab"[index % 2]))
+        if index % 3 == 0:  # Several jobs finish at the same instant.
             bench.clock.advance(seconds=1)
     await finish(bench, 3, "a", tenant=other)
     assert await collect_all(bench) == 15
-    entries = sorted((entry_of(job) for job in made), key=lambda e: (e.finished_at, e.id), reverse=True)
+    entries = sorted((entry_of(job) for job in jobs), key=lambda e: (e.finished_at, e.id), reverse=True)
     for wanted in (None, "a", "b", "c"):
         found: list[HistoryEntry] = []
         cursor: str | None = None
@@ -77,7 +77,7 @@ async def test_pages_of_the_history_hold_every_entry_once(bench: Bench, limit: i
         assert found == [entry for entry in entries if wanted in (None, entry.type)]
 
 
-async def test_a_cursor_fits_only_the_history_that_made_it(bench: Bench) -> None:
+async def test_a_cursor_is_valid_only_for_the_list_that_created_it(bench: Bench) -> None:
     await keep(bench, 0, keep_history=True)
     await finish(bench, 2)
     await bench.jobs.collect()

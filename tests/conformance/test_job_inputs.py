@@ -1,4 +1,4 @@
-"""What jobs are given to work on: blobs that are here, and payloads that are blobs."""
+"""Inputs of jobs: stored blobs, and payloads stored as blobs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tests.conformance.snapshots import refuses, refuses_each
 __all__ = ["blobs"]
 
 
-# -- inputs that are here -----------------------------------------------------------------------------------
+# -- stored blobs as inputs ---------------------------------------------------------------------------------
 
 
-async def test_inputs_are_files_of_the_job_and_seen_with_it(blobs: BlobFixture) -> None:
+async def test_inputs_are_job_files_and_returned_with_the_job(blobs: BlobFixture) -> None:
     await blobs.put("k", DATA, content_type="text/plain")
     await blobs.put("other", b"12", content_type="text/csv")
     inputs = {"b.txt": BLOB, "a.csv": id_of(b"12"), "same.txt": BLOB}
-    (made,) = await blobs.enqueue(blobs.order(inputs=inputs))
-    job = made.job
+    (enqueued,) = await blobs.enqueue(blobs.order(inputs=inputs))
+    job = enqueued.job
     assert (job.status, job.inputs, job.payload_blob) == (QUEUED, inputs, None)
     assert await blobs.usage() == (3 * SIZE + 4, 0, 2)
     files = await blobs.bench.jobs.files(blobs.tenant, job.id)
@@ -43,9 +43,9 @@ async def test_inputs_are_files_of_the_job_and_seen_with_it(blobs: BlobFixture) 
     plain = await blobs.bench.make_job("plain")
     assert plain.inputs == {}
     assert [one.inputs for one in (await blobs.bench.jobs.list(blobs.tenant)).items] == [{}, inputs]
-    found = await claim(blobs, job)
-    assert found.job.inputs == inputs
-    await blobs.bench.jobs.complete(found)
+    running = await claim(blobs, job)
+    assert running.job.inputs == inputs
+    await blobs.bench.jobs.complete(running)
     assert (await blobs.bench.reload(job)).inputs == inputs
     assert (await blobs.bench.jobs.retry(blobs.tenant, job.id)).inputs == inputs
     assert await blobs.bench.jobs.files(blobs.tenant, plain.id) == []
@@ -53,7 +53,7 @@ async def test_inputs_are_files_of_the_job_and_seen_with_it(blobs: BlobFixture) 
 
 async def test_an_input_keeps_its_blob(blobs: BlobFixture) -> None:
     await blobs.put("k", content_of(DATA, "place"))
-    (made,) = await blobs.enqueue(blobs.order(inputs={"a.txt": BLOB}))
+    (enqueued,) = await blobs.enqueue(blobs.order(inputs={"a.txt": BLOB}))
     await blobs.delete("k")
     assert await blobs.collect(grace=0) == []
     found = await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=BLOB))
@@ -62,23 +62,23 @@ async def test_an_input_keeps_its_blob(blobs: BlobFixture) -> None:
     assert (reference.kind, reference.name, reference.job_id, reference.job_type) == (
         "input",
         "a.txt",
-        made.job.id,
+        enqueued.job.id,
         "noop",
     )
     (again,) = await blobs.enqueue(blobs.order(inputs={"again.txt": BLOB}))
     assert again.job.inputs == {"again.txt": BLOB}
 
 
-async def test_an_upload_that_is_done_can_be_an_input(blobs: BlobFixture) -> None:
+async def test_a_finished_upload_can_be_an_input(blobs: BlobFixture) -> None:
     begun = await blobs.begin(SIZE, content_type="text/plain")
     await blobs.finish(begun.upload.id, DATA)
-    (made,) = await blobs.enqueue(blobs.order(inputs={"a.txt": BLOB}))
-    (file,) = await blobs.bench.jobs.files(blobs.tenant, made.job.id)
+    (enqueued,) = await blobs.enqueue(blobs.order(inputs={"a.txt": BLOB}))
+    (file,) = await blobs.bench.jobs.files(blobs.tenant, enqueued.job.id)
     assert (file.blob_id, file.content_type) == (BLOB, "text/plain")
 
 
 @pytest.mark.parametrize("whose", ["nobody", "another tenant", "an upload under way", "an attempt that runs"])
-async def test_a_blob_that_the_tenant_does_not_hold_is_no_input(blobs: BlobFixture, whose: str) -> None:
+async def test_a_blob_without_a_reference_in_the_tenant_cannot_be_an_input(blobs: BlobFixture, whose: str) -> None:
     if whose == "another tenant":
         await BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id).put("k", DATA)
     elif whose == "an upload under way":
@@ -91,7 +91,7 @@ async def test_a_blob_that_the_tenant_does_not_hold_is_no_input(blobs: BlobFixtu
     assert await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=BLOB)) is None
 
 
-async def test_inputs_count_against_the_quotas_all_or_none(blobs: BlobFixture) -> None:
+async def test_inputs_count_against_the_quotas_and_a_call_is_refused_as_a_whole(blobs: BlobFixture) -> None:
     await blobs.put("k", DATA)
     await blobs.limit(3 * SIZE)
     async with refuses(blobs.bench, QuotaExceeded) as caught:
@@ -108,7 +108,7 @@ async def test_inputs_count_against_the_quotas_all_or_none(blobs: BlobFixture) -
     assert len(await blobs.news("quota.warning")) == 2
 
 
-async def test_files_of_jobs_that_a_cap_refuses_are_not_counted(blobs: BlobFixture) -> None:
+async def test_files_of_jobs_refused_by_the_cap_are_not_counted(blobs: BlobFixture) -> None:
     await blobs.put("k", DATA)
     await blobs.bench.tenants.change(blobs.tenant, limits=Limits(max_unfinished_jobs=1))
     orders = [blobs.order(inputs={"a.txt": BLOB}, uploads=["in"]) for _ in range(2)]
@@ -119,24 +119,24 @@ async def test_files_of_jobs_that_a_cap_refuses_are_not_counted(blobs: BlobFixtu
     assert await blobs.usage() == (2 * SIZE, 5, 1)
 
 
-async def test_inputs_of_a_job_that_nobody_made_are_the_processs(blobs: BlobFixture) -> None:
+async def test_inputs_of_a_job_without_a_creator_belong_to_the_process(blobs: BlobFixture) -> None:
     await blobs.put("k", DATA)
     await blobs.enqueue(blobs.order(inputs={"a.txt": BLOB}, created_by=None))
     assert await blobs.usage(PROCESS) == (SIZE, 0, 0)
 
 
-async def test_as_many_inputs_as_may_be(blobs: BlobFixture) -> None:
+async def test_a_job_can_have_at_most_inputs_max_inputs(blobs: BlobFixture) -> None:
     await blobs.put("k", DATA)
     inputs = {f"{n:03}.txt": BLOB for n in range(INPUTS_MAX)}
-    (made,) = await blobs.enqueue(blobs.order(inputs=inputs))
-    assert (await blobs.bench.reload(made.job)).inputs == inputs
+    (enqueued,) = await blobs.enqueue(blobs.order(inputs=inputs))
+    assert (await blobs.bench.reload(enqueued.job)).inputs == inputs
     with pytest.raises(InvalidInput, match="101 inputs"):
         blobs.order(inputs=inputs | {"one more": BLOB})
     with pytest.raises(InvalidInput, match="101 inputs"):
         await blobs.enqueue(blobs.order(inputs=inputs, uploads=["one more"]))
 
 
-NO_INPUTS: list[Any] = [
+INVALID_INPUTS: list[Any] = [
     {"": BLOB},
     {"a/b": BLOB},
     {"..": BLOB},
@@ -154,13 +154,13 @@ NO_INPUTS: list[Any] = [
 ]
 
 
-async def test_what_names_no_inputs_is_refused(blobs: BlobFixture) -> None:
+async def test_invalid_inputs_are_refused(blobs: BlobFixture) -> None:
     await blobs.put("k", DATA)
     enqueue = partial(blobs.bench.jobs.enqueue, blobs.tenant, "noop")
-    await refuses_each(blobs.bench, InvalidInput, {repr(bad): partial(enqueue, inputs=bad) for bad in NO_INPUTS})
+    await refuses_each(blobs.bench, InvalidInput, {repr(bad): partial(enqueue, inputs=bad) for bad in INVALID_INPUTS})
 
 
-async def test_the_same_work_on_the_same_inputs_is_reused(blobs: BlobFixture) -> None:
+async def test_a_job_is_reused_only_for_the_same_inputs_and_payload(blobs: BlobFixture) -> None:
     await blobs.bench.jobs.define(Definition(type="noop", reuse=True))
     await blobs.put("k", DATA)
     await blobs.put("l", b"12")
@@ -176,45 +176,45 @@ async def test_the_same_work_on_the_same_inputs_is_reused(blobs: BlobFixture) ->
         {"payload_blob": two},
         {"payload_blob": one, "inputs": {"a": two}},
     ]
-    made = [(await blobs.enqueue(blobs.order(**kind)))[0] for kind in kinds]
-    assert all(one.created for one in made)
+    enqueued = [(await blobs.enqueue(blobs.order(**kind)))[0] for kind in kinds]
+    assert all(one.created for one in enqueued)
     usage = await blobs.usage()
     turned = [{**kind, "inputs": dict(reversed(kind.get("inputs", {}).items()))} for kind in kinds]
     again = [(await blobs.enqueue(blobs.order(**kind)))[0] for kind in turned]
-    assert [(one.job.id, one.reused) for one in again] == [(one.job.id, True) for one in made]
+    assert [(one.job.id, one.reused) for one in again] == [(one.job.id, True) for one in enqueued]
     assert await blobs.usage() == usage
 
 
-# -- a payload that is a blob -------------------------------------------------------------------------------
+# -- payloads stored as blobs -------------------------------------------------------------------------------
 
 
-async def test_a_payload_can_be_a_blob(blobs: BlobFixture) -> None:
+async def test_a_payload_can_be_stored_as_a_blob(blobs: BlobFixture) -> None:
     await blobs.put("k", DATA)
-    (made,) = await blobs.enqueue(blobs.order(payload_blob=BLOB, inputs={"payload": BLOB}))
-    assert (made.job.payload_blob, made.job.read("payload")) == (BLOB, None)
-    assert await blobs.files(made.job.id) == [("input", "payload", BLOB), ("payload", "payload", BLOB)]
-    found = await claim(blobs, made.job)
-    assert (found.job.payload_blob, found.job.read("payload")) == (BLOB, None)
-    assert (await blobs.bench.reload(made.job)).payload_blob == BLOB
-    file, content = await blobs.bench.jobs.open_file(made.job.id, found.fence, "payload", "payload")
+    (enqueued,) = await blobs.enqueue(blobs.order(payload_blob=BLOB, inputs={"payload": BLOB}))
+    assert (enqueued.job.payload_blob, enqueued.job.read("payload")) == (BLOB, None)
+    assert await blobs.files(enqueued.job.id) == [("input", "payload", BLOB), ("payload", "payload", BLOB)]
+    running = await claim(blobs, enqueued.job)
+    assert (running.job.payload_blob, running.job.read("payload")) == (BLOB, None)
+    assert (await blobs.bench.reload(enqueued.job)).payload_blob == BLOB
+    file, content = await blobs.bench.jobs.open_file(enqueued.job.id, running.fence, "payload", "payload")
     assert (file.kind, file.blob_id, content) == ("payload", BLOB, content_of(DATA))
     assert (await blobs.bench.make_job("plain")).payload_blob is None
 
 
-async def test_an_idempotency_key_knows_a_payload_that_is_a_blob(blobs: BlobFixture) -> None:
+async def test_an_idempotency_key_compares_payloads_stored_as_blobs(blobs: BlobFixture) -> None:
     await blobs.put("k", DATA)
     await blobs.put("l", b"12")
-    (made,) = await blobs.enqueue(blobs.order(payload_blob=BLOB, idempotency_key="once"))
+    (enqueued,) = await blobs.enqueue(blobs.order(payload_blob=BLOB, idempotency_key="once"))
     usage = await blobs.usage()
     (again,) = await blobs.enqueue(blobs.order(payload_blob=BLOB, idempotency_key="once"))
-    assert (again.job.id, again.created) == (made.job.id, False)
+    assert (again.job.id, again.created) == (enqueued.job.id, False)
     for other in ({"payload_blob": id_of(b"12")}, {"payload": None}, {"payload": BLOB}):
         async with refuses(blobs.bench, IdempotencyMismatch):
             await blobs.enqueue(blobs.order(**other, idempotency_key="once"))
     assert await blobs.usage() == usage
 
 
-async def test_a_payload_is_given_once(blobs: BlobFixture) -> None:
+async def test_a_payload_together_with_a_payload_blob_is_refused(blobs: BlobFixture) -> None:
     await blobs.put("k", DATA)
     async with refuses(blobs.bench, InvalidInput):
         await blobs.bench.jobs.enqueue(blobs.tenant, "noop", {"a": 1}, payload_blob=BLOB)

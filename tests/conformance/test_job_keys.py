@@ -1,4 +1,4 @@
-"""Idempotency keys and dedupe keys: asking twice makes one job."""
+"""Idempotency keys and dedupe keys: repeated requests create one job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.conformance.snapshots import refuses, snapshot
 from tests.factories import Bench
 
 
-async def test_the_same_key_and_payload_answer_the_job_made_before(bench: Bench) -> None:
+async def test_the_same_key_and_payload_return_the_existing_job(bench: Bench) -> None:
     first = await bench.jobs.enqueue(bench.tenant, "noop", {"a": 1, "b": 2}, idempotency_key="k")
     before = await snapshot(bench)
     again = await bench.jobs.enqueue(bench.tenant, "noop", b'{"b":2, "a":1}', idempotency_key="k", priority=1)
@@ -22,26 +22,26 @@ async def test_the_same_key_and_payload_answer_the_job_made_before(bench: Bench)
 
 
 @pytest.mark.parametrize("status", list(JobStatus)[1:])
-async def test_the_key_answers_its_job_whatever_became_of_it(bench: Bench, status: JobStatus) -> None:
+async def test_a_key_returns_its_job_in_any_status(bench: Bench, status: JobStatus) -> None:
     job = await bench.make_job_in(status, payload=[1], idempotency_key="k")
     again = await bench.jobs.enqueue(bench.tenant, "noop", [1], idempotency_key="k")
     assert (again.job.id, again.created, again.job.status) == (job.id, False, status)
 
 
-async def test_the_key_with_another_payload_is_a_mismatch(bench: Bench) -> None:
+async def test_a_key_with_another_payload_is_a_mismatch(bench: Bench) -> None:
     await bench.make_job("noop", {"a": 1}, idempotency_key="k")
     async with refuses(bench, IdempotencyMismatch):
         await bench.jobs.enqueue(bench.tenant, "noop", {"a": 2}, idempotency_key="k")
 
 
-async def test_a_mismatch_stays_one_after_the_job_has_finished(bench: Bench) -> None:
+async def test_a_key_with_another_payload_is_a_mismatch_after_the_job_has_finished(bench: Bench) -> None:
     claim = await bench.make_claim(payload=1, idempotency_key="k")
     await bench.jobs.complete(claim)
     async with refuses(bench, IdempotencyMismatch):
         await bench.jobs.enqueue(bench.tenant, "noop", 2, idempotency_key="k")
 
 
-async def test_a_key_belongs_to_its_tenant_and_type(bench: Bench) -> None:
+async def test_an_idempotency_key_is_scoped_to_its_tenant_and_type(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     ids = {
         (await bench.jobs.enqueue(tenant, type, type, idempotency_key="k")).job.id
@@ -51,7 +51,7 @@ async def test_a_key_belongs_to_its_tenant_and_type(bench: Bench) -> None:
     assert len(ids) == 4
 
 
-async def test_eight_at_once_with_one_key_make_one_job(bench: Bench) -> None:
+async def test_eight_concurrent_calls_with_one_key_create_one_job(bench: Bench) -> None:
     answers = await asyncio.gather(
         *(bench.jobs.enqueue(bench.tenant, "noop", {"n": 1}, idempotency_key="k") for _ in range(8))
     )
@@ -61,7 +61,7 @@ async def test_eight_at_once_with_one_key_make_one_job(bench: Bench) -> None:
     assert await bench.event_names() == ["job.created"]
 
 
-async def test_a_hundred_keys_eight_times_each_at_once_make_a_hundred_jobs(bench: Bench) -> None:
+async def test_eight_concurrent_calls_for_each_of_100_keys_create_100_jobs(bench: Bench) -> None:
     keys = [f"key-{n % 100}" for n in range(800)]
     answers = await asyncio.gather(
         *(bench.jobs.enqueue(bench.tenant, "noop", key, idempotency_key=key) for key in keys)
@@ -71,25 +71,25 @@ async def test_a_hundred_keys_eight_times_each_at_once_make_a_hundred_jobs(bench
     assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.QUEUED] == 100
 
 
-async def test_of_two_payloads_at_once_under_one_key_one_is_a_mismatch(bench: Bench) -> None:
+async def test_one_of_two_concurrent_payloads_under_one_key_is_a_mismatch(bench: Bench) -> None:
     answers = await asyncio.gather(
         *(bench.jobs.enqueue(bench.tenant, "noop", n, idempotency_key="k") for n in range(2)), return_exceptions=True
     )
     assert sorted(type(answer).__name__ for answer in answers) == ["Enqueued", "IdempotencyMismatch"]
 
 
-async def test_one_key_twice_in_one_batch_makes_one_job(bench: Bench) -> None:
+async def test_a_key_repeated_in_one_call_creates_one_job(bench: Bench) -> None:
     answers = await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", 1, idempotency_key="k") for _ in range(3)])
     assert [answer.created for answer in answers] == [True, False, False]
     assert len({answer.job.id for answer in answers}) == 1
 
 
-async def test_one_key_with_two_payloads_in_one_batch_is_a_mismatch(bench: Bench) -> None:
+async def test_a_key_with_two_payloads_in_one_call_is_a_mismatch(bench: Bench) -> None:
     async with refuses(bench, IdempotencyMismatch):
         await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", n, idempotency_key="k") for n in range(2)])
 
 
-async def test_a_refused_batch_leaves_its_keys_free(bench: Bench) -> None:
+async def test_a_refused_call_does_not_use_its_keys(bench: Bench) -> None:
     await bench.make_job(dedupe_key="held")
     batch = [
         new_job(bench.tenant, "noop", 1, idempotency_key="k"),
@@ -106,7 +106,7 @@ async def test_a_refused_batch_leaves_its_keys_free(bench: Bench) -> None:
     assert (await bench.jobs.enqueue(bench.tenant, "noop", idempotency_key="l")).created
 
 
-async def test_keys_of_the_longest_length_and_of_any_script_are_kept(bench: Bench) -> None:
+async def test_keys_of_the_maximum_length_and_any_script_are_stored(bench: Bench) -> None:
     job = await bench.make_job(idempotency_key="ключ-'\"\\%_\n" + "x" * 501, dedupe_key="\U0001f600" * 512)
     stored = await bench.reload(job)
     assert (stored.idempotency_key, stored.dedupe_key) == (job.idempotency_key, "\U0001f600" * 512)
@@ -122,24 +122,24 @@ async def test_an_unfinished_job_holds_its_dedupe_key(bench: Bench, status: JobS
 
 
 @pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED])
-async def test_a_finished_job_lets_its_dedupe_key_go(bench: Bench, status: JobStatus) -> None:
+async def test_a_finished_job_releases_its_dedupe_key(bench: Bench, status: JobStatus) -> None:
     await bench.make_job_in(status, dedupe_key="d")
     assert (await bench.jobs.enqueue(bench.tenant, "noop", dedupe_key="d")).created
 
 
-async def test_a_job_that_waits_for_its_next_attempt_holds_its_dedupe_key(bench: Bench) -> None:
+async def test_a_job_that_waits_for_a_retry_holds_its_dedupe_key(bench: Bench) -> None:
     await bench.jobs.fail(await bench.make_claim(dedupe_key="d"), "no")
     async with refuses(bench, DuplicateJob):
         await bench.jobs.enqueue(bench.tenant, "noop", dedupe_key="d")
 
 
-async def test_a_dedupe_key_belongs_to_its_tenant(bench: Bench) -> None:
+async def test_a_dedupe_key_is_scoped_to_its_tenant(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     await bench.make_job(dedupe_key="d")
     assert (await bench.jobs.enqueue(other.id, "noop", dedupe_key="d")).created
 
 
-async def test_of_eight_at_once_with_one_dedupe_key_one_is_accepted(bench: Bench) -> None:
+async def test_only_one_of_eight_concurrent_jobs_with_one_dedupe_key_is_accepted(bench: Bench) -> None:
     answers = await asyncio.gather(
         *(bench.jobs.enqueue(bench.tenant, "noop", dedupe_key="d") for _ in range(8)), return_exceptions=True
     )
@@ -149,12 +149,12 @@ async def test_of_eight_at_once_with_one_dedupe_key_one_is_accepted(bench: Bench
     assert holders == {job.id}
 
 
-async def test_one_dedupe_key_twice_in_one_batch_is_a_duplicate(bench: Bench) -> None:
+async def test_a_dedupe_key_repeated_in_one_call_is_a_duplicate(bench: Bench) -> None:
     async with refuses(bench, DuplicateJob):
         await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", dedupe_key="d") for _ in range(2)])
 
 
-async def test_the_idempotency_key_answers_before_the_dedupe_key_refuses(bench: Bench) -> None:
+async def test_an_idempotency_key_takes_precedence_over_the_dedupe_key(bench: Bench) -> None:
     first = await bench.make_job("noop", 1, idempotency_key="k", dedupe_key="d")
     again = await bench.jobs.enqueue(bench.tenant, "noop", 1, idempotency_key="k", dedupe_key="d")
     assert (again.job.id, again.created) == (first.id, False)

@@ -1,4 +1,4 @@
-"""Looking: lists in pages, counts, single jobs and their attempts."""
+"""Reads: lists in pages, counts, single jobs and their attempts."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ async def test_jobs_are_listed_newest_first(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10, 11, 1000])
-async def test_pages_together_hold_every_job_once(bench: Bench, limit: int) -> None:
+async def test_pages_contain_every_job_once(bench: Bench, limit: int) -> None:
     answers = await bench.jobs.enqueue_many([new_job(bench.tenant, "noop") for _ in range(11)])
     found = await _read_all(bench, limit=limit)
     assert [job.id for job in found] == [answer.job.id for answer in answers][::-1]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 50])
-async def test_a_filter_by_type_finds_all_of_it(bench: Bench, limit: int) -> None:
+async def test_a_filter_by_type_finds_all_its_jobs(bench: Bench, limit: int) -> None:
     for n in range(12):
         await bench.make_job("a" if n % 3 else "b")
     found = await _read_all(bench, type="b", limit=limit)
@@ -61,15 +61,15 @@ async def test_a_filter_by_type_finds_all_of_it(bench: Bench, limit: int) -> Non
 
 
 @pytest.mark.parametrize("status", list(JobStatus)[1:])
-async def test_a_filter_by_status_finds_all_of_it(bench: Bench, status: JobStatus) -> None:
-    made = {
+async def test_a_filter_by_status_finds_all_its_jobs(bench: Bench, status: JobStatus) -> None:
+    ids_by_status = {
         state: [(await bench.make_job_in(state, state.value)).id for _ in range(2)] for state in list(JobStatus)[1:]
     }
     found = await _read_all(bench, status=status, limit=1)
-    assert [job.id for job in found] == made[status][::-1]
+    assert [job.id for job in found] == ids_by_status[status][::-1]
 
 
-async def test_filters_by_type_and_status_hold_together(bench: Bench) -> None:
+async def test_filters_by_type_and_status_combine(bench: Bench) -> None:
     await bench.make_job_in(JobStatus.DEAD, "a")
     wanted = await bench.make_job_in(JobStatus.DEAD, "b")
     await bench.make_job_in(JobStatus.QUEUED, "b")
@@ -77,14 +77,14 @@ async def test_filters_by_type_and_status_hold_together(bench: Bench) -> None:
     assert [job.id for job in found] == [wanted.id]
 
 
-async def test_rare_jobs_among_many_are_found_though_pages_may_be_short(bench: Bench) -> None:
+async def test_rare_jobs_among_many_are_found_page_by_page(bench: Bench) -> None:
     orders = [new_job(bench.tenant, "rare" if n % 400 == 0 else "noop") for n in range(1600)]
     await bench.jobs.enqueue_many(orders)
     found = await _read_all(bench, type="rare", limit=1)
     assert [job.id for job in found] == [orders[n].id for n in (1200, 800, 400, 0)]
 
 
-async def test_a_list_of_one_tenant_holds_nothing_of_another(bench: Bench) -> None:
+async def test_a_list_contains_no_jobs_of_another_tenant(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     await bench.make_job()
     job = await bench.make_job(tenant=other.id)
@@ -99,7 +99,7 @@ async def test_an_unknown_tenant_is_refused(bench: Bench) -> None:
         await bench.jobs.summary(new_id())
 
 
-async def test_jobs_that_come_while_pages_are_read_do_not_shift_them(bench: Bench) -> None:
+async def test_jobs_enqueued_between_pages_do_not_shift_them(bench: Bench) -> None:
     old = [(await bench.make_job()).id for _ in range(6)]
     first = await bench.jobs.list(bench.tenant, limit=3)
     await bench.make_job()
@@ -107,7 +107,7 @@ async def test_jobs_that_come_while_pages_are_read_do_not_shift_them(bench: Benc
     assert [job.id for job in [*first.items, *second.items]] == old[::-1]
 
 
-async def test_a_listed_job_is_the_job(bench: Bench) -> None:
+async def test_a_listed_job_equals_the_stored_job(bench: Bench) -> None:
     job = await bench.make_job_in(JobStatus.DEAD, payload={"n": 1}, tags=["a"], metadata=[1])
     (listed,) = (await bench.jobs.list(bench.tenant)).items
     names = [name for name in job.__struct_fields__ if name not in ("payload", "metadata", "result")]
@@ -116,12 +116,12 @@ async def test_a_listed_job_is_the_job(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1001, 10**30])
-async def test_a_page_has_bounds(bench: Bench, limit: int) -> None:
+async def test_the_size_of_a_page_is_limited(bench: Bench, limit: int) -> None:
     async with refuses(bench, InvalidInput):
         await bench.jobs.list(bench.tenant, limit=limit)
 
 
-async def test_what_nobody_made_is_no_cursor(bench: Bench) -> None:
+async def test_a_malformed_cursor_is_refused(bench: Bench) -> None:
     await bench.make_job()
     cursors = ["", "x", "nonsense", "\ud800", "e30", "WzEsIiIsIiJd", "=", "a" * 10_000]
     calls = {repr(cursor): partial(bench.jobs.list, bench.tenant, cursor=cursor) for cursor in cursors}
@@ -131,7 +131,7 @@ async def test_what_nobody_made_is_no_cursor(bench: Bench) -> None:
 @pytest.mark.parametrize(
     "other", [{"type": "noop"}, {"status": JobStatus.QUEUED}, {}], ids=["type", "status", "tenant"]
 )
-async def test_a_cursor_fits_only_the_list_that_made_it(bench: Bench, other: dict[str, Any]) -> None:
+async def test_a_cursor_is_valid_only_for_the_list_that_created_it(bench: Bench, other: dict[str, Any]) -> None:
     await bench.make_job()
     await bench.make_job()
     cursor = (await bench.jobs.list(bench.tenant, limit=1)).next_cursor
@@ -143,7 +143,7 @@ async def test_a_cursor_fits_only_the_list_that_made_it(bench: Bench, other: dic
 # -- one job ------------------------------------------------------------------------------------------------
 
 
-async def test_a_text_that_is_no_id_names_no_job(bench: Bench) -> None:
+async def test_a_malformed_job_id_is_not_found(bench: Bench) -> None:
     await bench.make_job()
     jobs, tenant = bench.jobs, bench.tenant
     calls: dict[str, Callable[[], Awaitable[object]]] = {}
@@ -170,22 +170,28 @@ async def test_a_job_that_never_ran_has_no_attempts(bench: Bench) -> None:
 # -- counts -------------------------------------------------------------------------------------------------
 
 
-async def test_counts_are_exact_in_every_state(bench: Bench) -> None:
-    made = {JobStatus.QUEUED: 3, JobStatus.RUNNING: 2, JobStatus.SUCCEEDED: 4, JobStatus.DEAD: 1, JobStatus.CANCELED: 2}
-    for status, count in made.items():
+async def test_counts_are_exact_for_every_status(bench: Bench) -> None:
+    expected = {
+        JobStatus.QUEUED: 3,
+        JobStatus.RUNNING: 2,
+        JobStatus.SUCCEEDED: 4,
+        JobStatus.DEAD: 1,
+        JobStatus.CANCELED: 2,
+    }
+    for status, count in expected.items():
         for _ in range(count):
             await bench.make_job_in(status, status.value)
     summary = await bench.jobs.summary(bench.tenant)
-    assert summary.counts == made | {JobStatus.BLOCKED: 0}
+    assert summary.counts == expected | {JobStatus.BLOCKED: 0}
     assert summary.running == 2
 
 
-async def test_an_empty_tenant_counts_nothing(bench: Bench) -> None:
+async def test_the_summary_of_an_empty_tenant_is_zero(bench: Bench) -> None:
     summary = await bench.jobs.summary(bench.tenant)
     assert (set(summary.counts.values()), summary.running, summary.oldest_queued_seconds) == ({0}, 0, None)
 
 
-async def test_the_age_is_that_of_the_work_that_has_been_ready_longest(bench: Bench) -> None:
+async def test_oldest_queued_seconds_is_the_age_of_the_oldest_ready_job(bench: Bench) -> None:
     await bench.make_job("a", priority=5)
     bench.clock.advance(seconds=10)
     await bench.make_job("b", priority=1)
@@ -196,13 +202,13 @@ async def test_the_age_is_that_of_the_work_that_has_been_ready_longest(bench: Be
     assert (await bench.jobs.summary(bench.tenant)).oldest_queued_seconds == 5
 
 
-async def test_work_that_is_not_due_has_no_age(bench: Bench) -> None:
+async def test_a_scheduled_job_has_no_queued_age(bench: Bench) -> None:
     await bench.make_job(delay=60)
     bench.clock.advance(seconds=30)
     assert (await bench.jobs.summary(bench.tenant)).oldest_queued_seconds is None
 
 
-async def test_reads_beside_writes_see_whole_commands(bench: Bench) -> None:
+async def test_concurrent_reads_see_whole_commands(bench: Bench) -> None:
     async def write() -> None:
         for _ in range(20):
             await bench.jobs.enqueue_many([new_job(bench.tenant, "noop") for _ in range(7)])

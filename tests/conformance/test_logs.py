@@ -1,4 +1,4 @@
-"""Logs: what an attempt writes can be read while it runs and as long as its job is there."""
+"""Logs: the text of an attempt can be read while it runs and until its job is removed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.conformance.snapshots import refuses_each
 from tests.factories import Bench
 
 
-async def test_what_was_appended_is_read_in_order(bench: Bench) -> None:
+async def test_appended_text_is_read_in_order(bench: Bench) -> None:
     claim = await bench.make_claim()
     assert await bench.jobs.append_log(claim.job.id, claim.fence, "one\n") == 4
     assert await bench.jobs.append_log(claim.job.id, claim.fence, "zw\u00f6lf\U0001f600\n") == 11
@@ -39,7 +39,7 @@ async def test_what_was_appended_is_read_in_order(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 1, 3, 4, 5, 7, 8, 100])
-async def test_a_log_is_read_from_any_place_on(bench: Bench, after: int) -> None:
+async def test_a_log_can_be_read_from_any_offset(bench: Bench, after: int) -> None:
     claim = await bench.make_claim()
     for text in ("abc", "d", "efgh"):
         await bench.jobs.append_log(claim.job.id, claim.fence, text)
@@ -54,7 +54,7 @@ async def test_a_job_that_was_never_claimed_has_an_empty_log(bench: Bench) -> No
 
 
 @pytest.mark.parametrize(("offset", "text", "whole"), [(0, "abcdef", "abcdef"), (2, "cd", "abcd"), (3, "d", "abcd")])
-async def test_of_a_text_only_what_is_new_is_appended(bench: Bench, offset: int, text: str, whole: str) -> None:
+async def test_only_text_after_the_end_of_the_log_is_appended(bench: Bench, offset: int, text: str, whole: str) -> None:
     claim = await bench.make_claim()
     await bench.jobs.append_log(claim.job.id, claim.fence, "abc")
     assert await bench.jobs.append_log(claim.job.id, claim.fence, text, offset=offset) == len(whole)
@@ -68,27 +68,27 @@ async def test_a_repeated_append_adds_nothing(bench: Bench) -> None:
     assert (await bench.jobs.log(bench.tenant, claim.job.id)).text == "abcdef"
 
 
-async def test_repeats_at_the_same_time_add_nothing(bench: Bench) -> None:
+async def test_concurrent_repeats_add_nothing(bench: Bench) -> None:
     claim = await bench.make_claim()
     same = [bench.jobs.append_log(claim.job.id, claim.fence, "abc", offset=0) for _ in range(20)]
     assert await asyncio.gather(*same) == [3] * 20
     assert (await bench.jobs.log(bench.tenant, claim.job.id)).text == "abc"
 
 
-async def test_appends_at_the_same_time_are_all_kept(bench: Bench) -> None:
+async def test_concurrent_appends_are_all_kept(bench: Bench) -> None:
     claim = await bench.make_claim()
     await asyncio.gather(*(bench.jobs.append_log(claim.job.id, claim.fence, letter) for letter in "abcdefghij"))
     assert sorted((await bench.jobs.log(bench.tenant, claim.job.id)).text) == list("abcdefghij")
 
 
-async def test_what_never_came_is_a_gap_that_the_reader_is_told_of(bench: Bench) -> None:
+async def test_missing_text_is_a_gap_visible_in_start(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.append_log(claim.job.id, claim.fence, "abc", offset=0)
     await bench.jobs.append_log(claim.job.id, claim.fence, "xyz", offset=10)
     first = await bench.jobs.log(bench.tenant, claim.job.id)
     assert (first.start, first.to, first.text) == (0, 3, "abc")
-    rest = await bench.jobs.log(bench.tenant, claim.job.id, after=first.to)
-    assert (rest.start, rest.to, rest.text) == (10, 13, "xyz")
+    remaining = await bench.jobs.log(bench.tenant, claim.job.id, after=first.to)
+    assert (remaining.start, remaining.to, remaining.text) == (10, 13, "xyz")
 
 
 async def test_a_stale_fence_appends_nothing(bench: Bench) -> None:
@@ -115,7 +115,7 @@ async def test_another_tenant_neither_writes_nor_reads(bench: Bench) -> None:
     assert (await bench.jobs.log(bench.tenant, claim.job.id)).text == "ours"
 
 
-async def test_of_many_entries_each_is_judged_by_itself(bench: Bench) -> None:
+async def test_each_of_many_entries_is_accepted_or_refused_separately(bench: Bench) -> None:
     first, second = await bench.make_claim("a"), await bench.make_claim("b")
     entries = [
         LogEntry(job_id=first.job.id, fence=first.fence, text="one"),
@@ -130,7 +130,7 @@ async def test_of_many_entries_each_is_judged_by_itself(bench: Bench) -> None:
     assert (await bench.jobs.log(bench.tenant, second.job.id)).text == "three"
 
 
-async def test_the_last_part_of_a_long_log_is_kept(bench: Bench) -> None:
+async def test_only_the_tail_of_a_long_log_is_kept(bench: Bench) -> None:
     claim = await bench.make_claim()
     whole = "".join(f"{line:07}\n" for line in range(20_000))
     for start in range(0, len(whole), 9_000):
@@ -142,7 +142,7 @@ async def test_the_last_part_of_a_long_log_is_kept(bench: Bench) -> None:
     assert LOG_TAIL_CHARS_MAX <= sum(chunks) < LOG_TAIL_CHARS_MAX + 9_000
 
 
-async def test_each_attempt_has_a_log_of_its_own(bench: Bench) -> None:
+async def test_each_attempt_has_its_own_log(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.append_log(claim.job.id, claim.fence, "first")
     await bench.jobs.release(claim)
@@ -158,18 +158,18 @@ async def test_each_attempt_has_a_log_of_its_own(bench: Bench) -> None:
 
 
 async def test_a_log_is_removed_with_its_job(bench: Bench) -> None:
-    gone, kept = await bench.make_claim("gone"), await bench.make_claim("kept")
-    for claim in (gone, kept):
+    removed, kept = await bench.make_claim("removed"), await bench.make_claim("kept")
+    for claim in (removed, kept):
         await bench.jobs.append_log(claim.job.id, claim.fence, "text")
         await bench.jobs.complete(claim)
-    await bench.jobs.define(Definition(type="gone", retention_seconds=0))
+    await bench.jobs.define(Definition(type="removed", retention_seconds=0))
     assert (await bench.jobs.collect()).removed == 1
     with pytest.raises(JobNotFound):
-        await bench.jobs.log(bench.tenant, gone.job.id)
+        await bench.jobs.log(bench.tenant, removed.job.id)
     assert await chunks_of(bench) == [4]
 
 
-async def test_control_characters_are_kept_and_what_cannot_be_is_replaced_one_for_one(bench: Bench) -> None:
+async def test_control_characters_are_kept_and_invalid_characters_are_replaced(bench: Bench) -> None:
     claim = await bench.make_claim()
     text = "\x1b[31mred\x1b[0m\r\n\t\x07\x7f"
     assert await bench.jobs.append_log(claim.job.id, claim.fence, text + "\x00\ud800") == len(text) + 2
@@ -192,22 +192,22 @@ async def test_an_empty_text_adds_nothing(bench: Bench) -> None:
         {"offset": True},
     ],
 )
-async def test_bad_entries_are_refused(bench: Bench, wrong: dict[str, object]) -> None:
+async def test_invalid_entries_are_refused(bench: Bench, wrong: dict[str, object]) -> None:
     claim = await bench.make_claim()
-    given: dict[str, object] = {"text": "x", **wrong}
+    entry: dict[str, object] = {"text": "x", **wrong}
     with pytest.raises(InvalidInput):
-        await bench.jobs.append_log(claim.job.id, claim.fence, **given)  # type: ignore[arg-type]
+        await bench.jobs.append_log(claim.job.id, claim.fence, **entry)  # type: ignore[arg-type]
     assert await chunks_of(bench) == []
 
 
-async def test_bad_reads_are_refused(bench: Bench) -> None:
+async def test_invalid_reads_are_refused(bench: Bench) -> None:
     job = await bench.make_job()
     bad: list[dict[str, Any]] = [{"attempt": -1}, {"attempt": True}, {"attempt": "1"}, {"after": -1}, {"after": None}]
     read = partial(bench.jobs.log, bench.tenant, job.id)
     await refuses_each(bench, InvalidInput, {str(wrong): partial(read, **wrong) for wrong in bad})
 
 
-async def test_a_log_is_read_behind_the_greatest_offset(bench: Bench) -> None:
+async def test_text_after_the_maximum_offset_can_be_read(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.append_log(claim.job.id, claim.fence, "abc", offset=LOG_OFFSET_MAX)
     await bench.jobs.append_log(claim.job.id, claim.fence, "def")
@@ -215,7 +215,7 @@ async def test_a_log_is_read_behind_the_greatest_offset(bench: Bench) -> None:
     assert (log.start, log.text) == (LOG_OFFSET_MAX + 3, "def")
 
 
-async def test_those_who_follow_a_log_are_woken(bench: Bench) -> None:
+async def test_followers_of_a_log_are_woken(bench: Bench) -> None:
     claim, other = await bench.make_claim("a"), await bench.make_claim("b")
     with bench.jobs.log_followers.follow(claim.job.id) as news:
         await bench.jobs.append_log(other.job.id, other.fence, "text")
@@ -225,7 +225,7 @@ async def test_those_who_follow_a_log_are_woken(bench: Bench) -> None:
 
 
 async def chunks_of(bench: Bench) -> list[int]:
-    """The sizes of all parts of logs that the store holds."""
+    """The sizes of all stored chunks of logs."""
     if isinstance(bench.store, PostgresStore):
         rows = await bench.store.database.read(bench.tenant, "SELECT size FROM ingot.logs")
         return [row["size"] for row in rows]

@@ -1,4 +1,4 @@
-"""Random lives of jobs: whatever is asked of a store, in whatever order, it answers as its model does."""
+"""Random lives of jobs: a store answers any sequence of calls as its model does."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from tests.mutants.plugin import COPY_VARIABLE
 STEPS = 50
 if IS_WHOLE:
     EXAMPLES = {"sqlite": 100, "postgres": 25}
-elif COPY_VARIABLE in os.environ:  # There is a planted bug to be found.
+elif COPY_VARIABLE in os.environ:  # Enough examples to find a planted bug.
     EXAMPLES = {"sqlite": 60, "postgres": 15}
 else:
     EXAMPLES = {"sqlite": 8, "postgres": 3}
 SOAKS = settings().max_examples > settings.get_profile("ingot").max_examples
 
-# With more examples than usual (`make soak`, `--hypothesis-profile soak`) nobody waits for the end.
+# Runs with more examples (`make soak`, `--hypothesis-profile soak`) have no time limit.
 pytestmark = [pytest.mark.long, *[pytest.mark.timeout(0)] * (SOAKS or IS_WHOLE)]
 
 SLUGS = ("acme", "globex")
 
 
 class Life(Asking, Work, Steering, Time):
-    """Jobs of one tenant, through everything that can happen to them."""
+    """Jobs of one tenant under all kinds of calls."""
 
 
 class Keys(Work, Steering):
-    """Jobs that carry keys, with retries that want a key back which another job holds by now."""
+    """Jobs with keys, including retries that need a key which another job holds."""
 
     @staticmethod
     def _draft(tenant: str, type: str, payload: bytes, keys: tuple[str | None, str | None]) -> Draft:
@@ -72,7 +72,7 @@ class Keys(Work, Steering):
 
 
 class ManyTenants(Work, Steering, Time):
-    """Jobs of several tenants with the same types and keys: nobody sees, gets or stops another's."""
+    """Jobs of several tenants with the same types and keys: no tenant can see, claim or stop jobs of another."""
 
     slugs = SLUGS
 
@@ -98,10 +98,10 @@ class ManyTenants(Work, Steering, Time):
         self.world.run(self.world.enqueue(draft))
 
     @precondition(Machine.has_room)
-    @rule(count=st.integers(2, 4), stranger=st.sampled_from([False, False, False, True]))
-    def enqueue_for_all(self, count: int, stranger: bool) -> None:
+    @rule(count=st.integers(2, 4), other=st.sampled_from([False, False, False, True]))
+    def enqueue_for_all(self, count: int, other: bool) -> None:
         drafts = [Draft(tenant=self.owner(n), type=draw.TYPES[n % 2]) for n in range(count)]
-        drafts += [Draft(tenant=new_id(), type="noop")] * stranger
+        drafts += [Draft(tenant=new_id(), type="noop")] * other
         self.world.run(self.world.enqueue_many(drafts))
 
     @rule(
@@ -128,48 +128,48 @@ class ManyTenants(Work, Steering, Time):
 
     @precondition(Machine.has_jobs)
     @rule(place=draw.places, whose=st.integers(0, len(SLUGS)))
-    def meddle(self, place: int, whose: int) -> None:
+    def act_on_another_tenants_job(self, place: int, whose: int) -> None:
         job = self.job(place)
-        stranger = self.owner(whose)
-        if stranger != job.tenant:
+        other = self.owner(whose)
+        if other != job.tenant:
             nothing = {"priority": None, "attempts": None, "run_at": None}
-            self.world.run(self.world.cancel(stranger, job.id))
-            self.world.run(self.world.retry(stranger, job.id, reset=True, **nothing))
-            self.world.run(self.world.reschedule(stranger, job.id, tags=["mine"], **nothing))
+            self.world.run(self.world.cancel(other, job.id))
+            self.world.run(self.world.retry(other, job.id, reset=True, **nothing))
+            self.world.run(self.world.reschedule(other, job.id, tags=["mine"], **nothing))
 
 
 class Limited(Work, Steering, Time, Limiting):
-    """Jobs of two tenants under limits, caps and pauses that come and go."""
+    """Jobs of two tenants under changing limits, caps and pauses."""
 
     slugs = SLUGS[:1]
 
 
 class Batched(Batching, Finishing, Work, Steering, Time):
-    """Jobs of two tenants in batches of the same names, some of which wait for others, are refused or are there."""
+    """Jobs of two tenants in batches of the same names; some depend on others, are refused or exist already."""
 
     slugs = SLUGS[:1]
 
 
 class Reused(Reusing, Finishing, Steering, Time):
-    """Work of two tenants that is asked for again and again, under definitions that come and go."""
+    """Jobs of two tenants that are requested repeatedly, under changing definitions."""
 
     slugs = SLUGS[:1]
 
 
 class Listed(Looking, Finishing, Work, Steering, Time):
-    """Jobs of two tenants from all sources, with tags that change, listed by whatever can be said of them."""
+    """Jobs of two tenants from all sources, with changing tags, listed by all filters."""
 
     slugs = SLUGS[:1]
 
 
 class Kept(Keeping, Finishing, Steering, Time):
-    """Jobs of two tenants that are kept for a while, with all that refers to them when they are gone."""
+    """Jobs of two tenants with retention, and references to removed jobs."""
 
     slugs = SLUGS[:1]
 
 
 class Explained(Explaining, Limiting, Work, Steering, Time):
-    """Jobs of two tenants that wait for time, for others, for room, for workers and for their turn."""
+    """Jobs of two tenants that wait for time, parents, capacity, workers and other jobs."""
 
     slugs = SLUGS[:1]
 
@@ -178,7 +178,7 @@ MACHINES = [Life, Keys, ManyTenants, Limited, Batched, Reused, Listed, Kept, Exp
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_a_store_lives_as_its_model_does(machine: type[Machine], engine: str) -> None:
+def test_a_store_behaves_like_its_model(machine: type[Machine], engine: str) -> None:
     machine = type(machine.__name__, (machine,), {"engine": engine})
     examples = settings().max_examples if SOAKS else EXAMPLES[engine]
     run_state_machine_as_test(

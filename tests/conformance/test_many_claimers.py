@@ -1,4 +1,4 @@
-"""Many claimers at once: no job twice, no answer above its limit, no fence for two."""
+"""Many concurrent claimers: no job is claimed twice, no claim exceeds its limit, no fence is used twice."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ingot.jobs.job_options import new_job
 from tests.conformance.claimers import TYPES, share_jobs, share_jobs_amid_trouble
 from tests.factories import Bench
 
-# `make soak` has more of each.
+# `make soak` runs more jobs.
 JOBS = 10_000
-JOBS_WITH_TROUBLE = 4_000
+JOBS_WITH_FAILURES = 4_000
 
 example_number = count()
 
 
 @pytest.mark.long
-async def test_sixteen_claimers_share_ten_thousand_jobs_and_none_is_claimed_twice(bench: Bench) -> None:
+async def test_sixteen_claimers_claim_each_of_ten_thousand_jobs_once(bench: Bench) -> None:
     await share_jobs(bench, JOBS)
 
 
 @pytest.mark.long
-async def test_no_attempt_is_handed_out_twice_amid_silent_workers_sweeps_and_late_settles(bench: Bench) -> None:
-    await share_jobs_amid_trouble(bench, JOBS_WITH_TROUBLE)
+async def test_each_attempt_is_claimed_once_despite_lost_workers_and_late_settles(bench: Bench) -> None:
+    await share_jobs_amid_trouble(bench, JOBS_WITH_FAILURES)
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -43,7 +43,7 @@ async def test_no_attempt_is_handed_out_twice_amid_silent_workers_sweeps_and_lat
         max_size=6,
     ),
 )
-async def test_a_claim_never_gets_more_than_its_limit_or_less_than_there_is(
+async def test_a_claim_returns_as_many_jobs_as_are_ready_up_to_its_limit(
     bench: Bench, ready: list[tuple[int, int, int]], claims: list[tuple[int, int | None, set[int]]]
 ) -> None:
     example = next(example_number)
@@ -55,10 +55,10 @@ async def test_a_claim_never_gets_more_than_its_limit_or_less_than_there_is(
     for limit, owner, wanted in claims:
         scope = None if owner is None else tenants[owner]
         chosen = [types[type] for type in wanted]
-        got = await bench.jobs.claim("w", chosen, limit=limit, tenant=scope)
-        there = sum(n for (tenant, type), n in waiting.items() if type in chosen and scope in (None, tenant))
-        assert len(got) == min(limit, there)
-        taken = Counter((claim.job.tenant, claim.job.type) for claim in got)
+        claimed = await bench.jobs.claim("w", chosen, limit=limit, tenant=scope)
+        available = sum(n for (tenant, type), n in waiting.items() if type in chosen and scope in (None, tenant))
+        assert len(claimed) == min(limit, available)
+        taken = Counter((claim.job.tenant, claim.job.type) for claim in claimed)
         assert taken <= waiting
         assert all(type in chosen and scope in (None, tenant) for tenant, type in taken)
         waiting -= taken

@@ -1,4 +1,4 @@
-"""Members: the highest role counts, wherever it comes from, and what was given can be taken."""
+"""Members: the highest role counts, whatever its source, and roles can be revoked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def people(bench: Bench) -> PeopleFixture:
     return PeopleFixture(bench)
 
 
-async def listed(people: PeopleFixture, tenant: str | None = None, limit: int = 50) -> list[Member]:
+async def list_members(people: PeopleFixture, tenant: str | None = None, limit: int = 50) -> list[Member]:
     """All members, page by page."""
     found: list[Member] = []
     cursor = None
@@ -36,7 +36,7 @@ async def listed(people: PeopleFixture, tenant: str | None = None, limit: int = 
 # -- roles --------------------------------------------------------------------------------------------------
 
 
-async def test_the_highest_role_in_each_tenant_counts(people: PeopleFixture) -> None:
+async def test_a_person_has_the_highest_of_their_roles_in_each_tenant(people: PeopleFixture) -> None:
     for slug, groups in (("a", {"g": "admin", "h": "viewer"}), ("b", {"g": "viewer"}), ("c", {"other": "admin"})):
         await people.bench.tenants.create(slug, groups=groups)  # type: ignore[arg-type]
     ann = await people.sign_in(groups=("g", "h"))
@@ -49,7 +49,7 @@ async def test_the_highest_role_in_each_tenant_counts(people: PeopleFixture) -> 
     assert [(role.tenant, role.slug) for role in roles] == [(a, "a"), (b, "b"), (default, "default")]
 
 
-async def test_a_role_by_a_group_goes_with_the_group(people: PeopleFixture) -> None:
+async def test_a_role_by_group_ends_when_the_group_ends(people: PeopleFixture) -> None:
     tenant = people.bench.tenant
     await people.bench.tenants.change(tenant, groups={"g": "member"})
     ann = await people.sign_in("ann", b"digest", groups=("g",))
@@ -62,7 +62,7 @@ async def test_a_role_by_a_group_goes_with_the_group(people: PeopleFixture) -> N
     assert await people.roles(ann) == {}
 
 
-async def test_an_invitation_works_at_once_for_who_has_signed_in_before(people: PeopleFixture) -> None:
+async def test_an_invitation_applies_at_once_to_a_known_verified_email(people: PeopleFixture) -> None:
     ann = await people.sign_in("ann", email="Ann@Example.com")
     bob = await people.sign_in("bob", email="bob@example.com", email_verified=False)
     for email in ("aNN@example.com", "bob@example.com"):
@@ -70,7 +70,7 @@ async def test_an_invitation_works_at_once_for_who_has_signed_in_before(people: 
     assert (await people.roles(ann), await people.roles(bob)) == ({"default": "member"}, {})
 
 
-async def test_what_changes_nothing_is_not_on_record(people: PeopleFixture) -> None:
+async def test_a_member_change_without_effect_is_not_recorded(people: PeopleFixture) -> None:
     tenant, ann = people.bench.tenant, await people.sign_in()
     await people.members.put(tenant, role="viewer", user=ann.id, act=people.act())
     await people.members.put(tenant, role="viewer", email="bob@example.com", act=people.act())
@@ -87,10 +87,10 @@ async def test_what_changes_nothing_is_not_on_record(people: PeopleFixture) -> N
     assert await people.acts() == acts
 
 
-# -- giving -------------------------------------------------------------------------------------------------
+# -- granting roles -----------------------------------------------------------------------------------------
 
 
-async def test_a_person_gets_a_role_and_another_and_both_are_on_record(people: PeopleFixture) -> None:
+async def test_a_granted_and_a_changed_role_are_both_recorded(people: PeopleFixture) -> None:
     tenant = people.bench.tenant
     ann = await people.sign_in(name="Ann", picture="https://example.com/a.png")
     first = await people.members.put(tenant, role="viewer", user=ann.id, act=people.act())
@@ -114,7 +114,7 @@ async def test_a_person_gets_a_role_and_another_and_both_are_on_record(people: P
     assert (seen(after.before), seen(after.after)) == (built(first), built(second))
 
 
-async def test_an_invitation_has_one_row_for_an_email(people: PeopleFixture) -> None:
+async def test_repeated_invitations_of_an_email_update_one_member(people: PeopleFixture) -> None:
     tenant = people.bench.tenant
     first = await people.members.put(tenant, role="viewer", email="New@Example.com", act=people.act())
     assert first == Member(
@@ -123,21 +123,21 @@ async def test_an_invitation_has_one_row_for_an_email(people: PeopleFixture) -> 
     second = await people.members.put(tenant, role="member", email="new@example.com", act=people.act())
     third = await people.members.change(tenant, first.id, role="admin", act=people.act())
     assert [(one.id, one.role) for one in (second, third)] == [(first.id, "member"), (first.id, "admin")]
-    assert await listed(people) == [third]
+    assert await list_members(people) == [third]
     entry = await people.last_act(tenant)
     assert (entry.target, seen(entry.before), seen(entry.after)) == (f"member/{first.id}", built(second), built(third))
 
 
-async def test_a_role_given_to_a_person_is_instead_of_their_invitation(people: PeopleFixture) -> None:
+async def test_a_role_granted_to_a_person_replaces_their_invitation(people: PeopleFixture) -> None:
     tenant = people.bench.tenant
     ann = await people.sign_in()
     await people.members.put(tenant, role="admin", email="ann@example.com", act=people.act())
     await people.members.put(tenant, role="viewer", user=ann.id, act=people.act())
     assert await people.roles(ann) == {"default": "viewer"}
-    assert [one.id for one in await listed(people)] == [ann.id]
+    assert [one.id for one in await list_members(people)] == [ann.id]
 
 
-async def test_who_has_a_role_by_a_group_can_have_one_of_their_own_too(people: PeopleFixture) -> None:
+async def test_a_person_with_a_role_by_group_can_have_a_personal_role_too(people: PeopleFixture) -> None:
     tenant = people.bench.tenant
     await people.bench.tenants.change(tenant, groups={"g": "member", "f": "viewer"})
     ann = await people.sign_in(groups=("g", "f", "x"))
@@ -148,7 +148,7 @@ async def test_who_has_a_role_by_a_group_can_have_one_of_their_own_too(people: P
     assert seen((await people.last_act(tenant)).after) == built(both)
 
 
-async def test_what_cannot_be_given_is_refused_and_changes_nothing(people: PeopleFixture) -> None:
+async def test_invalid_members_are_refused_and_change_nothing(people: PeopleFixture) -> None:
     tenant = people.bench.tenant
     ann = await people.sign_in()
     emails = ("", "@", "a@", "@b", "a@b@c", "a b@c", "a\n@b", "a\x00@b", "\ud800@b", "x" * 250 + "@b.de", 5)
@@ -160,48 +160,52 @@ async def test_what_cannot_be_given_is_refused_and_changes_nothing(people: Peopl
         {"user": ann.id, "role": ["admin"]},
         *({"email": email} for email in emails),
     ]
-    for given in wrong:
+    for values in wrong:
         with pytest.raises(InvalidInput):
-            await people.members.put(tenant, act=people.act(), **{"role": "viewer", **given})
+            await people.members.put(tenant, act=people.act(), **{"role": "viewer", **values})
     for user in (new_id(), "ann"):
         with pytest.raises(UserNotFound):
             await people.members.put(tenant, role="viewer", user=user, act=people.act())
     with pytest.raises(MemberNotFound):
         await people.members.change(tenant, ann.id, role="viewer", act=people.act())
-    assert await listed(people) == []
+    assert await list_members(people) == []
     assert await people.acts(tenant) == []
 
 
-@pytest.mark.parametrize("nowhere", ["00000000-0000-7000-8000-000000000000", "no id"])
-async def test_a_tenant_that_is_not_there_has_no_members(people: PeopleFixture, nowhere: str) -> None:
+@pytest.mark.parametrize("missing_tenant", ["00000000-0000-7000-8000-000000000000", "no id"])
+async def test_member_calls_for_a_missing_tenant_are_refused(people: PeopleFixture, missing_tenant: str) -> None:
     ann = await people.sign_in()
     with pytest.raises(TenantNotFound):
-        await people.members.put(nowhere, role="viewer", user=ann.id, act=people.act())
+        await people.members.put(missing_tenant, role="viewer", user=ann.id, act=people.act())
     with pytest.raises(TenantNotFound):
-        await people.members.put(nowhere, role="viewer", email="new@example.com", act=people.act())
+        await people.members.put(missing_tenant, role="viewer", email="new@example.com", act=people.act())
     with pytest.raises(TenantNotFound):
-        await people.members.remove(nowhere, ann.id, act=people.act())
+        await people.members.remove(missing_tenant, ann.id, act=people.act())
     with pytest.raises(TenantNotFound):
-        await people.members.list(nowhere)
+        await people.members.list(missing_tenant)
     with pytest.raises(TenantNotFound):
-        await people.members.get(nowhere, ann.id)
+        await people.members.get(missing_tenant, ann.id)
 
 
-# -- taking -------------------------------------------------------------------------------------------------
+# -- revoking roles -----------------------------------------------------------------------------------------
 
 
-async def test_who_is_removed_has_no_role_and_no_token_there_and_keeps_those_elsewhere(people: PeopleFixture) -> None:
+async def test_a_removed_member_loses_role_and_tokens_only_in_that_tenant(people: PeopleFixture) -> None:
     tenant, other = people.bench.tenant, (await people.bench.tenants.create("other")).id
     ann, bob = await people.sign_in("ann", b"digest"), await people.sign_in("bob")
-    for where, user in ((tenant, ann), (other, ann), (tenant, bob)):
-        await people.members.put(where, role="member", user=user.id, act=people.act())
+    for target, user in ((tenant, ann), (other, ann), (tenant, bob)):
+        await people.members.put(target, role="member", user=user.id, act=people.act())
     await people.members.put(tenant, role="viewer", email="ann@example.com", act=people.act())
-    here, there, of_bob = await people.token(ann), await people.token(ann, other), await people.token(bob)
+    own_token, other_token, bobs_token = (
+        await people.token(ann),
+        await people.token(ann, other),
+        await people.token(bob),
+    )
     removed = await people.members.remove(tenant, ann.id, act=people.act())
     assert (removed.id, removed.role) == (ann.id, "member")
     assert await people.roles(ann) == {"other": "member"}
-    assert [await people.holds(token) for token in (here, there, of_bob)] == [False, True, True]
-    assert [one.id for one in await listed(people)] == [bob.id]
+    assert [await people.holds(token) for token in (own_token, other_token, bobs_token)] == [False, True, True]
+    assert [one.id for one in await list_members(people)] == [bob.id]
     entry = await people.last_act(tenant)
     assert (entry.action, entry.target, entry.tenant) == ("member.removed", f"member/{ann.id}", tenant)
     assert (seen(entry.before), seen(entry.after)) == (built(removed), None)
@@ -210,7 +214,7 @@ async def test_who_is_removed_has_no_role_and_no_token_there_and_keeps_those_els
     assert await people.roles(ann) == {"other": "member"}
 
 
-async def test_an_invitation_is_taken_back_with_the_tokens_it_allowed(people: PeopleFixture) -> None:
+async def test_a_revoked_invitation_revokes_the_tokens_it_permitted(people: PeopleFixture) -> None:
     tenant = people.bench.tenant
     ann, twin = await people.sign_in("ann"), await people.sign_in("twin", email="ann@example.com")
     await people.members.put(tenant, role="member", user=twin.id, act=people.act())
@@ -225,7 +229,7 @@ async def test_an_invitation_is_taken_back_with_the_tokens_it_allowed(people: Pe
     assert await people.roles(ann) == {}
 
 
-async def test_a_role_by_a_group_cannot_be_taken_from_one_person(people: PeopleFixture) -> None:
+async def test_a_role_by_group_cannot_be_revoked_from_one_person(people: PeopleFixture) -> None:
     tenant = people.bench.tenant
     await people.bench.tenants.change(tenant, groups={"g": "viewer"})
     ann = await people.sign_in(groups=("g",))
@@ -241,25 +245,25 @@ async def test_a_role_by_a_group_cannot_be_taken_from_one_person(people: PeopleF
     assert seen((await people.last_act(tenant)).after) == built(left)
 
 
-async def test_nobody_cannot_be_removed(people: PeopleFixture) -> None:
+async def test_removing_an_unknown_member_is_refused(people: PeopleFixture) -> None:
     other = (await people.bench.tenants.create("other")).id
     ann = await people.sign_in()
     await people.members.put(other, role="member", user=ann.id, act=people.act())
-    elsewhere = await people.members.put(other, role="member", email="new@example.com", act=people.act())
-    for member_id in (ann.id, elsewhere.id, new_id(), "ann"):
+    other_invitation = await people.members.put(other, role="member", email="new@example.com", act=people.act())
+    for member_id in (ann.id, other_invitation.id, new_id(), "ann"):
         with pytest.raises(MemberNotFound):
             await people.members.remove(people.bench.tenant, member_id, act=people.act())
         with pytest.raises(MemberNotFound):
             await people.members.get(people.bench.tenant, member_id)
     assert await people.acts(people.bench.tenant) == []
-    assert len(await listed(people, other)) == 2
+    assert len(await list_members(people, other)) == 2
 
 
 # -- lists --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
-async def test_everybody_is_listed_once_whatever_the_page(people: PeopleFixture, limit: int) -> None:
+async def test_every_member_is_listed_once_with_any_page_size(people: PeopleFixture, limit: int) -> None:
     tenant, other = people.bench.tenant, (await people.bench.tenants.create("other", groups={"b": "admin"})).id
     await people.bench.tenants.change(tenant, groups={"a": "viewer", "b": "member"})
     ids = []
@@ -272,12 +276,12 @@ async def test_everybody_is_listed_once_whatever_the_page(people: PeopleFixture,
         invited = await people.members.put(tenant, role="viewer", email=f"new{number}@example.com", act=people.act())
         ids.append(invited.id)
     await people.members.put(other, role="viewer", email="new@example.com", act=people.act())
-    members = await listed(people, limit=limit)
+    members = await list_members(people, limit=limit)
     assert [one.id for one in members] == sorted(ids)
     assert members == [await people.members.get(tenant, one.id) for one in members]
 
 
-async def test_a_cursor_of_one_tenant_does_not_fit_another(people: PeopleFixture) -> None:
+async def test_a_cursor_of_one_tenant_is_invalid_for_another(people: PeopleFixture) -> None:
     other = (await people.bench.tenants.create("other")).id
     for number in range(2):
         await people.members.put(people.bench.tenant, role="viewer", email=f"n{number}@example.com", act=people.act())
@@ -289,13 +293,13 @@ async def test_a_cursor_of_one_tenant_does_not_fit_another(people: PeopleFixture
 # -- groups of tenants --------------------------------------------------------------------------------------
 
 
-async def test_a_tenant_keeps_its_groups_until_others_are_given(people: PeopleFixture) -> None:
+async def test_a_tenant_keeps_its_groups_until_they_are_replaced(people: PeopleFixture) -> None:
     tenants = people.bench.tenants
-    made = await tenants.create("made", groups={"a": "admin", 'b "quoted" ☃': "viewer"})
-    assert made.groups == {"a": "admin", 'b "quoted" ☃': "viewer"}
-    assert await tenants.get("made") == made
+    created = await tenants.create("made", groups={"a": "admin", 'b "quoted" ☃': "viewer"})
+    assert created.groups == {"a": "admin", 'b "quoted" ☃': "viewer"}
+    assert await tenants.get("made") == created
     changed = await tenants.change("made", weight=3)
-    assert (changed.weight, changed.groups) == (3, made.groups)
+    assert (changed.weight, changed.groups) == (3, created.groups)
     changed = await tenants.change("made", groups={"c": "member"})
     assert (changed.weight, changed.groups) == (3, {"c": "member"})
     assert [tenant.groups for tenant in await tenants.list()] == [{}, {"c": "member"}]
@@ -303,7 +307,7 @@ async def test_a_tenant_keeps_its_groups_until_others_are_given(people: PeopleFi
     assert (await tenants.get("made")).groups == {}
 
 
-async def test_groups_that_cannot_be_kept_are_refused(people: PeopleFixture) -> None:
+async def test_invalid_groups_are_refused(people: PeopleFixture) -> None:
     tenants = people.bench.tenants
     most = {f"g{number}": "viewer" for number in range(GROUPS_MAX)}
     wrong: list[Any] = [

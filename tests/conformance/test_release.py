@@ -1,4 +1,4 @@
-"""Workers that are put out: what they run is given back, uncounted, and they have no say in it any more."""
+"""Workers whose credential is disabled: their jobs are released and not counted, and their fences become invalid."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ingot.jobs import JobStatus, LeaseLost
 from tests.factories import Bench
 
 
-async def test_what_all_instances_of_a_credential_run_is_given_back(bench: Bench) -> None:
+async def test_jobs_of_all_instances_of_a_credential_are_released(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     own = [
         await bench.make_claim(worker="press"),
@@ -27,14 +27,14 @@ async def test_what_all_instances_of_a_credential_run_is_given_back(bench: Bench
     assert await bench.jobs.give_back("press") == 0
 
 
-async def test_one_instance_can_be_put_out_alone(bench: Bench) -> None:
+async def test_jobs_of_one_instance_can_be_released_alone(bench: Bench) -> None:
     claims = [await bench.make_claim(worker=f"press/host-{number}") for number in (1, 11)]
     assert await bench.jobs.give_back("press/host-1") == 1
     assert [(await bench.reload(claim)).status for claim in claims] == [JobStatus.QUEUED, JobStatus.RUNNING]
 
 
-async def test_names_are_taken_as_they_are(bench: Bench) -> None:
-    held = await bench.make_claim(worker="press")
+async def test_worker_names_contain_no_wildcards(bench: Bench) -> None:
+    claim = await bench.make_claim(worker="press")
     for name in ("%", "pres_", "p*", "press/"):
         assert await bench.jobs.give_back(name) == 0
-    assert (await bench.reload(held)).status is JobStatus.RUNNING
+    assert (await bench.reload(claim)).status is JobStatus.RUNNING

@@ -31,7 +31,7 @@ from tests.conformance.counting_workers import WatchedWorkers
 from tests.conformance.people_fixture import PeopleFixture
 from tests.conformance.snapshots import refuses, snapshot
 from tests.conformance.tables import fill_the_rest, orphans, tables_of_tenant
-from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
+from tests.factories import LEASE_SECONDS, Bench, Store, open_bench, open_store
 from tests.waiting import eventually
 
 KEPT = {"audit"}  # What is on record stays there.
@@ -402,9 +402,9 @@ async def test_two_who_clear_at_once_leave_nothing(bench: Bench, engine: str, tm
             await bench.tenants.remove(tenant.id)
         gone: list[str] = []
 
-        async def rounds(store: object) -> None:
+        async def rounds(store: Store) -> None:
             for _ in range(40):
-                gone.extend((await store.run(ClearTenants(limit=20))).gone)  # type: ignore[attr-defined]
+                gone.extend((await store.run(ClearTenants(limit=20))).cleared_tenants)
 
         for _ in range(3):
             await asyncio.gather(*(rounds(store) for store in (bench.store, other) for _ in range(2)))

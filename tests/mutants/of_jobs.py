@@ -145,7 +145,7 @@ MUTANTS = [
         file="events/feeds.py",
         old="self._floor_id = self._recent_ids[dropped - 1]",
         new="self._floor_id = self._recent_ids[0]",
-        caught_by="tests/conformance/test_event_following.py::test_from_every_place_all_that_follows_is_told_once",
+        caught_by="tests/conformance/test_event_following.py::test_a_follower_from_any_position_receives_every_later_event_once",
     ),
     Mutant(
         name="a stream that sends all it has at once",

@@ -52,7 +52,7 @@ MUTANTS = [
         file="engines/postgres/lane_heads.py",
         old="first = nsmallest(looks, lanes, key=_head)",
         new="first = list(lanes)[:looks]",
-        caught_by="tests/conformance/test_many_limit_keys.py::test_the_first_of_all_keys_come_first",
+        caught_by="tests/conformance/test_many_limit_keys.py::test_the_first_jobs_of_all_keys_start_in_order",
     ),
     Mutant(
         name="lanes that were left out and are taken for empty",
@@ -60,7 +60,7 @@ MUTANTS = [
         file="engines/postgres/claim.py",
         old="if rest := _claimable_lanes(waiting[tenant], scans, given, rooms, closed) if tenant in crowded else []:",
         new="if rest := []:",
-        caught_by="tests/conformance/test_many_limit_keys.py::test_many_keys_without_room_are_passed_over",
+        caught_by="tests/conformance/test_many_limit_keys.py::test_many_keys_without_capacity_are_skipped",
     ),
     Mutant(
         name="a claim that takes what lies behind lanes it left out",
@@ -69,7 +69,7 @@ MUTANTS = [
         old="AND (r.priority, r.run_at, r.id) < (end_priorities[l.lane], end_run_ats[l.lane], end_ids[l.lane])",
         new="",
         caught_by="tests/conformance/test_many_limit_keys.py"
-        "::test_what_keys_with_room_have_later_waits_for_what_others_have_sooner",
+        "::test_a_later_job_of_a_free_key_waits_for_earlier_jobs_of_other_keys",
     ),
     Mutant(
         name="a lane asked from its beginning, and then read from behind it",
@@ -120,7 +120,7 @@ MUTANTS = [
         old="WHERE k.id >= coalesce((SELECT id FROM goes_on), '00000000-0000-0000-0000-000000000000')",
         new="WHERE k.id >= '00000000-0000-0000-0000-000000000000'",
         caught_by="tests/conformance/test_filters.py"
-        "::test_jobs_of_one_type_do_not_overtake_those_of_another_below_many_that_do_not_fit",
+        "::test_jobs_of_several_types_stay_in_order_after_many_that_do_not_match",
     ),
     Mutant(
         name="an id that is taken for the time of its job",
@@ -128,7 +128,7 @@ MUTANTS = [
         file="engines/postgres/functions/enqueue.sql",
         old="CASE WHEN ids[p] NOT BETWEEN lowest AND highest THEN ingot.drift_of(ids[p], now) END",
         new="NULL",
-        caught_by="tests/conformance/test_filters.py::test_a_job_is_found_by_its_time_whatever_its_id_says",
+        caught_by="tests/conformance/test_filters.py::test_a_job_is_found_by_its_time_whatever_time_its_id_contains",
     ),
     Mutant(
         name="a list that begins at the newest attempt of anybody",
@@ -136,7 +136,7 @@ MUTANTS = [
         file="engines/postgres/functions/standing.sql",
         old="(SELECT l.job FROM looked AS l ORDER BY l.job DESC LIMIT 1 OFFSET rows_max - 1),",
         new="",
-        caught_by="tests/conformance/test_filters.py::test_what_succeeded_is_listed_below_many_attempts_of_others",
+        caught_by="tests/conformance/test_filters.py::test_succeeded_jobs_are_listed_after_many_attempts_of_another_tenant",
     ),
     Mutant(
         name="batches that lock in the order they came",
@@ -276,7 +276,7 @@ MUTANTS = [
         file="engines/postgres/sql/waiting.sql",
         old="AND r.limit_key = $3 AND",
         new="AND $3::text IS NOT NULL AND",
-        caught_by="tests/conformance/test_explain.py::test_only_ready_jobs_of_the_same_tenant_type_and_key_go_before_one",
+        caught_by="tests/conformance/test_explain.py::test_only_ready_jobs_of_the_same_tenant_type_and_key_are_ahead",
     ),
     Mutant(
         name="removal by an earlier end on PostgreSQL",
@@ -356,7 +356,7 @@ MUTANTS = [
         file="engines/postgres/job_control.py",
         old="        if called[0][0]:\n",
         new="        if called:\n",
-        caught_by="tests/conformance/test_metrics.py::test_what_is_canceled_while_it_waits_is_told_once[postgres]",
+        caught_by="tests/conformance/test_metrics.py::test_a_canceled_waiting_job_is_reported_once[postgres]",
     ),
     Mutant(
         name="a read that was canceled leaves its transaction open",
@@ -437,7 +437,7 @@ MUTANTS = [
         file="engines/postgres/functions/follow.sql",
         old="w.left_open = 0 AND c.job <> ALL (lacking)",
         new="w.left_open = 0",
-        caught_by="tests/conformance/test_job_uploads.py::test_a_job_waits_for_uploads_and_for_other_jobs",
+        caught_by="tests/conformance/test_job_uploads.py::test_a_job_waits_for_its_uploads_and_its_parents",
     ),
     Mutant(
         name="a success that leaves checkpoints behind",

@@ -36,7 +36,7 @@ MUTANTS = [
         file="engines/postgres/functions/credentials.sql",
         old="starts_with(l.worker_id, worker || '/')",
         new="starts_with(l.worker_id, worker)",
-        caught_by="tests/conformance/test_release.py::test_what_all_instances_of_a_credential_run_is_given_back",
+        caught_by="tests/conformance/test_release.py::test_jobs_of_all_instances_of_a_credential_are_released",
     ),
     Mutant(
         name="a worker that settles what those with longer names claimed",
@@ -103,8 +103,7 @@ MUTANTS = [
         WHERE t."user" = of_id AND t.tenant = of_tenant AND t.revoked_at IS NULL;
 """,
         new="",
-        caught_by="tests/conformance/test_members.py"
-        "::test_who_is_removed_has_no_role_and_no_token_there_and_keeps_those_elsewhere",
+        caught_by="tests/conformance/test_members.py::test_a_removed_member_loses_role_and_tokens_only_in_that_tenant",
     ),
     Mutant(
         name="a server that has not heard of a removal hands out its jobs",

@@ -126,7 +126,7 @@ MUTANTS = [
         file="engines/sqlite/ready_queue.py",
         old="            self._by_key[lane] += 1\n",
         new="",
-        caught_by="tests/conformance/test_limits.py::test_no_more_jobs_run_than_the_limit_says[sqlite-2-key]",
+        caught_by="tests/conformance/test_limits.py::test_no_more_jobs_run_than_the_limit_permits[sqlite-2-key]",
     ),
     Mutant(
         name="limit of a tenant that is not asked for",
@@ -151,7 +151,7 @@ MUTANTS = [
         old="        if before is JobStatus.RUNNING:\n",
         new="        if False:\n",
         caught_by="tests/conformance/test_limits.py"
-        "::test_a_waiting_claim_is_woken_when_a_job_makes_room[sqlite-done-key]",
+        "::test_a_waiting_claim_is_woken_when_a_running_job_ends[sqlite-done-key]",
     ),
     Mutant(
         name="cap that forgets what came with it",
@@ -264,7 +264,7 @@ MUTANTS = [
         file="engines/sqlite/sql/counts.sql",
         old="CASE WHEN c.tenant <= l.last THEN c.tenant END AS tenant",
         new="c.tenant AS tenant",
-        caught_by="tests/conformance/test_metrics.py::test_tenants_beyond_so_many_are_told_together[sqlite]",
+        caught_by="tests/conformance/test_metrics.py::test_tenants_beyond_the_limit_are_summed_up[sqlite]",
     ),
     Mutant(
         name="a dedupe key that is never free again",
@@ -405,7 +405,7 @@ MUTANTS = [
         file="engines/sqlite/settle.py",
         old="            self._outputs.check_uploaded(state, settle.outcome.outputs)\n",
         new="            pass\n",
-        caught_by=f"{JOB_FILES}::test_an_output_that_is_not_there_settles_nothing",
+        caught_by=f"{JOB_FILES}::test_a_completion_with_a_missing_output_settles_nothing",
     ),
     Mutant(
         name="a success that leaves its checkpoints",
