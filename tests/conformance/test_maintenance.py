@@ -1,4 +1,4 @@
-"""Tending: due work joins the ready work, and the leases of silent workers are swept."""
+"""Maintenance: due jobs become ready, and expired leases are swept."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.conformance.snapshots import snapshot
 from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
 
 
-async def test_nothing_to_do_is_done_in_no_time(bench: Bench) -> None:
+async def test_maintenance_without_due_work_changes_nothing(bench: Bench) -> None:
     await bench.make_job()
     before = await snapshot(bench)
     assert await bench.jobs.maintain() == MaintenanceResult(promoted=0, swept=0)
     assert await snapshot(bench) == before
 
 
-async def test_due_work_is_promoted_once(bench: Bench) -> None:
+async def test_due_jobs_are_promoted_once(bench: Bench) -> None:
     for delay in (10, 20, 30):
         await bench.make_job(delay=delay)
     bench.clock.advance(seconds=20)
@@ -27,14 +27,14 @@ async def test_due_work_is_promoted_once(bench: Bench) -> None:
     assert (await bench.jobs.summary(bench.tenant)).oldest_queued_seconds == 10
 
 
-async def test_promoting_keeps_the_time_the_job_was_due(bench: Bench) -> None:
+async def test_a_promotion_keeps_run_at(bench: Bench) -> None:
     job = await bench.make_job(delay=10)
     bench.clock.advance(seconds=100)
     await bench.jobs.maintain()
     assert (await bench.reload(job)).run_at == job.run_at
 
 
-async def test_a_lost_job_returns_within_five_seconds_with_its_crash_counted(bench: Bench) -> None:
+async def test_a_lost_job_is_due_within_five_seconds_and_counts_a_crash(bench: Bench) -> None:
     claims = [await bench.make_claim() for _ in range(20)]
     bench.clock.advance(seconds=LEASE_SECONDS)
     assert await bench.jobs.maintain() == MaintenanceResult(promoted=0, swept=20)
@@ -46,7 +46,7 @@ async def test_a_lost_job_returns_within_five_seconds_with_its_crash_counted(ben
     assert {(job.worker_id, job.lease_expires_at) for job in jobs} == {(None, None)}
 
 
-async def test_a_lease_is_swept_from_the_instant_it_runs_out(bench: Bench) -> None:
+async def test_a_lease_is_swept_from_the_instant_it_expires(bench: Bench) -> None:
     claim = await bench.make_claim()
     bench.clock.advance(seconds=LEASE_SECONDS - 0.000001)
     assert (await bench.jobs.maintain()).swept == 0
@@ -55,7 +55,7 @@ async def test_a_lease_is_swept_from_the_instant_it_runs_out(bench: Bench) -> No
     assert (await bench.reload(claim)).last_error is not None
 
 
-async def test_the_sweep_ends_the_attempt_and_is_told(bench: Bench) -> None:
+async def test_a_sweep_ends_the_attempt_and_publishes_an_event(bench: Bench) -> None:
     claim = await bench.make_claim()
     bench.clock.advance(seconds=LEASE_SECONDS)
     await bench.jobs.maintain()
@@ -69,7 +69,7 @@ async def test_the_sweep_ends_the_attempt_and_is_told(bench: Bench) -> None:
     assert (last["name"], last["data"]["will_retry"], last["data"]["crashes"]) == ("job.failed", True, 1)
 
 
-async def test_a_sweep_moves_the_counts(bench: Bench) -> None:
+async def test_a_sweep_updates_the_counts(bench: Bench) -> None:
     await bench.make_claim()
     bench.clock.advance(seconds=LEASE_SECONDS)
     await bench.jobs.maintain()
@@ -78,8 +78,8 @@ async def test_a_sweep_moves_the_counts(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("crash_cap", [1, 2, 3, 5])
-async def test_a_job_that_kills_its_worker_every_time_is_dead_at_its_crash_cap(bench: Bench, crash_cap: int) -> None:
-    if crash_cap != 3:  # The default.
+async def test_a_job_is_dead_after_crash_cap_crashes(bench: Bench, crash_cap: int) -> None:
+    if crash_cap != 3:  # 3 is the default.
         await bench.jobs.define(Definition(type="noop", crash_cap=crash_cap))
     job = await bench.make_job(max_attempts=1)
     runs = await _crash_until_finished(bench, job)
@@ -94,7 +94,7 @@ async def test_a_job_that_kills_its_worker_every_time_is_dead_at_its_crash_cap(b
     assert (await bench.event_names())[-2:] == ["job.failed", "job.dead"]
 
 
-async def test_failures_and_crashes_are_counted_apart(bench: Bench) -> None:
+async def test_failures_and_crashes_are_counted_separately(bench: Bench) -> None:
     job = await bench.make_job(max_attempts=3)
     for n in range(4):
         (claim,) = await bench.jobs.claim("worker", ["noop"])
@@ -108,7 +108,7 @@ async def test_failures_and_crashes_are_counted_apart(bench: Bench) -> None:
     assert (seen.status, seen.attempts, seen.failures, seen.crashes) == (JobStatus.QUEUED, 4, 2, 2)
 
 
-async def test_one_sweep_judges_each_job_by_itself(bench: Bench) -> None:
+async def test_one_sweep_judges_each_job_separately(bench: Bench) -> None:
     await bench.jobs.define(Definition(type="poison", crash_cap=1))
     returned = await bench.make_claim()
     dead = await bench.make_claim("poison")
@@ -122,7 +122,7 @@ async def test_one_sweep_judges_each_job_by_itself(bench: Bench) -> None:
     assert statuses == [JobStatus.QUEUED, JobStatus.DEAD, JobStatus.CANCELED, JobStatus.RUNNING]
 
 
-async def test_nothing_is_swept_within_one_lease_of_the_store_coming_up(engine: str, tmp_path: Path) -> None:
+async def test_no_lease_is_swept_within_one_lease_after_the_store_opens(engine: str, tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         claim = await bench.make_claim()
@@ -139,7 +139,7 @@ async def test_nothing_is_swept_within_one_lease_of_the_store_coming_up(engine: 
         await store.close()
 
 
-async def test_after_an_outage_a_worker_can_still_finish_what_it_holds(engine: str, tmp_path: Path) -> None:
+async def test_a_worker_can_complete_its_job_after_an_outage(engine: str, tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         claim = await bench.make_claim()
@@ -154,7 +154,7 @@ async def test_after_an_outage_a_worker_can_still_finish_what_it_holds(engine: s
 
 
 async def _crash_until_finished(bench: Bench, job: Job) -> int:
-    """Claim a job and let its lease run out, again and again; how often it ran."""
+    """Claim a job and let its lease expire until it is finished, and return how often it ran."""
     runs = 0
     while await bench.jobs.claim("worker", [job.type]):
         runs += 1

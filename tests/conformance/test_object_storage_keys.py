@@ -1,4 +1,4 @@
-"""What an object store tells of its places, and whose they are."""
+"""Storage keys and the owner of an object store."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from tests.s3 import bucket, client_of, prefix_of, server_url
 
 @pytest.fixture(params=STORES)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ObjectStore]:
-    """Each store in turn."""
+    """Each object store in turn."""
     async with STORES[request.param](tmp_path / "data") as store:
         yield store
 
 
-async def places(store: ObjectStore) -> set[str]:
-    return {place async for place, _ in store.list_objects()}
+async def list_storage_keys(store: ObjectStore) -> set[str]:
+    return {storage_key async for storage_key, _ in store.list_objects()}
 
 
-async def test_objects_are_the_first_database_s(store: ObjectStore) -> None:
+async def test_an_object_store_belongs_to_the_first_database(store: ObjectStore) -> None:
     await put(store, b"1")
     assert await store.register_owner("first") == "first"
     assert await store.register_owner("second") == "first"
     assert await store.register_owner("first") == "first"
 
 
-async def test_whose_objects_they_are_is_no_object(store: ObjectStore) -> None:
+async def test_the_owner_mark_is_not_listed_as_an_object(store: ObjectStore) -> None:
     await store.register_owner("first")
-    assert await places(store) == set()
-    place = await put(store, b"1")
-    assert await places(store) == {place}
+    assert await list_storage_keys(store) == set()
+    storage_key = await put(store, b"1")
+    assert await list_storage_keys(store) == {storage_key}
 
 
-async def test_a_look_at_places_can_end_early(store: ObjectStore) -> None:
-    known = {await put(store, b"%d" % n) for n in range(3)}
+async def test_listing_objects_can_end_early(store: ObjectStore) -> None:
+    storage_keys = {await put(store, b"%d" % n) for n in range(3)}
     async with aclosing(store.list_objects()) as found:
-        assert (await anext(found))[0] in known
-    assert await places(store) == known
+        assert (await anext(found))[0] in storage_keys
+    assert await list_storage_keys(store) == storage_keys
 
 
-async def test_what_is_not_ours_is_no_place(store: ObjectStore, tmp_path: Path) -> None:
-    """It would be deleted elsewhere, if at all."""
-    place = await put(store, b"1")
+async def test_foreign_files_are_not_listed(store: ObjectStore, tmp_path: Path) -> None:
+    """A listed object without a row would be deleted as an orphan."""
+    storage_key = await put(store, b"1")
     if isinstance(store, LocalStore):
         for name in ("aa/notes.txt", f"aa/{new_id()[:-2]}bb", "uploads/notes.txt"):
             (tmp_path / "data/blobs" / name).write_text("not ours")
@@ -60,10 +60,10 @@ async def test_what_is_not_ours_is_no_place(store: ObjectStore, tmp_path: Path) 
         for name in ("notes.txt", "ab/notes.txt", f"ab/{'c' * 32}", f"cc/deep/{'c' * 32}", f"CC/{'C' * 32}"):
             client.put_object(Bucket=bucket(), Key=f"{prefix_of(store)}blobs/{name}", Body=b"not ours")
         client.create_multipart_upload(Bucket=bucket(), Key=f"{prefix_of(store)}blobs/notes.txt")
-    assert await places(store) == {place}
+    assert await list_storage_keys(store) == {storage_key}
 
 
-async def test_an_empty_folder_is_anybody_s(tmp_path: Path) -> None:
+async def test_an_empty_folder_can_get_another_owner(tmp_path: Path) -> None:
     async with STORES["local"](tmp_path) as store:
         assert await store.register_owner("first") == "first"
         assert await store.register_owner("second") == "second"
@@ -75,7 +75,7 @@ async def test_an_empty_folder_is_anybody_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.s3
-async def test_a_bucket_that_obeys_no_condition_remembers_too() -> None:
+async def test_a_bucket_without_conditional_writes_keeps_its_owner() -> None:
     async with STORES["s3"](Path()) as store:
         assert isinstance(store, BucketStore)
         store.conditional_writes = False

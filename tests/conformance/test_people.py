@@ -1,4 +1,4 @@
-"""People: who signs in is known by issuer and subject, and is out at once when they are not let in any more."""
+"""People: identified by issuer and subject, and signed out at once when their access is revoked."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def people(bench: Bench) -> PeopleFixture:
 # -- signing in ---------------------------------------------------------------------------------------------
 
 
-async def test_who_signs_in_is_found_with_their_session(people: PeopleFixture) -> None:
+async def test_a_sign_in_creates_a_user_and_a_session(people: PeopleFixture) -> None:
     command = people.signing_in(person(name="Ann", picture="https://example.com/ann.png", groups=("b", "a", "b")))
     user = await people.store.run(command)
     assert (user.id, user.email, user.email_verified, user.enabled) == (command.user_id, "ann@example.com", True, True)
@@ -61,7 +61,7 @@ async def test_who_signs_in_is_found_with_their_session(people: PeopleFixture) -
     assert await people.store.run(ListSessions(user=user.id)) == [session]
 
 
-async def test_who_comes_back_is_who_they_were_as_their_provider_sees_them_now(people: PeopleFixture) -> None:
+async def test_a_later_sign_in_updates_the_same_user(people: PeopleFixture) -> None:
     first = await people.sign_in(name="Ann", groups=("a", "b"))
     people.bench.clock.advance(seconds=60)
     again = await people.sign_in(email="Ann.New@example.com", name=None, email_verified=False, groups=("c",))
@@ -71,7 +71,7 @@ async def test_who_comes_back_is_who_they_were_as_their_provider_sees_them_now(p
     assert (await people.users.list()).items == [again]
 
 
-async def test_issuer_and_subject_tell_people_apart_and_an_email_does_not(people: PeopleFixture) -> None:
+async def test_people_are_distinguished_by_issuer_and_subject_and_not_by_email(people: PeopleFixture) -> None:
     users = [
         await people.sign_in("ann", email="same@example.com"),
         await people.sign_in("other", email="same@example.com"),
@@ -81,7 +81,7 @@ async def test_issuer_and_subject_tell_people_apart_and_an_email_does_not(people
     assert (await people.users.list()).items == users[::-1]
 
 
-async def test_a_sign_in_is_on_record_without_its_secret(people: PeopleFixture) -> None:
+async def test_a_sign_in_is_recorded_without_its_secret(people: PeopleFixture) -> None:
     command = people.signing_in(person())
     user = await people.store.run(command)
     (entry,) = await people.acts()
@@ -97,7 +97,7 @@ async def test_a_sign_in_is_on_record_without_its_secret(people: PeopleFixture) 
     assert command.digest.hex() not in repr(entry)
 
 
-async def test_who_is_not_enabled_is_refused_and_nothing_changes(people: PeopleFixture) -> None:
+async def test_a_sign_in_of_a_disabled_user_is_refused_and_changes_nothing(people: PeopleFixture) -> None:
     user = await people.sign_in(groups=("a",))
     disabled = await people.users.enable(user.id, enabled=False, act=people.act())
     await people.sign_in("bob", b"of bob")
@@ -112,7 +112,7 @@ async def test_who_is_not_enabled_is_refused_and_nothing_changes(people: PeopleF
     assert await people.acts() == acts
 
 
-async def test_the_session_that_a_browser_had_ends_with_the_new_one(people: PeopleFixture) -> None:
+async def test_a_new_session_ends_the_one_it_replaces(people: PeopleFixture) -> None:
     await people.sign_in("ann", b"old")
     await people.sign_in("bob", b"of bob")
     await people.store.run(people.signing_in(person("ann"), b"new", replaced_digest=b"old"))
@@ -121,14 +121,14 @@ async def test_the_session_that_a_browser_had_ends_with_the_new_one(people: Peop
     await people.session(b"of bob")
 
 
-async def test_an_invitation_becomes_theirs_when_they_sign_in_with_its_email(people: PeopleFixture) -> None:
+async def test_an_invitation_is_assigned_at_the_sign_in_with_its_email(people: PeopleFixture) -> None:
     tenant = people.bench.tenant
     invited = await people.members.put(tenant, role="member", email="Ann@Example.com", act=people.act())
-    stays = await people.members.put(tenant, role="viewer", email="bob@example.com", act=people.act())
+    other_invitation = await people.members.put(tenant, role="viewer", email="bob@example.com", act=people.act())
     ann = await people.sign_in(email="ANN@example.COM")
     assert await people.roles(ann) == {"default": "member"}
     assert [(m.id, m.user) for m in (await people.members.list(tenant)).items] == [
-        (stays.id, None),
+        (other_invitation.id, None),
         (ann.id, ann.id),
     ]
     assert await people.store.run(FindMember(tenant=tenant, member_id=invited.id)) is None
@@ -136,17 +136,17 @@ async def test_an_invitation_becomes_theirs_when_they_sign_in_with_its_email(peo
     assert await people.roles(ann) == {"default": "member"}
 
 
-async def test_an_email_that_only_looks_alike_gives_nothing(people: PeopleFixture) -> None:
-    """The sign of Kelvin is a K to the eye, and a k in lower case."""
+async def test_a_similar_looking_email_does_not_match_an_invitation(people: PeopleFixture) -> None:
+    """The Kelvin sign looks like a K, and its lower case is k."""
     invited = await people.members.put(people.bench.tenant, role="admin", email="kim@example.com", act=people.act())
-    alike = await people.sign_in("mallory", email="\u212aim@example.com")
-    assert await people.roles(alike) == {}
+    similar = await people.sign_in("mallory", email="\u212aim@example.com")
+    assert await people.roles(similar) == {}
     assert await people.members.get(people.bench.tenant, invited.id) == invited
-    assert (await people.users.list(email="\u212aim@example.com")).items == [alike]
+    assert (await people.users.list(email="\u212aim@example.com")).items == [similar]
     assert (await people.users.list(email="Kim@example.com")).items == []
 
 
-async def test_an_email_that_is_not_verified_gives_nothing(people: PeopleFixture) -> None:
+async def test_an_unverified_email_does_not_match_an_invitation(people: PeopleFixture) -> None:
     invited = await people.members.put(people.bench.tenant, role="admin", email="ann@example.com", act=people.act())
     ann = await people.sign_in(email="ann@example.com", email_verified=False)
     assert await people.roles(ann) == {}
@@ -169,7 +169,7 @@ async def test_an_invitation_never_lowers_a_role(people: PeopleFixture) -> None:
 # -- sessions -----------------------------------------------------------------------------------------------
 
 
-async def test_a_session_ends_when_it_expires(people: PeopleFixture) -> None:
+async def test_a_session_is_not_found_after_it_expires(people: PeopleFixture) -> None:
     ann = await people.sign_in("ann", b"digest")
     people.bench.clock.advance(seconds=HOUR / MICROS - 1)
     await people.session(b"digest")
@@ -178,13 +178,13 @@ async def test_a_session_ends_when_it_expires(people: PeopleFixture) -> None:
     assert await people.store.run(ListSessions(user=ann.id)) == []
 
 
-async def test_a_digest_that_nobody_has_finds_nothing(people: PeopleFixture) -> None:
+async def test_an_unknown_digest_finds_no_session(people: PeopleFixture) -> None:
     await people.sign_in("ann", b"digest")
     for digest in (b"", b"diges", b"digest2", b"DIGEST"):
         assert await people.store.run(FindSession(digest=digest)) is None
 
 
-async def test_a_session_is_ended_by_whose_it_is_or_by_who_manages_people(people: PeopleFixture) -> None:
+async def test_a_session_can_be_ended_by_its_user_or_an_administrator(people: PeopleFixture) -> None:
     ann, bob = await people.sign_in("ann", b"of ann"), await people.sign_in("bob", b"of bob")
     one, other = (await people.session(b"of ann")).session, (await people.session(b"of bob")).session
     acts = await people.acts()
@@ -202,7 +202,7 @@ async def test_a_session_is_ended_by_whose_it_is_or_by_who_manages_people(people
     assert await people.store.run(FindSession(digest=b"of bob")) is None
 
 
-async def test_who_may_not_come_in_any_more_is_in_the_groups_that_are_told(people: PeopleFixture) -> None:
+async def test_a_denied_sign_in_updates_the_groups_and_ends_the_sessions(people: PeopleFixture) -> None:
     await people.bench.tenants.change(people.bench.tenant, groups={"staff": "admin", "leavers": "viewer"})
     ann, bob = await people.sign_in("ann", b"of ann", groups=("staff",)), await people.sign_in("bob", b"of bob")
     acts = await people.acts()
@@ -223,7 +223,7 @@ async def test_who_may_not_come_in_any_more_is_in_the_groups_that_are_told(peopl
     assert (entry.name, seen(entry.before), seen(entry.after)) == ("ann@example.com", built(ann), built(known))
     acts = await people.acts()
     await people.store.run(msgspec.structs.replace(command, act=people.act()))
-    assert await people.acts() == acts, "what changes nothing is not on record"
+    assert await people.acts() == acts, "a denial that changes nothing is not recorded"
 
 
 async def test_sessions_are_listed_newest_first(people: PeopleFixture) -> None:
@@ -233,7 +233,7 @@ async def test_sessions_are_listed_newest_first(people: PeopleFixture) -> None:
     assert listed == [(await people.session(digest)).session for digest in (b"3", b"2", b"1")]
 
 
-async def test_the_latest_use_of_a_session_is_remembered(people: PeopleFixture) -> None:
+async def test_the_latest_use_of_a_session_is_recorded(people: PeopleFixture) -> None:
     await people.sign_in("ann", b"digest")
     session = (await people.session(b"digest")).session
     now = people.bench.clock.micros()
@@ -242,7 +242,7 @@ async def test_the_latest_use_of_a_session_is_remembered(people: PeopleFixture) 
         assert to_micros((await people.session(b"digest")).session.last_used_at) == known
 
 
-async def test_expired_sessions_and_logins_are_forgotten(people: PeopleFixture) -> None:
+async def test_digests_and_ids_of_expired_sessions_and_logins_can_be_reused(people: PeopleFixture) -> None:
     first = people.signing_in(person("ann"), b"same")
     await people.store.run(first)
     await people.store.run(BeginLogin(digest=b"same", expires_at=first.expires_at, next_page="/first"))
@@ -254,10 +254,10 @@ async def test_expired_sessions_and_logins_are_forgotten(people: PeopleFixture) 
     assert await people.store.run(ConsumeLogin(digest=b"same")) == "/second"
 
 
-# -- setting out --------------------------------------------------------------------------------------------
+# -- logins and links ---------------------------------------------------------------------------------------
 
 
-async def test_who_set_out_comes_back_once_and_in_time(people: PeopleFixture) -> None:
+async def test_a_login_can_be_consumed_once_before_it_expires(people: PeopleFixture) -> None:
     soon = people.bench.clock.micros() + MICROS
     for digest in (b"one", b"two"):
         await people.store.run(BeginLogin(digest=digest, expires_at=soon, next_page="/jobs"))
@@ -269,7 +269,7 @@ async def test_who_set_out_comes_back_once_and_in_time(people: PeopleFixture) ->
     assert await people.acts() == []
 
 
-async def test_a_link_is_no_other_sign_in_and_its_making_is_on_record(people: PeopleFixture) -> None:
+async def test_a_sign_in_link_is_distinct_from_a_login_and_its_creation_is_recorded(people: PeopleFixture) -> None:
     soon = people.bench.clock.micros() + MICROS
     await people.store.run(BeginLogin(digest=b"link", expires_at=soon, is_link=True, act=people.act()))
     await people.store.run(BeginLogin(digest=b"plain", expires_at=soon))
@@ -282,22 +282,22 @@ async def test_a_link_is_no_other_sign_in_and_its_making_is_on_record(people: Pe
     assert (seen(entry.before), seen(entry.after)) == (None, None)
 
 
-# -- letting in and out -------------------------------------------------------------------------------------
+# -- disabling and enabling ---------------------------------------------------------------------------------
 
 
-async def test_who_is_let_out_loses_sessions_and_tokens_in_one_act(people: PeopleFixture) -> None:
+async def test_disabling_a_user_ends_sessions_and_tokens_with_one_audit_entry(people: PeopleFixture) -> None:
     tenant, other = people.bench.tenant, (await people.bench.tenants.create("other")).id
     ann, bob = await people.sign_in("ann", b"of ann"), await people.sign_in("bob", b"of bob")
     await people.sign_in("ann", b"of ann too")
     tokens = [await people.token(ann), await people.token(ann, other)]
-    of_bob = await people.token(bob)
+    bobs_token = await people.token(bob)
     before = (await people.users.get(ann.id)).user
     after = await people.users.enable(ann.id, enabled=False, act=people.act())
     assert after == msgspec.structs.replace(before, enabled=False)
     assert (await people.users.get(ann.id)).user == after
     for digest in (b"of ann", b"of ann too"):
         assert await people.store.run(FindSession(digest=digest)) is None
-    assert [await people.holds(token) for token in (*tokens, of_bob)] == [False, False, True]
+    assert [await people.holds(token) for token in (*tokens, bobs_token)] == [False, False, True]
     await people.session(b"of bob")
     entry = await people.last_act()
     assert (entry.action, entry.target, entry.tenant) == ("user.disabled", f"user/{ann.id}", None)
@@ -305,7 +305,7 @@ async def test_who_is_let_out_loses_sessions_and_tokens_in_one_act(people: Peopl
     assert await people.acts(tenant) == []
 
 
-async def test_who_is_let_in_again_signs_in_and_their_tokens_stay_ended(people: PeopleFixture) -> None:
+async def test_a_user_enabled_again_can_sign_in_but_old_tokens_stay_revoked(people: PeopleFixture) -> None:
     ann = await people.sign_in("ann", b"old")
     token = await people.token(ann)
     await people.users.enable(ann.id, enabled=False, act=people.act())
@@ -318,8 +318,8 @@ async def test_who_is_let_in_again_signs_in_and_their_tokens_stay_ended(people: 
     assert (await people.session(b"new")).owner.user.id == ann.id
 
 
-@pytest.mark.parametrize("how", ["let out", "removed"])
-async def test_their_tokens_are_refused_here_at_once(people: PeopleFixture, how: str) -> None:
+@pytest.mark.parametrize("how", ["disabled", "removed"])
+async def test_tokens_of_a_disabled_or_removed_user_are_refused_at_once(people: PeopleFixture, how: str) -> None:
     ann = await people.sign_in()
     await people.members.put(people.bench.tenant, role="member", user=ann.id, act=people.act())
     text = await people.text_of_token(ann)
@@ -332,7 +332,7 @@ async def test_their_tokens_are_refused_here_at_once(people: PeopleFixture, how:
         await people.access.authenticate_token(text)
 
 
-async def test_who_is_not_there_or_not_let_in_gets_no_token(people: PeopleFixture) -> None:
+async def test_a_token_for_an_unknown_or_disabled_user_is_refused(people: PeopleFixture) -> None:
     ann = await people.sign_in()
     nobody = msgspec.structs.replace(ann, id=new_id())
     await people.users.enable(ann.id, enabled=False, act=people.act())
@@ -342,7 +342,7 @@ async def test_who_is_not_there_or_not_let_in_gets_no_token(people: PeopleFixtur
     assert await people.store.run(ListTokens(tenant=people.bench.tenant, before=None, limit=10)) == []
 
 
-async def test_nobody_is_not_let_in_or_out(people: PeopleFixture) -> None:
+async def test_an_unknown_user_cannot_be_enabled_or_disabled(people: PeopleFixture) -> None:
     for user_id in (new_id(), "ann", ""):
         with pytest.raises(UserNotFound):
             await people.users.enable(user_id, enabled=False, act=people.act())
@@ -356,7 +356,7 @@ async def test_nobody_is_not_let_in_or_out(people: PeopleFixture) -> None:
 # -- lists --------------------------------------------------------------------------------------------------
 
 
-async def test_people_are_listed_page_by_page_and_found_by_email(people: PeopleFixture) -> None:
+async def test_users_are_listed_in_pages_and_found_by_email(people: PeopleFixture) -> None:
     users = [await people.sign_in(f"p{number}", groups=("a",)) for number in range(5)]
     page = await people.users.list(limit=2)
     found = list(page.items)
@@ -372,7 +372,7 @@ async def test_people_are_listed_page_by_page_and_found_by_email(people: PeopleF
     assert (await people.users.list(email="nobody@example.com")).items == []
 
 
-async def test_a_token_tells_who_it_belongs_to_with_their_roles_now(people: PeopleFixture) -> None:
+async def test_a_token_is_found_with_its_owner_and_their_current_roles(people: PeopleFixture) -> None:
     tenant = people.bench.tenant
     ann = await people.sign_in("ann")
     token = await people.token(ann)
@@ -387,7 +387,7 @@ async def test_a_token_tells_who_it_belongs_to_with_their_roles_now(people: Peop
     assert [one.user for one in await people.store.run(ListTokens(tenant=tenant, before=None, limit=10))] == [ann.id]
 
 
-async def test_the_tokens_of_a_person_are_listed_newest_first_in_all_tenants(people: PeopleFixture) -> None:
+async def test_tokens_of_a_user_in_all_tenants_are_listed_newest_first(people: PeopleFixture) -> None:
     other = (await people.bench.tenants.create("other")).id
     ann, bob = await people.sign_in("ann"), await people.sign_in("bob")
     ids = [await people.token(ann, tenant) for tenant in (None, other, None)]
@@ -398,16 +398,16 @@ async def test_the_tokens_of_a_person_are_listed_newest_first_in_all_tenants(peo
     assert await people.store.run(ListUserTokens(user=ann.id, before=ids[1], limit=1)) == [listed[-1]]
 
 
-async def test_what_people_do_is_not_among_the_acts_of_a_tenant(people: PeopleFixture) -> None:
+async def test_a_sign_in_is_not_in_the_audit_log_of_a_tenant(people: PeopleFixture) -> None:
     await people.sign_in()
     assert await people.acts(people.bench.tenant) == []
 
 
-@pytest.mark.parametrize("place", ["", "\x00", "/", "a" * 1000])
-async def test_a_cursor_that_nobody_was_given_is_refused(people: PeopleFixture, place: str) -> None:
+@pytest.mark.parametrize("position", ["", "\x00", "/", "a" * 1000])
+async def test_a_cursor_with_an_invalid_position_is_refused(people: PeopleFixture, position: str) -> None:
     tenant, user = people.bench.tenant, (await people.sign_in()).id
     credentials = Credentials(people.store, people.access, people.bench.clock)
-    for bound_to, reading in (
+    for bound_to, list_page in (
         (("members", tenant), partial(people.members.list, tenant)),
         (("users", None), people.users.list),
         (("tokens", tenant), partial(credentials.list_tokens, tenant)),
@@ -415,4 +415,4 @@ async def test_a_cursor_that_nobody_was_given_is_refused(people: PeopleFixture, 
         (("worker credentials", tenant), partial(credentials.list_worker_credentials, tenant)),
     ):
         with pytest.raises(InvalidCursor):
-            await reading(cursor=encode_cursor(place, bound_to=bound_to))
+            await list_page(cursor=encode_cursor(position, bound_to=bound_to))

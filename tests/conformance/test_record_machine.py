@@ -108,7 +108,7 @@ class RecordLife(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("engine", ["sqlite", "postgres"])
-def test_records_live_as_their_model_does(engine: str) -> None:
+def test_records_behave_like_their_model(engine: str) -> None:
     machine = type("Life", (RecordLife,), {"engine": engine})
     settings = RecordLife.TestCase.settings
     run_state_machine_as_test(

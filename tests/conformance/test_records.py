@@ -1,4 +1,4 @@
-"""Records: small objects with names and versions, on every engine."""
+"""Records: named and versioned objects, on every engine."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def notes_of(bench: Bench) -> Records[Note]:
     return Records(bench.store, NOTE)
 
 
-async def test_a_record_comes_back_as_it_was_put(bench: Bench) -> None:
+async def test_a_record_is_read_as_it_was_put(bench: Bench) -> None:
     notes, act = notes_of(bench), Act(who="token:1")
-    made = await notes.put(bench.tenant, "todo", Note("milk"), act=act)
-    assert (made.name, made.version, made.body) == ("todo", 1, Note("milk"))
-    assert (made.created_by, made.updated_by) == ("token:1", "token:1")
-    assert await notes.get(bench.tenant, "todo") == made
+    created = await notes.put(bench.tenant, "todo", Note("milk"), act=act)
+    assert (created.name, created.version, created.body) == ("todo", 1, Note("milk"))
+    assert (created.created_by, created.updated_by) == ("token:1", "token:1")
+    assert await notes.get(bench.tenant, "todo") == created
 
 
-async def test_every_change_has_a_version_and_the_same_again_has_none(bench: Bench) -> None:
+async def test_every_change_increments_the_version_and_an_equal_put_does_not(bench: Bench) -> None:
     notes = notes_of(bench)
     first = await notes.put(bench.tenant, "todo", Note("milk"), act=Act(who="token:1"))
     bench.clock.advance(seconds=5)
@@ -54,9 +54,9 @@ async def test_every_change_has_a_version_and_the_same_again_has_none(bench: Ben
     assert await notes.put(bench.tenant, "todo", Note("tea"), act=Act(who="token:3")) == second
 
 
-async def test_a_wrong_version_is_told_the_current_one_and_changes_nothing(bench: Bench) -> None:
+async def test_a_wrong_if_version_returns_the_current_one_and_changes_nothing(bench: Bench) -> None:
     notes = notes_of(bench)
-    known = await notes.put(bench.tenant, "todo", Note("milk"), if_version=0)
+    current = await notes.put(bench.tenant, "todo", Note("milk"), if_version=0)
     for wrong in (0, 2):
         with pytest.raises(RecordChanged) as refused:
             await notes.put(bench.tenant, "todo", Note("tea"), if_version=wrong)
@@ -66,29 +66,29 @@ async def test_a_wrong_version_is_told_the_current_one_and_changes_nothing(bench
     with pytest.raises(RecordChanged) as refused:
         await notes.put(bench.tenant, "other", Note("tea"), if_version=1)
     assert refused.value.version == 0
-    assert await notes.all(bench.tenant) == [known]
+    assert await notes.all(bench.tenant) == [current]
     assert (await notes.put(bench.tenant, "todo", Note("tea"), if_version=1)).version == 2
 
 
-async def test_of_many_that_expect_the_same_version_one_wins(bench: Bench) -> None:
+async def test_only_one_of_many_concurrent_puts_with_one_if_version_succeeds(bench: Bench) -> None:
     notes = notes_of(bench)
     for version in range(3):
         puts = (notes.put(bench.tenant, "todo", Note(f"{version}-{n}"), if_version=version) for n in range(8))
         answers = await asyncio.gather(*puts, return_exceptions=True)
-        won = [answer for answer in answers if isinstance(answer, Record)]
-        assert len(won) == 1
+        winners = [answer for answer in answers if isinstance(answer, Record)]
+        assert len(winners) == 1
         assert all(isinstance(answer, Record | RecordChanged) for answer in answers)
-        assert await notes.get(bench.tenant, "todo") == won[0]
+        assert await notes.get(bench.tenant, "todo") == winners[0]
 
 
-async def test_a_deleted_record_is_gone_and_begins_again(bench: Bench) -> None:
+async def test_a_deleted_record_is_not_found_and_restarts_at_version_1(bench: Bench) -> None:
     notes = notes_of(bench)
     await notes.put(bench.tenant, "todo", Note("milk"))
-    known = await notes.put(bench.tenant, "todo", Note("tea"))
-    assert await notes.delete(bench.tenant, "todo", if_version=2) == known
-    for again in (notes.get, notes.delete):
+    current = await notes.put(bench.tenant, "todo", Note("tea"))
+    assert await notes.delete(bench.tenant, "todo", if_version=2) == current
+    for call in (notes.get, notes.delete):
         with pytest.raises(RecordNotFound):
-            await again(bench.tenant, "todo")
+            await call(bench.tenant, "todo")
     assert (await notes.put(bench.tenant, "todo", Note("tea"))).version == 1
 
 
@@ -110,7 +110,7 @@ async def test_records_are_listed_by_name_in_pages(bench: Bench) -> None:
     assert ([one.name for one in (*seen.items, *rest.items)], rest.next_cursor) == (["b.1", "b.10"], None)
 
 
-async def test_tenants_see_their_own_records_and_kinds_are_apart(bench: Bench) -> None:
+async def test_records_are_separated_by_tenant_and_kind(bench: Bench) -> None:
     notes, other = notes_of(bench), await bench.tenants.create("other")
     lists = Records(bench.store, msgspec.structs.replace(NOTE, name="list", plural="lists"))
     await notes.put(bench.tenant, "todo", Note("mine"))
@@ -124,7 +124,7 @@ async def test_tenants_see_their_own_records_and_kinds_are_apart(bench: Bench) -
     assert (await notes.get(bench.tenant, "todo")).body == Note("mine")
 
 
-async def test_a_change_and_its_audit_entry_are_one(bench: Bench) -> None:
+async def test_every_change_is_recorded_with_both_bodies(bench: Bench) -> None:
     notes, act = notes_of(bench), Act(who="token:1", name="shop")
     await notes.put(bench.tenant, "todo", Note("milk"), act=act)
     await notes.put(bench.tenant, "todo", Note("milk"), act=act)
@@ -133,13 +133,13 @@ async def test_a_change_and_its_audit_entry_are_one(bench: Bench) -> None:
         await notes.put(bench.tenant, "todo", Note("rum"), if_version=1, act=act)
     await notes.delete(bench.tenant, "todo", act=act)
     entries = (await bench.audit.list(tenant=bench.tenant, target="note/todo")).items
-    told = [(one.action, bytes(one.before), bytes(one.after)) for one in reversed(entries)]
+    notifications = [(one.action, bytes(one.before), bytes(one.after)) for one in reversed(entries)]
     milk, tea, none = b'{"text":"milk"}', b'{"text":"tea"}', b"null"
-    assert told == [("note.put", none, milk), ("note.put", milk, tea), ("note.deleted", tea, none)]
+    assert notifications == [("note.put", none, milk), ("note.put", milk, tea), ("note.deleted", tea, none)]
     assert {one.who for one in entries} == {"token:1"}
 
 
-async def test_what_is_refused_changes_nothing(bench: Bench) -> None:
+async def test_invalid_records_are_refused_and_change_nothing(bench: Bench) -> None:
     notes = notes_of(bench)
     cases = [
         (bench.tenant, "", Note("x"), InvalidInput, "name"),
@@ -161,7 +161,7 @@ async def test_what_is_refused_changes_nothing(bench: Bench) -> None:
     assert await notes.all(bench.tenant) == []
 
 
-async def test_a_tenant_has_so_many_records_of_a_kind_and_no_more(bench: Bench) -> None:
+async def test_a_tenant_can_have_at_most_records_max_records_of_a_kind(bench: Bench) -> None:
     notes, other = notes_of(bench), await bench.tenants.create("other")
     puts = (notes.put(bench.tenant, f"n{number}", Note("x")) for number in range(8))
     answers = await asyncio.gather(*puts, return_exceptions=True)
@@ -174,13 +174,13 @@ async def test_a_tenant_has_so_many_records_of_a_kind_and_no_more(bench: Bench) 
     await notes.put(bench.tenant, "new", Note("x"))
 
 
-async def test_sealed_values_are_answered_by_one_command_only(bench: Bench) -> None:
+async def test_sealed_values_are_returned_only_by_get_sealed_value(bench: Bench) -> None:
     notes = notes_of(bench)
-    made = await notes.put(bench.tenant, "todo", Note("shown"), sealed=b"\0sealed\xff")
+    created = await notes.put(bench.tenant, "todo", Note("shown"), sealed=b"\0sealed\xff")
     assert await bench.store.run(GetSealedValue(kind="note", tenant=bench.tenant, name="todo")) == (1, b"\0sealed\xff")
-    again = await notes.put(bench.tenant, "todo", Note("shown"), sealed=b"other")
-    assert (made.version, again.version) == (1, 2)
-    for shown in (made, again, await notes.get(bench.tenant, "todo"), *await notes.all(bench.tenant)):
+    call = await notes.put(bench.tenant, "todo", Note("shown"), sealed=b"other")
+    assert (created.version, call.version) == (1, 2)
+    for shown in (created, call, await notes.get(bench.tenant, "todo"), *await notes.all(bench.tenant)):
         assert b"sealed" not in msgspec.json.encode(shown)
     entries = (await bench.audit.list(tenant=bench.tenant, target="note/todo")).items
     assert all(b"sealed" not in bytes(one.before) + bytes(one.after) for one in entries)
@@ -189,9 +189,9 @@ async def test_sealed_values_are_answered_by_one_command_only(bench: Bench) -> N
             await bench.store.run(GetSealedValue(kind="note", tenant=tenant, name=name))
 
 
-async def test_a_command_that_is_sent_again_finds_what_it_did(engine: str, bench: Bench) -> None:
+async def test_a_resent_put_returns_the_same_record(engine: str, bench: Bench) -> None:
     if engine == "sqlite":
-        return  # Its answers cannot be lost: the writer is in the same process.
+        return  # Responses of SQLite cannot be lost: the writer is in the same process.
     command = PutRecord(
         kind="note",
         tenant=bench.tenant,
@@ -207,7 +207,7 @@ async def test_a_command_that_is_sent_again_finds_what_it_did(engine: str, bench
     assert len((await bench.audit.list(tenant=bench.tenant, target="note/todo")).items) == 1
 
 
-async def test_a_removed_tenant_takes_its_records_along(bench: Bench) -> None:
+async def test_records_of_a_removed_tenant_are_removed(bench: Bench) -> None:
     notes, other = notes_of(bench), await bench.tenants.create("other")
     await notes.put(bench.tenant, "mine", Note("x"))
     await notes.put(other.id, "theirs", Note("x"), sealed=b"x")
@@ -222,40 +222,40 @@ async def test_a_removed_tenant_takes_its_records_along(bench: Bench) -> None:
     assert [one.name for one in await notes.all(bench.tenant)] == ["mine"]
 
 
-async def test_records_are_there_after_a_restart(engine: str, tmp_path: Path) -> None:
+async def test_records_are_kept_across_a_restart(engine: str, tmp_path: Path) -> None:
     async with open_bench(engine, tmp_path / "data") as bench:
-        made = await notes_of(bench).put(bench.tenant, "todo", Note("milk"))
+        created = await notes_of(bench).put(bench.tenant, "todo", Note("milk"))
         await bench.jobs.pause(bench.tenant, "mail")
     async with open_bench(engine, tmp_path / "data", bench.clock) as bench:
-        assert await notes_of(bench).get(bench.tenant, "todo") == made
+        assert await notes_of(bench).get(bench.tenant, "todo") == created
         await bench.make_job("mail")
         assert await bench.jobs.claim("worker", ["mail"]) == []
 
 
-async def test_whoever_listens_is_told_of_changes(bench: Bench) -> None:
-    notes, told = notes_of(bench), []
-    bench.store.on_record_changed(lambda: told.append(len(told)))
+async def test_listeners_are_notified_of_changes_only(bench: Bench) -> None:
+    notes, notifications = notes_of(bench), []
+    bench.store.on_record_changed(lambda: notifications.append(len(notifications)))
     await notes.put(bench.tenant, "todo", Note("milk"))
-    await eventually(lambda: told)
-    before = len(told)
+    await eventually(lambda: notifications)
+    before = len(notifications)
     await notes.delete(bench.tenant, "todo")
-    await eventually(lambda: len(told) > before)
-    before = len(told)
+    await eventually(lambda: len(notifications) > before)
+    before = len(notifications)
     with pytest.raises(IngotError):
         await notes.delete(bench.tenant, "todo")
-    assert len(told) == before
+    assert len(notifications) == before
 
 
 @pytest.mark.postgres
-async def test_another_server_is_told_of_changes(tmp_path: Path) -> None:
+async def test_another_server_is_notified_of_changes(tmp_path: Path) -> None:
     async with open_bench("postgres", tmp_path / "data") as bench:
         other = await open_store("postgres", tmp_path / "data", bench.clock)
         try:
-            told: list[int] = []
-            other.on_record_changed(lambda: told.append(1))
+            notifications: list[int] = []
+            other.on_record_changed(lambda: notifications.append(1))
             assert isinstance(other, PostgresStore)
             other.listener.start()
             await notes_of(bench).put(bench.tenant, "todo", Note("milk"))
-            await eventually(lambda: told)
+            await eventually(lambda: notifications)
         finally:
             await other.close()

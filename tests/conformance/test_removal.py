@@ -1,4 +1,4 @@
-"""Removing a tenant: nobody acts in it any more, and nothing is left of it in the end."""
+"""Removing a tenant: no call can use it any more, and its rows are deleted gradually."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from tests.conformance.tables import fill_the_rest, orphans, tables_of_tenant
 from tests.factories import LEASE_SECONDS, Bench, Store, open_bench, open_store
 from tests.waiting import eventually
 
-KEPT = {"audit"}  # What is on record stays there.
-OF_NO_TENANT_YET = {"audit", "removed_tenants"}
+KEPT_TABLES = {"audit"}  # Audit entries are permanent.
+EMPTY_BEFORE_REMOVAL = {"audit", "removed_tenants"}
 
 
-async def furnish(bench: Bench, slug: str = "acme") -> Tenant:
-    """A tenant with something in every table, and nothing that runs."""
+async def make_tenant_with_everything(bench: Bench, slug: str = "acme") -> Tenant:
+    """Make a tenant with a row in every table and no running job."""
     tenant = await bench.tenants.create(
         slug, limits=Limits(rate=1000, max_running_jobs=1000), weight=3, groups={"staff": "viewer"}
     )
@@ -76,7 +76,7 @@ async def furnish(bench: Bench, slug: str = "acme") -> Tenant:
 
 
 async def clear(bench: Bench, limit: int = 1000) -> list[ClearTenantsResult]:
-    """Rounds until nothing is left at once."""
+    """Clear until no pass finds more rows, and return the results."""
     rounds = [await bench.store.run(ClearTenants(limit=limit))]
     while rounds[-1].has_more:
         rounds.append(await bench.store.run(ClearTenants(limit=limit)))
@@ -84,25 +84,25 @@ async def clear(bench: Bench, limit: int = 1000) -> list[ClearTenantsResult]:
 
 
 async def clear_all(bench: Bench, limit: int = 1000) -> list[str]:
-    """Rounds until nothing is left, however long that takes; answers who is gone."""
-    gone: list[str] = []
+    """Clear until every tenant is cleared, letting leases expire, and return the cleared tenants."""
+    cleared_tenants: list[str] = []
     for _ in range(4):
         rounds = await clear(bench, limit)
-        gone += [tenant for one in rounds for tenant in one.cleared_tenants]
+        cleared_tenants += [tenant for one in rounds for tenant in one.cleared_tenants]
         if not rounds[-1].remaining_tenants:
-            return gone
+            return cleared_tenants
         bench.clock.advance(seconds=LEASE_SECONDS)
         await bench.jobs.maintain()
     raise AssertionError("something is left")
 
 
-# -- at once ------------------------------------------------------------------------------------------------
+# -- immediate effects --------------------------------------------------------------------------------------
 
 
-async def test_a_removed_tenant_is_answered_and_not_found_any_more(bench: Bench) -> None:
-    tenant = await furnish(bench)
+async def test_removing_a_tenant_returns_it_and_makes_it_unknown(bench: Bench) -> None:
+    tenant = await make_tenant_with_everything(bench)
     assert await bench.tenants.remove("acme") == tenant
-    assert [known.slug for known in await bench.tenants.list()] == ["default"]
+    assert [tenant_.slug for tenant_ in await bench.tenants.list()] == ["default"]
     for name in (tenant.id, "acme"):
         for call in (bench.tenants.get, bench.tenants.remove, bench.tenants.change):
             async with refuses(bench, TenantNotFound):
@@ -111,14 +111,14 @@ async def test_a_removed_tenant_is_answered_and_not_found_any_more(bench: Bench)
         await bench.store.run(RemoveTenant(id=tenant.id, act=Act()))
 
 
-async def test_the_tenant_default_stays(bench: Bench) -> None:
+async def test_the_default_tenant_cannot_be_removed(bench: Bench) -> None:
     for name in ("default", bench.tenant):
         async with refuses(bench, InvalidInput):
             await bench.tenants.remove(name)
 
 
-async def test_nothing_is_accepted_for_a_removed_tenant(bench: Bench) -> None:
-    tenant = (await furnish(bench)).id
+async def test_calls_for_a_removed_tenant_are_refused(bench: Bench) -> None:
+    tenant = (await make_tenant_with_everything(bench)).id
     await bench.tenants.remove(tenant)
     credentials = Credentials(bench.store, Authenticator(bench.store, bench.clock), bench.clock)
     for call in (
@@ -140,8 +140,8 @@ async def test_nothing_is_accepted_for_a_removed_tenant(bench: Bench) -> None:
             await call()
 
 
-async def test_a_job_of_a_removed_tenant_is_not_there_for_anybody(bench: Bench) -> None:
-    tenant = (await furnish(bench)).id
+async def test_jobs_of_a_removed_tenant_are_not_found(bench: Bench) -> None:
+    tenant = (await make_tenant_with_everything(bench)).id
     (job, *_) = (await bench.jobs.list(tenant, status=JobStatus.DEAD)).items
     await bench.tenants.remove(tenant)
     for call in (
@@ -157,7 +157,7 @@ async def test_a_job_of_a_removed_tenant_is_not_there_for_anybody(bench: Bench) 
             await call()
 
 
-async def test_its_credentials_hold_no_longer(bench: Bench) -> None:
+async def test_credentials_of_a_removed_tenant_are_refused(bench: Bench) -> None:
     tenant = await bench.tenants.create("acme")
     access = Authenticator(bench.store, bench.clock)
     credentials = Credentials(bench.store, access, bench.clock)
@@ -176,16 +176,16 @@ async def test_its_credentials_hold_no_longer(bench: Bench) -> None:
     assert (await credentials.create_worker_credential(bench.tenant, "press")).credential.tenant == bench.tenant
 
 
-async def test_none_of_its_jobs_is_handed_out(bench: Bench) -> None:
+async def test_jobs_of_a_removed_tenant_are_not_claimed(bench: Bench) -> None:
     tenant = (await bench.tenants.create("acme")).id
     for _ in range(3):
         await bench.make_job(tenant=tenant)
         await bench.make_job(tenant=tenant, delay=60)
-    held = await bench.make_claim("held", tenant=tenant)
+    running = await bench.make_claim("held", tenant=tenant)
     own = await bench.make_job(delay=60)
     await bench.tenants.remove(tenant)
     bench.clock.advance(seconds=60)
-    await bench.jobs.release(held)
+    await bench.jobs.release(running)
     claims = [
         *await bench.jobs.claim("w", ["noop"], limit=10),
         *await bench.jobs.claim("w", ["noop", "held"], limit=10),
@@ -193,25 +193,25 @@ async def test_none_of_its_jobs_is_handed_out(bench: Bench) -> None:
     assert [claim.job.id for claim in claims] == [own.id]
 
 
-async def test_a_store_that_is_opened_again_hands_out_none_of_it(tmp_path: Path, engine: str) -> None:
+async def test_jobs_of_a_removed_tenant_are_not_claimed_after_a_restart(tmp_path: Path, engine: str) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
-        tenant = await furnish(bench)
+        tenant = await make_tenant_with_everything(bench)
         await bench.tenants.remove(tenant.id)
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         assert await bench.jobs.claim("w", ["noop", "same", "logged"], limit=10) == []
-        assert [known.slug for known in await bench.tenants.list()] == ["default"]
+        assert [tenant_.slug for tenant_ in await bench.tenants.list()] == ["default"]
         other = await bench.tenants.create("acme")
         assert await clear_all(bench) == [tenant.id]
         assert await bench.tenants.get("acme") == other
 
 
-async def test_who_waits_is_told(bench: Bench) -> None:
+async def test_listeners_are_notified_of_a_removed_tenant(bench: Bench) -> None:
     tenant = await bench.tenants.create("acme")
-    told: list[str] = []
-    bench.store.on_tenant_removed(told.append)
+    removed_tenants: list[str] = []
+    bench.store.on_tenant_removed(removed_tenants.append)
     await bench.tenants.remove("acme")
-    assert told == [tenant.id]
+    assert removed_tenants == [tenant.id]
 
 
 async def test_a_claim_that_waits_for_a_removed_tenant_ends(bench: Bench) -> None:
@@ -238,8 +238,8 @@ async def test_a_heartbeat_that_waits_for_a_removed_tenant_ends(bench: Bench) ->
         await waiting
 
 
-async def test_the_removal_is_on_record_and_stays_there(bench: Bench) -> None:
-    tenant = await furnish(bench)
+async def test_the_removal_stays_in_the_audit_log(bench: Bench) -> None:
+    tenant = await make_tenant_with_everything(bench)
     act = Act(who="token:x", name="operator", address="10.0.0.1", request_id="r")
     await bench.tenants.remove("acme", act=act)
     await clear_all(bench)
@@ -254,7 +254,7 @@ async def test_the_removal_is_on_record_and_stays_there(bench: Bench) -> None:
     assert bytes(entry.after) == b"null"
 
 
-async def test_of_eight_who_remove_it_at_once_one_does(bench: Bench) -> None:
+async def test_only_one_of_eight_concurrent_removals_succeeds(bench: Bench) -> None:
     tenant = await bench.tenants.create("acme")
     commands = [RemoveTenant(id=tenant.id, act=Act()) for _ in range(8)]
     answers = await asyncio.gather(*map(bench.store.run, commands), return_exceptions=True)
@@ -269,25 +269,25 @@ async def test_of_eight_who_remove_it_at_once_one_does(bench: Bench) -> None:
     )
 
 
-# -- by and by ----------------------------------------------------------------------------------------------
+# -- clearing -----------------------------------------------------------------------------------------------
 
 
-async def test_nothing_is_left_in_any_table_but_what_is_on_record(bench: Bench, engine: str, tmp_path: Path) -> None:
-    tenant = await furnish(bench)
+async def test_clearing_leaves_only_audit_entries(bench: Bench, engine: str, tmp_path: Path) -> None:
+    tenant = await make_tenant_with_everything(bench)
     await bench.make_claim("held", tenant=tenant.id)
     await fill_the_rest(bench, tmp_path, tenant.id)
-    assert set((await tables_of_tenant(bench, tmp_path, tenant.id)).empty) <= OF_NO_TENANT_YET
+    assert set((await tables_of_tenant(bench, tmp_path, tenant.id)).empty) <= EMPTY_BEFORE_REMOVAL
     await bench.tenants.remove("acme")
     assert await clear_all(bench) == [tenant.id]
-    assert set((await tables_of_tenant(bench, tmp_path, tenant.id)).filled) == KEPT
+    assert set((await tables_of_tenant(bench, tmp_path, tenant.id)).filled) == KEPT_TABLES
     assert await orphans(bench, tmp_path) == []
     assert await clear(bench) == [ClearTenantsResult()]
 
 
-async def test_another_tenant_keeps_everything(bench: Bench) -> None:
-    other = await furnish(bench, "other")
+async def test_clearing_does_not_affect_another_tenant(bench: Bench) -> None:
+    other = await make_tenant_with_everything(bench, "other")
     before = await snapshot(bench)
-    tenant = await furnish(bench)
+    tenant = await make_tenant_with_everything(bench)
     await bench.tenants.remove(tenant.id)
     assert await clear_all(bench) == [tenant.id]
     assert await snapshot(bench) == before
@@ -296,13 +296,13 @@ async def test_another_tenant_keeps_everything(bench: Bench) -> None:
     assert len(claimed) == 2
 
 
-async def test_a_slug_used_anew_sees_nothing_of_the_old_tenant(bench: Bench) -> None:
-    old = await furnish(bench)
+async def test_a_new_tenant_with_the_same_slug_sees_nothing_of_the_old_one(bench: Bench) -> None:
+    old = await make_tenant_with_everything(bench)
     await bench.tenants.remove("acme")
     new = await bench.tenants.create("acme")
     assert new.id != old.id
 
-    async def held() -> list[object]:
+    async def contents() -> list[object]:
         return [
             (await bench.jobs.list(new.id)).items,
             await bench.events.read(new.id),
@@ -312,16 +312,16 @@ async def test_a_slug_used_anew_sees_nothing_of_the_old_tenant(bench: Bench) -> 
             sum((await bench.jobs.summary(new.id)).counts.values()),
         ]
 
-    assert await held() == [[], [], [], [], [], 0]
+    assert await contents() == [[], [], [], [], [], 0]
     job = await bench.make_job(tenant=new.id, idempotency_key="key", dedupe_key="key", batch="together")
     await clear_all(bench)
-    assert [known.id for known in (await bench.jobs.list(new.id)).items] == [job.id]
+    assert [tenant_.id for tenant_ in (await bench.jobs.list(new.id)).items] == [job.id]
     assert (await bench.jobs.batch(new.id, "together")).total == 1
     (claim,) = await bench.jobs.claim("w", ["noop"], limit=10)
     assert claim.job.id == job.id
 
 
-async def test_a_round_is_bounded(bench: Bench) -> None:
+async def test_a_clearing_pass_deletes_at_most_limit_rows(bench: Bench) -> None:
     tenant = (await bench.tenants.create("acme")).id
     await bench.jobs.enqueue_many([new_job(tenant, "noop") for _ in range(25)])
     await bench.tenants.remove(tenant)
@@ -331,17 +331,17 @@ async def test_a_round_is_bounded(bench: Bench) -> None:
     assert not rounds[-1].has_more
 
 
-async def test_a_running_job_is_asked_to_stop_and_goes_when_it_has_ended(bench: Bench) -> None:
+async def test_running_jobs_of_a_removed_tenant_are_canceled_and_cleared_when_they_end(bench: Bench) -> None:
     tenant = (await bench.tenants.create("acme")).id
-    ends = await bench.make_claim(tenant=tenant, batch="together")
-    is_lost = await bench.make_claim(tenant=tenant)
-    await bench.make_job(tenant=tenant, after=[ends.job.id])
+    ending = await bench.make_claim(tenant=tenant, batch="together")
+    lost = await bench.make_claim(tenant=tenant)
+    await bench.make_job(tenant=tenant, after=[ending.job.id])
     await bench.tenants.remove(tenant)
     (*_, last) = await clear(bench)
     assert (last.remaining_tenants, last.cleared_tenants, last.has_more) == (1, (), False)
-    beats = [await bench.jobs.heartbeat(claim.job.id, claim.fence) for claim in (ends, is_lost)]
+    beats = [await bench.jobs.heartbeat(claim.job.id, claim.fence) for claim in (ending, lost)]
     assert [beat.cancel_requested for beat in beats] == [True, True]
-    assert (await bench.jobs.fail(ends, "stopped")).status is JobStatus.CANCELED
+    assert (await bench.jobs.fail(ending, "stopped")).status is JobStatus.CANCELED
     (*_, last) = await clear(bench)
     assert (last.remaining_tenants, last.cleared_tenants) == (1, ())
     bench.clock.advance(seconds=LEASE_SECONDS)
@@ -349,7 +349,7 @@ async def test_a_running_job_is_asked_to_stop_and_goes_when_it_has_ended(bench: 
     assert await clear_all(bench) == [tenant]
 
 
-async def test_a_job_that_runs_while_its_tenant_goes_can_still_be_completed(bench: Bench) -> None:
+async def test_a_running_job_of_a_removed_tenant_can_be_completed(bench: Bench) -> None:
     claim: Claim = await bench.make_claim(tenant=(await bench.tenants.create("acme")).id)
     await bench.tenants.remove("acme")
     await clear(bench)
@@ -357,7 +357,7 @@ async def test_a_job_that_runs_while_its_tenant_goes_can_still_be_completed(benc
     assert await clear_all(bench) == [claim.job.tenant]
 
 
-async def test_attempts_that_end_beside_the_clearing_leave_nothing(bench: Bench, tmp_path: Path) -> None:
+async def test_attempts_that_end_during_clearing_leave_no_rows(bench: Bench, tmp_path: Path) -> None:
     bench.store.coalesce_commands()
     tenant = (await bench.tenants.create("acme")).id
     await bench.jobs.define(Definition(type="noop", retention_seconds=0))
@@ -370,54 +370,54 @@ async def test_attempts_that_end_beside_the_clearing_leave_nothing(bench: Bench,
             *(bench.store.run(ClearTenants(limit=limit)) for limit in (1, 10, 1000)),
         )
     await clear_all(bench)
-    assert set((await tables_of_tenant(bench, tmp_path, tenant)).filled) == KEPT
+    assert set((await tables_of_tenant(bench, tmp_path, tenant)).filled) == KEPT_TABLES
     assert await orphans(bench, tmp_path) == []
 
 
-async def test_clearing_goes_on_where_it_stood_when_the_store_is_opened_again(tmp_path: Path, engine: str) -> None:
+async def test_clearing_continues_after_a_restart(tmp_path: Path, engine: str) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
-        tenant = await furnish(bench)
+        tenant = await make_tenant_with_everything(bench)
         await bench.tenants.remove("acme")
-    gone: list[str] = []
+    cleared_tenants: list[str] = []
     for _ in range(200):
         async with open_bench(engine, tmp_path / "data", clock) as bench:
             cleared = await bench.store.run(ClearTenants(limit=10))
-            gone += cleared.cleared_tenants
+            cleared_tenants += cleared.cleared_tenants
             if not cleared.remaining_tenants:
                 break
-    assert gone == [tenant.id]
+    assert cleared_tenants == [tenant.id]
     async with open_bench(engine, tmp_path / "data", clock) as bench:
-        assert set((await tables_of_tenant(bench, tmp_path, tenant.id)).filled) == KEPT
+        assert set((await tables_of_tenant(bench, tmp_path, tenant.id)).filled) == KEPT_TABLES
 
 
-async def test_two_who_clear_at_once_leave_nothing(bench: Bench, engine: str, tmp_path: Path) -> None:
+async def test_two_processes_that_clear_at_once_leave_no_rows(bench: Bench, engine: str, tmp_path: Path) -> None:
     if engine == "sqlite":
         pytest.skip("one process has the file")
-    tenants = [await furnish(bench, slug) for slug in ("acme", "ajax")]
+    tenants = [await make_tenant_with_everything(bench, slug) for slug in ("acme", "ajax")]
     await bench.jobs.enqueue_many([new_job(tenants[0].id, "noop") for _ in range(200)])
     other = await open_store(engine, tmp_path / "data", bench.clock)
     try:
         for tenant in tenants:
             await bench.tenants.remove(tenant.id)
-        gone: list[str] = []
+        cleared_tenants: list[str] = []
 
         async def rounds(store: Store) -> None:
             for _ in range(40):
-                gone.extend((await store.run(ClearTenants(limit=20))).cleared_tenants)
+                cleared_tenants.extend((await store.run(ClearTenants(limit=20))).cleared_tenants)
 
         for _ in range(3):
             await asyncio.gather(*(rounds(store) for store in (bench.store, other) for _ in range(2)))
             bench.clock.advance(seconds=LEASE_SECONDS)
     finally:
         await other.close()
-    assert sorted(gone) == sorted(tenant.id for tenant in tenants)
+    assert sorted(cleared_tenants) == sorted(tenant.id for tenant in tenants)
     for tenant in tenants:
-        assert set((await tables_of_tenant(bench, tmp_path, tenant.id)).filled) == KEPT
+        assert set((await tables_of_tenant(bench, tmp_path, tenant.id)).filled) == KEPT_TABLES
     assert await orphans(bench, tmp_path) == []
 
 
-async def test_a_slug_is_free_again_as_often_as_it_is_removed(bench: Bench) -> None:
+async def test_a_slug_can_be_reused_after_every_removal(bench: Bench) -> None:
     for _ in range(3):
         tenant = await bench.tenants.create("acme")
         await bench.make_job(tenant=tenant.id)
@@ -425,21 +425,21 @@ async def test_a_slug_is_free_again_as_often_as_it_is_removed(bench: Bench) -> N
     assert len(set(await clear_all(bench))) == 3
 
 
-async def test_figures_tell_nothing_of_it(bench: Bench) -> None:
-    tenant = await furnish(bench)
+async def test_queue_depths_exclude_removed_tenants(bench: Bench) -> None:
+    tenant = await make_tenant_with_everything(bench)
     await bench.make_job()
     await bench.tenants.remove(tenant.id)
     assert [depth.tenant for depth in await bench.jobs.depths()] == ["default"]
 
 
 def _state(bench: Bench) -> Any:
-    """What the process keeps in memory of its store."""
+    """The state of the store that the process keeps in memory."""
     store = bench.store
     return store.lane_cache if isinstance(store, PostgresStore) else store.writer_state
 
 
-async def test_nothing_of_it_is_remembered(bench: Bench) -> None:
-    tenant = await furnish(bench)
+async def test_memory_contains_nothing_of_a_cleared_tenant(bench: Bench) -> None:
+    tenant = await make_tenant_with_everything(bench)
     await bench.jobs.claim("w", ["noop", "same"], limit=1)
     await bench.tenants.remove("acme")
     assert tenant.id not in repr(_state(bench).lanes)
@@ -452,10 +452,10 @@ async def test_nothing_of_it_is_remembered(bench: Bench) -> None:
     assert [name for name in names if tenant.id in repr(getattr(memory, name))] == []
 
 
-async def test_the_loop_clears_and_says_when_nothing_is_left(bench: Bench) -> None:
+async def test_the_loop_clears_tenants_and_reports_when_nothing_is_left(bench: Bench) -> None:
     loop = TenantRemoval(bench.store)
     assert await loop.run_once() == ClearTenantsResult()
-    tenant = await furnish(bench)
+    tenant = await make_tenant_with_everything(bench)
     await bench.tenants.remove("acme")
     rounds = [await loop.run_once() for _ in range(4)]
     bench.clock.advance(seconds=LEASE_SECONDS)

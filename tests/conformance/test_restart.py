@@ -1,4 +1,4 @@
-"""Restarts: what was acknowledged is there afterwards, and fences go on growing."""
+"""Restarts: acknowledged changes are kept, and fences continue to grow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.conformance.snapshots import refuses, snapshot
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 
 
-async def test_all_that_was_acknowledged_is_there_after_a_restart(engine: str, tmp_path: Path) -> None:
+async def test_acknowledged_changes_are_kept_across_a_restart(engine: str, tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         await bench.tenants.create("acme", weight=2, time_zone="Asia/Tokyo", limits=Limits(burst=3))
@@ -40,19 +40,19 @@ async def test_fences_grow_across_restarts(engine: str, tmp_path: Path) -> None:
     assert fences[-1] < 2**53
 
 
-async def test_a_claim_outlives_a_restart(engine: str, tmp_path: Path) -> None:
+async def test_a_claim_stays_valid_across_a_restart(engine: str, tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
-        held, done = await bench.make_claim("held"), await bench.make_claim("done")
+        running, done = await bench.make_claim("held"), await bench.make_claim("done")
         first = await bench.jobs.complete(done, 1)
     async with open_bench(engine, tmp_path / "data", clock) as bench:
-        assert (await bench.jobs.heartbeat(held.job.id, held.fence)).job_id == held.job.id
+        assert (await bench.jobs.heartbeat(running.job.id, running.fence)).job_id == running.job.id
         assert await bench.jobs.complete(done, 1) == first
         async with refuses(bench, LeaseLost):
             await bench.jobs.fail(done, "no")
 
 
-async def test_waiting_work_is_found_after_a_restart(engine: str, tmp_path: Path) -> None:
+async def test_waiting_jobs_can_be_claimed_after_a_restart(engine: str, tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         other = await bench.tenants.create("other")
@@ -65,7 +65,7 @@ async def test_waiting_work_is_found_after_a_restart(engine: str, tmp_path: Path
         assert sorted(claim.job.id for claim in claims) == sorted(job.id for job in jobs)
 
 
-async def test_keys_hold_across_a_restart(engine: str, tmp_path: Path) -> None:
+async def test_idempotency_and_dedupe_keys_apply_across_a_restart(engine: str, tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         made = await bench.make_job("noop", 1, idempotency_key="k", dedupe_key="d")
@@ -76,7 +76,7 @@ async def test_keys_hold_across_a_restart(engine: str, tmp_path: Path) -> None:
             await bench.jobs.enqueue(bench.tenant, "noop", dedupe_key="d")
 
 
-async def test_definitions_hold_for_jobs_after_a_restart(engine: str, tmp_path: Path) -> None:
+async def test_definitions_apply_across_a_restart(engine: str, tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         await bench.jobs.define(Definition(type="noop", priority=1))
@@ -84,7 +84,7 @@ async def test_definitions_hold_for_jobs_after_a_restart(engine: str, tmp_path: 
         assert (await bench.make_job()).priority == 1
 
 
-async def test_events_go_on_after_a_restart_with_higher_ids(engine: str, tmp_path: Path) -> None:
+async def test_event_ids_continue_to_grow_after_a_restart(engine: str, tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         await bench.make_job()

@@ -1,4 +1,4 @@
-"""Retention: finished jobs go when they have been kept long enough, and nothing else ever does."""
+"""Retention: finished jobs are removed when they have been kept long enough, and no other job ever is."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.conformance.retention import FINISHED, HOUR, collect_all, finish, kee
 from tests.conformance.snapshots import snapshot
 from tests.factories import LEASE_SECONDS, Bench, open_bench
 
-# -- how long -----------------------------------------------------------------------------------------------
+# -- duration -----------------------------------------------------------------------------------------------
 
 
-async def test_finished_jobs_are_kept_for_ever_unless_somebody_says_otherwise(bench: Bench) -> None:
-    made = [(await bench.make_job_in(status)).id for status in FINISHED]
+async def test_finished_jobs_are_kept_forever_by_default(bench: Bench) -> None:
+    ids = [(await bench.make_job_in(status)).id for status in FINISHED]
     bench.clock.advance(days=30_000)
     assert await bench.jobs.collect() == JobCollectionResult()
-    assert await there(bench) == made
+    assert await there(bench) == ids
 
 
 @pytest.mark.parametrize("status", FINISHED)
-async def test_a_finished_job_goes_when_its_time_is_over_and_not_before(bench: Bench, status: JobStatus) -> None:
+async def test_a_finished_job_is_removed_exactly_after_its_retention(bench: Bench, status: JobStatus) -> None:
     await keep(bench, HOUR)
     job = await bench.make_job_in(status)
     bench.clock.advance(seconds=HOUR - 0.000001)
@@ -35,12 +35,12 @@ async def test_a_finished_job_goes_when_its_time_is_over_and_not_before(bench: B
     bench.clock.advance(seconds=0.000001)
     assert await bench.jobs.collect() == JobCollectionResult(removed=1)
     assert await there(bench) == []
-    for look in (bench.jobs.get, bench.jobs.attempts, bench.jobs.cancel, bench.jobs.retry):
+    for call in (bench.jobs.get, bench.jobs.attempts, bench.jobs.cancel, bench.jobs.retry):
         with pytest.raises(JobNotFound):
-            await look(bench.tenant, job.id)
+            await call(bench.tenant, job.id)
 
 
-async def test_the_time_counts_from_the_end_and_not_from_the_beginning(bench: Bench) -> None:
+async def test_the_retention_starts_when_a_job_finishes(bench: Bench) -> None:
     await keep(bench, HOUR)
     claim = await bench.make_claim()
     bench.clock.advance(seconds=2 * HOUR)
@@ -50,13 +50,13 @@ async def test_the_time_counts_from_the_end_and_not_from_the_beginning(bench: Be
     assert (await bench.jobs.collect()).removed == 1
 
 
-async def test_nothing_is_kept_where_nothing_is_to_be_kept(bench: Bench) -> None:
+async def test_jobs_with_a_retention_of_zero_are_removed_at_once(bench: Bench) -> None:
     await keep(bench, 0)
     await finish(bench, 2)
     assert (await bench.jobs.collect()).removed == 2
 
 
-async def test_each_type_is_kept_as_its_definition_says(bench: Bench) -> None:
+async def test_each_type_has_the_retention_of_its_definition(bench: Bench) -> None:
     await keep(bench, HOUR, "short")
     await keep(bench, 3 * HOUR, "long")
     short, long, ever = [(await finish(bench, 2, type)) for type in ("short", "long", "ever")]
@@ -69,7 +69,7 @@ async def test_each_type_is_kept_as_its_definition_says(bench: Bench) -> None:
     assert short
 
 
-async def test_a_tenant_keeps_its_jobs_as_its_limits_say(bench: Bench) -> None:
+async def test_a_tenant_can_have_a_retention_in_its_limits(bench: Bench) -> None:
     other = (await bench.tenants.create("other", limits=Limits(retention_seconds=HOUR))).id
     mine = await finish(bench, 1)
     await finish(bench, 1, tenant=other)
@@ -80,19 +80,23 @@ async def test_a_tenant_keeps_its_jobs_as_its_limits_say(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(("tenant", "definition"), [(HOUR, 10 * HOUR), (10 * HOUR, HOUR)])
-async def test_the_definition_wins_over_the_tenant(bench: Bench, tenant: float, definition: float) -> None:
+async def test_the_retention_of_a_definition_takes_precedence_over_the_tenant(
+    bench: Bench, tenant: float, definition: float
+) -> None:
     await bench.tenants.change(bench.tenant, limits=Limits(retention_seconds=tenant))
     await keep(bench, definition, "said")
-    said, unsaid = await finish(bench, 1, "said"), await finish(bench, 1, "unsaid")
+    with_own, without_own = await finish(bench, 1, "said"), await finish(bench, 1, "unsaid")
     bench.clock.advance(seconds=5 * HOUR)
     assert await collect_all(bench) == 1
-    assert await there(bench) == (said if definition > tenant else unsaid)
+    assert await there(bench) == (with_own if definition > tenant else without_own)
 
 
-async def test_a_tenants_own_definition_wins_over_the_one_for_all(bench: Bench) -> None:
+async def test_a_tenants_own_definition_takes_precedence_over_the_common_one(bench: Bench) -> None:
     other = (await bench.tenants.create("other")).id
     await keep(bench, HOUR)
-    await bench.jobs.define(Definition(type="noop", tenant=bench.tenant))  # It says nothing, and so does the tenant.
+    await bench.jobs.define(
+        Definition(type="noop", tenant=bench.tenant)
+    )  # Neither this definition nor the tenant has a retention.
     mine = await finish(bench, 1)
     await finish(bench, 1, tenant=other)
     bench.clock.advance(seconds=2 * HOUR)
@@ -100,30 +104,30 @@ async def test_a_tenants_own_definition_wins_over_the_one_for_all(bench: Bench) 
     assert (await there(bench), await there(bench, other)) == (mine, [])
 
 
-async def test_what_is_said_now_holds_for_what_finished_before(bench: Bench) -> None:
-    made = await finish(bench, 3)
+async def test_a_changed_retention_applies_to_jobs_finished_before(bench: Bench) -> None:
+    ids = await finish(bench, 3)
     bench.clock.advance(seconds=HOUR)
     await keep(bench, 2 * HOUR)
     assert await collect_all(bench) == 0
     await keep(bench, None)
     bench.clock.advance(seconds=5 * HOUR)
     assert await collect_all(bench) == 0
-    assert await there(bench) == made
+    assert await there(bench) == ids
     await keep(bench, HOUR)
     assert await collect_all(bench) == 3
 
 
-async def test_a_time_beyond_all_times_is_for_ever(bench: Bench) -> None:
+async def test_a_retention_beyond_the_range_of_time_keeps_jobs_forever(bench: Bench) -> None:
     await bench.tenants.change(bench.tenant, limits=Limits(retention_seconds=2.0**53))
     await finish(bench, 1)
     bench.clock.advance(days=30_000)
     assert await collect_all(bench) == 0
 
 
-# -- what is never touched ----------------------------------------------------------------------------------
+# -- jobs that are not removed ------------------------------------------------------------------------------
 
 
-async def test_what_is_not_finished_is_never_touched(bench: Bench) -> None:
+async def test_unfinished_jobs_are_never_removed(bench: Bench) -> None:
     await keep(bench, 0)
     queued = await bench.make_job(priority=5)
     scheduled = await bench.make_job(delay=100 * HOUR)
@@ -145,7 +149,7 @@ async def test_what_is_not_finished_is_never_touched(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("status", FINISHED)
-async def test_a_job_that_was_retried_lives_on_whole(bench: Bench, status: JobStatus) -> None:
+async def test_a_retried_job_is_kept_until_it_has_finished_again(bench: Bench, status: JobStatus) -> None:
     await keep(bench, HOUR)
     job = await bench.make_job_in(status, tags=["red"], idempotency_key="key", payload={"n": 1})
     bench.clock.advance(seconds=HOUR)
@@ -163,19 +167,19 @@ async def test_a_job_that_was_retried_lives_on_whole(bench: Bench, status: JobSt
     assert await collect_all(bench) == 1
 
 
-async def test_a_job_that_ended_twice_is_removed_once(bench: Bench) -> None:
+async def test_a_job_that_finished_twice_is_removed_once(bench: Bench) -> None:
     await keep(bench, HOUR)
     job = await bench.make_job_in(JobStatus.SUCCEEDED)
     await bench.jobs.retry(bench.tenant, job.id)
     (claim,) = await bench.jobs.claim("worker", ["noop"])
     await bench.jobs.complete(claim)
     bench.clock.advance(seconds=HOUR)
-    assert [doomed.jobs for doomed in await bench.jobs.preview_retention(bench.tenant)] == [1]
+    assert [preview.jobs for preview in await bench.jobs.preview_retention(bench.tenant)] == [1]
     assert await collect_all(bench, limit=1) == 1
     assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.SUCCEEDED] == 0
 
 
-async def test_a_job_that_ended_again_is_kept_from_then_on(bench: Bench) -> None:
+async def test_the_retention_restarts_when_a_retried_job_finishes(bench: Bench) -> None:
     await keep(bench, HOUR)
     job = await bench.make_job_in(JobStatus.SUCCEEDED)
     bench.clock.advance(seconds=HOUR)
@@ -187,7 +191,7 @@ async def test_a_job_that_ended_again_is_kept_from_then_on(bench: Bench) -> None
     assert await collect_all(bench) == 1
 
 
-async def test_jobs_that_were_swept_or_canceled_while_they_ran_go_too(bench: Bench) -> None:
+async def test_lost_jobs_and_jobs_canceled_while_running_are_removed(bench: Bench) -> None:
     await keep(bench, HOUR, crash_cap=1)
     await bench.make_claim()
     stopped = await bench.make_claim()
@@ -200,10 +204,10 @@ async def test_jobs_that_were_swept_or_canceled_while_they_ran_go_too(bench: Ben
     assert await there(bench) == []
 
 
-# -- what goes with a job -----------------------------------------------------------------------------------
+# -- consequences of a removal ------------------------------------------------------------------------------
 
 
-async def test_counts_are_exact_afterwards(bench: Bench) -> None:
+async def test_counts_are_exact_after_a_collection(bench: Bench) -> None:
     await keep(bench, HOUR, "goes")
     for status in [JobStatus.QUEUED, JobStatus.RUNNING, *FINISHED, *FINISHED]:
         await bench.make_job_in(status, f"stays-{status.value}")
@@ -215,7 +219,7 @@ async def test_counts_are_exact_afterwards(bench: Bench) -> None:
     assert (await bench.jobs.summary(bench.tenant)).counts == counts
 
 
-async def test_keys_and_ids_are_free_again(bench: Bench) -> None:
+async def test_keys_and_ids_of_removed_jobs_can_be_reused(bench: Bench) -> None:
     await keep(bench, HOUR)
     order = new_job(bench.tenant, "noop", 1, idempotency_key="once", dedupe_key="alone", tags=["red"])
     (first,) = await bench.jobs.enqueue_many([order])
@@ -235,7 +239,7 @@ async def test_keys_and_ids_are_free_again(bench: Bench) -> None:
     assert await bench.jobs.attempts(bench.tenant, again.id) == []
 
 
-async def test_a_key_of_a_job_that_stays_is_not_freed(bench: Bench) -> None:
+async def test_a_key_of_a_kept_job_stays_in_use(bench: Bench) -> None:
     await keep(bench, HOUR, "goes")
     for type in ("goes", "stays"):
         await bench.make_job_in(JobStatus.SUCCEEDED, type, payload=1, idempotency_key="same")
@@ -244,14 +248,14 @@ async def test_a_key_of_a_job_that_stays_is_not_freed(bench: Bench) -> None:
     assert not (await bench.jobs.enqueue(bench.tenant, "stays", 1, idempotency_key="same")).created
 
 
-async def test_what_a_job_waited_for_stays_to_be_seen(engine: str, tmp_path: Path) -> None:
+async def test_a_job_keeps_the_ids_of_its_parents_after_their_removal(engine: str, tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench(engine, tmp_path / "data", clock) as bench:
         await keep(bench, HOUR, "parent")
         parent = new_job(bench.tenant, "parent")
         child = new_job(bench.tenant, "child", after=[parent.id])
-        _, made = await bench.jobs.enqueue_many([child, parent])
-        await end(bench, made.job)
+        _, enqueued = await bench.jobs.enqueue_many([child, parent])
+        await end(bench, enqueued.job)
         clock.advance(seconds=HOUR)
         assert await collect_all(bench) == 1
         assert (await bench.jobs.get(bench.tenant, child.id)).after == (parent.id,)
@@ -260,7 +264,7 @@ async def test_what_a_job_waited_for_stays_to_be_seen(engine: str, tmp_path: Pat
         assert (await bench.jobs.get(bench.tenant, child.id)).after == (parent.id,)
 
 
-async def test_events_stay_and_none_is_written(bench: Bench) -> None:
+async def test_a_collection_keeps_events_and_publishes_none(bench: Bench) -> None:
     await keep(bench, HOUR)
     await finish(bench, 2)
     names = await bench.event_names()

@@ -1,4 +1,4 @@
-"""Retry: the only way out of a finished state, and one that leaves a trace."""
+"""Retry: the only way to run a finished job again; it is recorded as an event."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_a_finished_job_is_queued_again(bench: Bench, status: JobStatus) -
 
 
 @pytest.mark.parametrize("status", FINISHED)
-async def test_a_retry_is_told_and_counted(bench: Bench, status: JobStatus) -> None:
+async def test_a_retry_publishes_an_event_and_updates_the_counts(bench: Bench, status: JobStatus) -> None:
     job = await bench.make_job_in(status)
     await bench.jobs.retry(bench.tenant, job.id)
     seen = (await snapshot(bench))[0]
@@ -45,7 +45,7 @@ async def test_an_unfinished_job_cannot_be_retried(bench: Bench, status: JobStat
         await bench.jobs.retry(bench.tenant, job.id, priority=1, reset_attempts=True)
 
 
-async def test_a_retry_changes_what_it_names_and_keeps_the_rest(bench: Bench) -> None:
+async def test_a_retry_changes_only_the_named_fields(bench: Bench) -> None:
     job = await bench.make_job_in(JobStatus.DEAD, payload={"n": 1}, tags=["a"], priority=4, max_attempts=2)
     later = bench.clock.now() + timedelta(hours=1)
     answer = await bench.jobs.retry(bench.tenant, job.id, priority=1, max_attempts=9, run_at=later)
@@ -54,19 +54,19 @@ async def test_a_retry_changes_what_it_names_and_keeps_the_rest(bench: Bench) ->
     assert await bench.jobs.claim("worker", ["noop"]) == []
 
 
-async def test_a_retry_that_names_nothing_keeps_priority_and_attempts(bench: Bench) -> None:
+async def test_a_retry_without_options_keeps_priority_and_max_attempts(bench: Bench) -> None:
     job = await bench.make_job_in(JobStatus.DEAD, priority=4, max_attempts=2)
     answer = await bench.jobs.retry(bench.tenant, job.id)
     assert (answer.priority, answer.max_attempts) == (4, 2)
 
 
-async def test_a_retry_in_the_past_is_a_retry_now(bench: Bench) -> None:
+async def test_a_retry_with_a_past_run_at_is_due_now(bench: Bench) -> None:
     job = await bench.make_job_in(JobStatus.DEAD)
     answer = await bench.jobs.retry(bench.tenant, job.id, run_at=datetime(2020, 1, 1, tzinfo=UTC))
     assert answer.run_at == bench.clock.now()
 
 
-async def test_without_a_reset_the_failures_stay_and_one_more_attempt_is_made(bench: Bench) -> None:
+async def test_a_retry_without_reset_permits_one_more_attempt(bench: Bench) -> None:
     job = await _dead_after(bench, failures=3, max_attempts=3)
     await bench.jobs.retry(bench.tenant, job.id)
     (claim,) = await bench.jobs.claim("worker", ["noop"])
@@ -75,7 +75,7 @@ async def test_without_a_reset_the_failures_stay_and_one_more_attempt_is_made(be
     assert (await bench.reload(job)).failures == 4
 
 
-async def test_with_a_reset_the_failures_begin_at_zero_and_the_attempts_do_not(bench: Bench) -> None:
+async def test_a_retry_with_reset_clears_failures_and_keeps_attempts(bench: Bench) -> None:
     job = await _dead_after(bench, failures=3, max_attempts=3)
     answer = await bench.jobs.retry(bench.tenant, job.id, reset_attempts=True)
     assert (answer.failures, answer.crashes, answer.attempts) == (0, 0, 3)
@@ -83,7 +83,7 @@ async def test_with_a_reset_the_failures_begin_at_zero_and_the_attempts_do_not(b
     assert (await bench.jobs.fail(claim, "no")).status is JobStatus.QUEUED
 
 
-async def test_with_a_reset_the_crashes_begin_at_zero_too(bench: Bench) -> None:
+async def test_a_retry_with_reset_clears_crashes(bench: Bench) -> None:
     job = await bench.make_job()
     for _ in range(3):
         assert len(await bench.jobs.claim("worker", ["noop"])) == 1
@@ -95,7 +95,7 @@ async def test_with_a_reset_the_crashes_begin_at_zero_too(bench: Bench) -> None:
     assert (answer.crashes, answer.attempts) == (0, 3)
 
 
-async def test_a_job_asked_to_stop_before_is_not_asked_any_more(bench: Bench) -> None:
+async def test_a_retry_clears_cancel_requested(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.cancel(bench.tenant, claim.job.id)
     await bench.jobs.release(claim)
@@ -105,7 +105,7 @@ async def test_a_job_asked_to_stop_before_is_not_asked_any_more(bench: Bench) ->
     assert (await bench.jobs.release(again)).status is JobStatus.QUEUED
 
 
-async def test_a_job_whose_dedupe_key_another_holds_cannot_be_retried(bench: Bench) -> None:
+async def test_a_job_whose_dedupe_key_is_in_use_cannot_be_retried(bench: Bench) -> None:
     job = await bench.make_job_in(JobStatus.CANCELED, dedupe_key="d")
     holder = await bench.make_job(dedupe_key="d")
     async with refuses(bench, DuplicateJob) as caught:
@@ -121,13 +121,13 @@ async def test_a_retried_job_holds_its_dedupe_key_again(bench: Bench) -> None:
         await bench.jobs.enqueue(bench.tenant, "noop", dedupe_key="d")
 
 
-async def test_of_two_retries_at_once_for_one_dedupe_key_one_is_refused(bench: Bench) -> None:
+async def test_one_of_two_concurrent_retries_with_one_dedupe_key_is_refused(bench: Bench) -> None:
     jobs = [await bench.make_job_in(JobStatus.CANCELED, dedupe_key="d") for _ in range(2)]
     answers = await asyncio.gather(*(bench.jobs.retry(bench.tenant, job.id) for job in jobs), return_exceptions=True)
     assert Counter(type(answer) for answer in answers) == {Job: 1, DuplicateJob: 1}
 
 
-async def test_of_two_retries_at_once_one_is_refused(bench: Bench) -> None:
+async def test_one_of_two_concurrent_retries_of_a_job_is_refused(bench: Bench) -> None:
     job = await bench.make_job_in(JobStatus.DEAD)
     answers = await asyncio.gather(*(bench.jobs.retry(bench.tenant, job.id) for _ in range(2)), return_exceptions=True)
     assert Counter(type(answer) for answer in answers) == {Job: 1, JobNotFinished: 1}
@@ -140,7 +140,7 @@ async def test_an_unknown_job_cannot_be_retried(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("status", [JobStatus.DEAD, JobStatus.QUEUED])
-async def test_another_tenants_job_cannot_be_retried(bench: Bench, status: JobStatus) -> None:
+async def test_a_job_of_another_tenant_cannot_be_retried(bench: Bench, status: JobStatus) -> None:
     other = await bench.tenants.create("other")
     job = await bench.make_job_in(status)
     async with refuses(bench, JobNotFound):

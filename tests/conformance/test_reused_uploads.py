@@ -1,4 +1,4 @@
-"""Reuse where inputs are sent with the order: an upload that announces its blob is that blob as an input."""
+"""Reuse with uploaded inputs: an upload that announces its blob ID counts as that blob."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ INPUTS = {name: id_of(data) for name, data in FILES.items()}
 
 
 @pytest.fixture(autouse=True)
-async def reuse(blobs: BlobFixture) -> None:
+async def enable_reuse(blobs: BlobFixture) -> None:
     await blobs.bench.jobs.define(Definition(type="noop", reuse=True))
 
 
-async def ask(blobs: BlobFixture, **options: Any) -> Enqueued:
+async def enqueue(blobs: BlobFixture, **options: Any) -> Enqueued:
     (answer,) = await blobs.enqueue(blobs.order(**options))
     return answer
 
 
-def told(enqueued: Enqueued) -> tuple[str, bool, bool]:
+def outcome_of(enqueued: Enqueued) -> tuple[str, bool, bool]:
     return enqueued.job.id, enqueued.created, enqueued.reused
 
 
@@ -38,41 +38,41 @@ async def uploads_of(blobs: BlobFixture) -> int:
     return (await blobs.store.run(GetBlobMetrics())).uploads
 
 
-async def send(blobs: BlobFixture, order: NewJob) -> None:
-    """Have all come that an order has announced."""
+async def finish_uploads(blobs: BlobFixture, order: NewJob) -> None:
+    """Finish all uploads of an order."""
     for upload in order.uploads:
         await blobs.finish(upload.id, FILES[upload.name or ""])
 
 
-async def test_a_job_that_waits_for_the_same_uploads_is_the_answer_and_nothing_is_begun(blobs: BlobFixture) -> None:
-    first = await ask(blobs, announced=FILES)
+async def test_a_job_waiting_for_the_same_uploads_is_reused_and_no_upload_begins(blobs: BlobFixture) -> None:
+    first = await enqueue(blobs, announced=FILES)
     assert (first.created, first.reused, first.job.status) == (True, False, BLOCKED)
     before = await blobs.usage(), await uploads_of(blobs), await blobs.bench.event_names()
     await blobs.limit(7)
-    again = await ask(blobs, announced=dict(reversed(FILES.items())))
-    assert told(again) == (first.job.id, False, True)
+    again = await enqueue(blobs, announced=dict(reversed(FILES.items())))
+    assert outcome_of(again) == (first.job.id, False, True)
     assert again.job == first.job
     assert (await blobs.usage(), await uploads_of(blobs), await blobs.bench.event_names()) == before
 
 
-async def test_it_is_the_same_whether_inputs_are_sent_or_named(blobs: BlobFixture) -> None:
+async def test_uploaded_and_named_inputs_are_the_same_work(blobs: BlobFixture) -> None:
     order = blobs.order(announced=FILES)
     (first,) = await blobs.enqueue(order)
-    await send(blobs, order)
-    ways: list[dict[str, Any]] = [
+    await finish_uploads(blobs, order)
+    options_list: list[dict[str, Any]] = [
         {"announced": FILES},
         {"inputs": INPUTS},
         {"announced": {"b.txt": b"12"}, "inputs": {"a.pdf": id_of(b"12345")}},
     ]
-    for way in ways:
-        assert told(await ask(blobs, **way)) == (first.job.id, False, True)
+    for options in options_list:
+        assert outcome_of(await enqueue(blobs, **options)) == (first.job.id, False, True)
     await blobs.bench.jobs.complete(await claim(blobs, first.job), {"pages": 3})
-    for way in ways:
-        answer = await ask(blobs, **way)
-        assert told(answer) == (first.job.id, False, True)
+    for options in options_list:
+        answer = await enqueue(blobs, **options)
+        assert outcome_of(answer) == (first.job.id, False, True)
         assert answer.job.read("result") == {"pages": 3}
-    forced = await ask(blobs, inputs=INPUTS, force=True)
-    assert told(await ask(blobs, announced=FILES)) == (forced.job.id, False, True)
+    forced = await enqueue(blobs, inputs=INPUTS, force=True)
+    assert outcome_of(await enqueue(blobs, announced=FILES)) == (forced.job.id, False, True)
 
 
 @pytest.mark.parametrize(
@@ -87,22 +87,22 @@ async def test_it_is_the_same_whether_inputs_are_sent_or_named(blobs: BlobFixtur
         {},
     ],
 )
-async def test_other_bytes_names_or_options_are_other_work(blobs: BlobFixture, other: dict[str, Any]) -> None:
+async def test_different_bytes_names_or_options_are_different_work(blobs: BlobFixture, other: dict[str, Any]) -> None:
     await blobs.bench.jobs.define(Definition(type="other", reuse=True))
-    await ask(blobs, announced=FILES)
-    made = await ask(blobs, **other)
-    assert (made.created, made.reused) == (True, False)
+    await enqueue(blobs, announced=FILES)
+    enqueued = await enqueue(blobs, **other)
+    assert (enqueued.created, enqueued.reused) == (True, False)
 
 
-async def test_an_upload_that_does_not_say_what_it_brings_is_never_the_same(blobs: BlobFixture) -> None:
-    plain = await ask(blobs)
+async def test_an_upload_without_an_announced_blob_is_never_reused(blobs: BlobFixture) -> None:
+    plain = await enqueue(blobs)
     for kind in ({"uploads": ["a.pdf"]}, {"uploads": ["a.pdf"], "announced": {"b.txt": b"12"}}):
-        assert [(await ask(blobs, **kind)).created for _ in range(2)] == [True, True]
-    assert told(await ask(blobs)) == (plain.job.id, False, True)
+        assert [(await enqueue(blobs, **kind)).created for _ in range(2)] == [True, True]
+    assert outcome_of(await enqueue(blobs)) == (plain.job.id, False, True)
 
 
-@pytest.mark.parametrize("how", ["fails", "is given up", "is swept", "is canceled"])
-async def test_a_job_whose_upload_ends_badly_is_not_reused(blobs: BlobFixture, how: str) -> None:
+@pytest.mark.parametrize("how", ["fails", "is ended", "is swept", "is canceled"])
+async def test_a_job_whose_upload_failed_is_not_reused(blobs: BlobFixture, how: str) -> None:
     order = blobs.order(announced=FILES)
     (first,) = await blobs.enqueue(order)
     if how == "is canceled":
@@ -115,24 +115,24 @@ async def test_a_job_whose_upload_ends_badly_is_not_reused(blobs: BlobFixture, h
     second = blobs.order(announced=FILES)
     (fresh,) = await blobs.enqueue(second)
     assert (fresh.created, fresh.job.id != first.job.id) == (True, True)
-    await send(blobs, second)
+    await finish_uploads(blobs, second)
     assert await status(blobs, fresh.job) is QUEUED
-    assert told(await ask(blobs, announced=FILES)) == (fresh.job.id, False, True)
+    assert outcome_of(await enqueue(blobs, announced=FILES)) == (fresh.job.id, False, True)
 
 
-async def test_force_begins_the_uploads_again(blobs: BlobFixture) -> None:
-    first = await ask(blobs, announced=FILES)
-    forced = await ask(blobs, announced=FILES, force=True)
+async def test_a_forced_request_begins_new_uploads(blobs: BlobFixture) -> None:
+    first = await enqueue(blobs, announced=FILES)
+    forced = await enqueue(blobs, announced=FILES, force=True)
     assert (forced.created, forced.job.id != first.job.id) == (True, True)
     assert await uploads_of(blobs) == 4
-    assert told(await ask(blobs, announced=FILES)) == (forced.job.id, False, True)
+    assert outcome_of(await enqueue(blobs, announced=FILES)) == (forced.job.id, False, True)
     await blobs.limit(14)
     async with refuses(blobs.bench, QuotaExceeded):
-        await ask(blobs, announced=FILES, force=True)
+        await enqueue(blobs, announced=FILES, force=True)
 
 
 @pytest.mark.parametrize("together", [False, True])
-async def test_of_many_at_once_one_is_made(blobs: BlobFixture, together: bool) -> None:
+async def test_concurrent_equal_requests_create_one_job_and_its_uploads(blobs: BlobFixture, together: bool) -> None:
     orders = [blobs.order(announced=FILES) for _ in range(16)]
     if together:
         answers = await blobs.enqueue(*orders)
@@ -144,15 +144,15 @@ async def test_of_many_at_once_one_is_made(blobs: BlobFixture, together: bool) -
     assert (await blobs.store.run(GetUsage(tenant=blobs.tenant))).reserved_bytes == 7
 
 
-async def test_two_tenants_have_a_job_each_and_one_copy(blobs: BlobFixture) -> None:
+async def test_two_tenants_have_their_own_jobs_and_share_the_blobs(blobs: BlobFixture) -> None:
     other = BlobFixture(blobs.bench, (await blobs.bench.tenants.create("other")).id)
-    made = []
+    answers = []
     for one in (blobs, other):
         order = one.order(announced=FILES)
-        made += await one.enqueue(order)
-        await send(one, order)
-    assert [answer.created for answer in made] == [True, True]
-    assert made[0].job.id != made[1].job.id
-    for one, answer in zip((blobs, other), made, strict=True):
-        assert told(await ask(one, announced=FILES)) == (answer.job.id, False, True)
+        answers += await one.enqueue(order)
+        await finish_uploads(one, order)
+    assert [answer.created for answer in answers] == [True, True]
+    assert answers[0].job.id != answers[1].job.id
+    for one, answer in zip((blobs, other), answers, strict=True):
+        assert outcome_of(await enqueue(one, announced=FILES)) == (answer.job.id, False, True)
     assert (await blobs.store.run(GetBlobMetrics())).blobs == 2

@@ -1,4 +1,4 @@
-"""A session that is used stays, also where nobody else comes."""
+"""A session that is used does not expire, even if no other session is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.factories import Bench
 HOUR_SECONDS = 3600
 
 
-async def test_a_session_that_is_used_is_not_idle(bench: Bench) -> None:
+async def test_a_used_session_stays_valid_and_an_idle_one_expires(bench: Bench) -> None:
     people = PeopleFixture(bench)
     operator = person(issuer=LOCAL_ISSUER, subject=LOCAL_SUBJECT)
     sessions = Sessions(bench.store, people.access, bench.clock)

@@ -1,4 +1,4 @@
-"""Settles: how an attempt ended is recorded once, under its fence."""
+"""Settles: the outcome of an attempt is recorded once, under its fence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OUTCOMES: dict[str, Outcome] = {
     "failed": Failed(error="broken", exit_code=3),
     "failed for good": Failed(error="broken", retry=False),
     "snoozed": Snooze(delay=90 * MICROS),
-    "snoozed for no time": Snooze(delay=0),
+    "snoozed without delay": Snooze(delay=0),
     "released": Release(),
 }
 each_outcome = pytest.mark.parametrize("outcome", OUTCOMES.values(), ids=list(OUTCOMES))
@@ -49,10 +49,10 @@ async def _last_events(bench: Bench, count: int) -> list[Any]:
     return [(event["name"], event["data"]) for event in (await snapshot(bench))[0]["events"][-count:]]
 
 
-# -- where the job goes -------------------------------------------------------------------------------------
+# -- the status of the job ----------------------------------------------------------------------------------
 
 
-async def test_done_work_succeeds_with_its_result(bench: Bench) -> None:
+async def test_a_completed_job_succeeds_with_its_result(bench: Bench) -> None:
     claim = await bench.make_claim()
     bench.clock.advance(seconds=7)
     answer = await bench.jobs.complete(claim, {"pages": 3})
@@ -68,7 +68,7 @@ async def test_done_work_succeeds_with_its_result(bench: Bench) -> None:
     assert (job.worker_id, job.lease_expires_at, job.failures, job.crashes) == (None, None, 0, 0)
 
 
-async def test_failed_work_waits_for_its_backoff(bench: Bench) -> None:
+async def test_a_failed_job_waits_for_its_backoff(bench: Bench) -> None:
     claim = await bench.make_claim()
     answer = await bench.jobs.fail(claim, "broken")
     job = await bench.reload(claim)
@@ -78,7 +78,7 @@ async def test_failed_work_waits_for_its_backoff(bench: Bench) -> None:
     assert 0.75 <= wait <= 1
 
 
-async def test_waits_follow_the_backoff_of_the_definition_up_to_its_cap(bench: Bench) -> None:
+async def test_retry_delays_follow_the_backoff_of_the_definition(bench: Bench) -> None:
     backoff = Backoff(first_seconds=10, factor=3, max_seconds=100)
     await bench.jobs.define(Definition(type="noop", backoff=backoff, max_attempts=10))
     await bench.make_job()
@@ -92,7 +92,7 @@ async def test_waits_follow_the_backoff_of_the_definition_up_to_its_cap(bench: B
     assert all(0.75 * most <= wait <= most for wait, most in zip(waits, (10, 30, 90, 100, 100), strict=True))
 
 
-async def test_work_that_failed_as_often_as_it_may_is_dead(bench: Bench) -> None:
+async def test_a_job_is_dead_after_max_attempts_failures(bench: Bench) -> None:
     await bench.make_job(max_attempts=3)
     statuses = []
     for _ in range(3):
@@ -105,7 +105,7 @@ async def test_work_that_failed_as_often_as_it_may_is_dead(bench: Bench) -> None
     assert (job.failures, job.attempts, job.crashes) == (3, 3, 0)
 
 
-async def test_work_that_failed_for_good_is_dead_at_once(bench: Bench) -> None:
+async def test_a_failure_without_retry_makes_the_job_dead(bench: Bench) -> None:
     claim = await bench.make_claim()
     answer = await bench.jobs.fail(claim, "no such file", retry=False, exit_code=2)
     assert (answer.status, answer.will_retry, answer.run_at) == (JobStatus.DEAD, False, None)
@@ -118,7 +118,7 @@ async def test_work_that_failed_for_good_is_dead_at_once(bench: Bench) -> None:
     )
 
 
-async def test_snoozed_work_comes_back_after_its_delay_uncounted(bench: Bench) -> None:
+async def test_a_snoozed_job_is_due_after_its_delay_and_not_counted(bench: Bench) -> None:
     claim = await bench.make_claim(max_attempts=1)
     answer = await bench.jobs.snooze(claim, timedelta(minutes=5))
     assert (answer.status, answer.run_at) == (JobStatus.QUEUED, bench.clock.now() + timedelta(minutes=5))
@@ -130,7 +130,7 @@ async def test_snoozed_work_comes_back_after_its_delay_uncounted(bench: Bench) -
     assert len(await bench.jobs.claim("worker", ["noop"])) == 1
 
 
-async def test_released_work_can_be_taken_at_once_uncounted(bench: Bench) -> None:
+async def test_a_released_job_can_be_claimed_at_once_and_is_not_counted(bench: Bench) -> None:
     claim = await bench.make_claim(max_attempts=1)
     answer = await bench.jobs.release(claim)
     assert (answer.status, answer.run_at) == (JobStatus.QUEUED, bench.clock.now())
@@ -138,7 +138,7 @@ async def test_released_work_can_be_taken_at_once_uncounted(bench: Bench) -> Non
     assert (again.job.id, again.job.attempts, again.job.failures, again.job.crashes) == (claim.job.id, 2, 0, 0)
 
 
-async def test_fifty_releases_and_snoozes_use_up_no_attempts(bench: Bench) -> None:
+async def test_releases_and_snoozes_do_not_count_toward_max_attempts(bench: Bench) -> None:
     await bench.make_job(max_attempts=1)
     for n in range(50):
         (claim,) = await bench.jobs.claim("worker", ["noop"])
@@ -148,7 +148,9 @@ async def test_fifty_releases_and_snoozes_use_up_no_attempts(bench: Bench) -> No
 
 
 @each_outcome
-async def test_no_attempt_ends_before_it_began_although_the_clock_was_set_back(bench: Bench, outcome: Outcome) -> None:
+async def test_an_attempt_does_not_end_before_its_start_when_the_clock_is_set_back(
+    bench: Bench, outcome: Outcome
+) -> None:
     claim = await bench.make_claim()
     bench.clock.advance(seconds=-60)
     await bench.jobs.settle(claim.job.id, claim.fence, outcome)
@@ -159,7 +161,7 @@ async def test_no_attempt_ends_before_it_began_although_the_clock_was_set_back(b
     assert job.status is not JobStatus.QUEUED or job.run_at >= attempt.finished_at
 
 
-async def test_the_first_result_is_not_shown_once_the_job_runs_again(bench: Bench) -> None:
+async def test_a_retry_clears_the_result(bench: Bench) -> None:
     job = await bench.make_job_in(JobStatus.SUCCEEDED)
     assert job.read("result") == "done"
     await bench.jobs.retry(bench.tenant, job.id)
@@ -169,11 +171,11 @@ async def test_the_first_result_is_not_shown_once_the_job_runs_again(bench: Benc
     assert (await bench.reload(job)).read("result") == "done again"
 
 
-# -- what is kept and told ----------------------------------------------------------------------------------
+# -- attempts, events and counts ----------------------------------------------------------------------------
 
 
 @each_outcome
-async def test_the_attempt_keeps_how_it_ended(bench: Bench, outcome: Outcome) -> None:
+async def test_an_attempt_stores_its_outcome_error_and_progress(bench: Bench, outcome: Outcome) -> None:
     claim = await bench.make_claim()
     await bench.jobs.heartbeat(claim.job.id, claim.fence, progress=Progress(percent=50, stage="half"))
     bench.clock.advance(seconds=2)
@@ -185,13 +187,13 @@ async def test_the_attempt_keeps_how_it_ended(bench: Bench, outcome: Outcome) ->
         Snooze: AttemptOutcome.SNOOZED,
         Release: AttemptOutcome.RELEASED,
     }
-    said = outcome if isinstance(outcome, Failed) else None
+    failure = outcome if isinstance(outcome, Failed) else None
     assert (attempt.outcome, attempt.status_after) == (kinds[type(outcome)], answer.status)
     assert (attempt.started_at, attempt.finished_at) == (
         bench.clock.now() - timedelta(seconds=2),
         bench.clock.now(),
     )
-    assert (attempt.error, attempt.exit_code) == (said and said.error, said and said.exit_code)
+    assert (attempt.error, attempt.exit_code) == (failure and failure.error, failure and failure.exit_code)
     assert attempt.progress == Progress(percent=50, stage="half")
 
 
@@ -205,21 +207,21 @@ async def test_the_attempt_keeps_how_it_ended(bench: Bench, outcome: Outcome) ->
         (Release(), ["job.updated"]),
     ],
 )
-async def test_a_settle_is_told(bench: Bench, outcome: Outcome, names: list[str]) -> None:
+async def test_a_settle_publishes_its_events(bench: Bench, outcome: Outcome, names: list[str]) -> None:
     claim = await bench.make_claim()
     before = await bench.event_names()
     await bench.jobs.settle(claim.job.id, claim.fence, outcome)
     assert await bench.event_names() == before + names
 
 
-async def test_a_failure_tells_whether_it_will_be_tried_again(bench: Bench) -> None:
+async def test_the_event_of_a_failure_contains_will_retry(bench: Bench) -> None:
     await bench.make_job(max_attempts=2)
     for _ in range(2):
         (claim,) = await bench.jobs.claim("worker", ["noop"])
         await bench.jobs.fail(claim, "broken")
         bench.clock.advance(seconds=3600)
-    told = [data for name, data in await _last_events(bench, 10) if name == "job.failed"]
-    assert [(data["will_retry"], data["error"], data["failures"]) for data in told] == [
+    failures = [data for name, data in await _last_events(bench, 10) if name == "job.failed"]
+    assert [(data["will_retry"], data["error"], data["failures"]) for data in failures] == [
         (True, "broken", 1),
         (False, "broken", 2),
     ]
@@ -233,7 +235,7 @@ async def test_counts_follow_the_settle(bench: Bench, outcome: Outcome) -> None:
     assert {status: count for status, count in counts.items() if count} == {answer.status: 1}
 
 
-async def test_a_long_error_is_cut_and_an_odd_one_is_cleaned(bench: Bench) -> None:
+async def test_an_error_is_truncated_and_invalid_characters_are_replaced(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.fail(claim, "a\x00b\ud800c" + "x" * 20_000)
     error = (await bench.reload(claim)).last_error
@@ -241,7 +243,7 @@ async def test_a_long_error_is_cut_and_an_odd_one_is_cleaned(bench: Bench) -> No
     assert (error[:5], len(error)) == ("a\ufffdb?c", 16 * 1024)
 
 
-async def test_an_error_reads_the_same_however_it_was_reported(bench: Bench) -> None:
+async def test_an_error_is_stored_alike_by_fail_and_settle(bench: Bench) -> None:
     for type in ("fail", "settle"):
         claim = await bench.make_claim(type)
         if type == "fail":
@@ -252,10 +254,10 @@ async def test_an_error_reads_the_same_however_it_was_reported(bench: Bench) -> 
     assert errors[0] == errors[1] == "a\ufffd" + "x" * (16 * 1024 - 2)
 
 
-# -- who may settle -----------------------------------------------------------------------------------------
+# -- permitted settles --------------------------------------------------------------------------------------
 
 
-async def test_a_late_settle_of_a_lease_that_nobody_swept_succeeds(bench: Bench) -> None:
+async def test_a_settle_after_an_expired_but_unswept_lease_succeeds(bench: Bench) -> None:
     claim = await bench.make_claim()
     bench.clock.advance(seconds=100 * LEASE_SECONDS)
     assert (await bench.jobs.complete(claim)).status is JobStatus.SUCCEEDED
@@ -282,7 +284,7 @@ async def test_the_worker_of_an_earlier_attempt_cannot_settle_the_next(bench: Be
     assert (await bench.jobs.complete(current)).status is JobStatus.SUCCEEDED
 
 
-async def test_a_fence_that_nobody_holds_settles_nothing(bench: Bench) -> None:
+async def test_an_unknown_fence_settles_nothing(bench: Bench) -> None:
     claim = await bench.make_claim()
     fences = [0, -1, 1, 2**53, 2**64, 10**30]
     calls = {str(fence): partial(bench.jobs.settle, claim.job.id, fence, Done()) for fence in fences}
@@ -302,14 +304,14 @@ async def test_an_unknown_job_cannot_be_settled(bench: Bench) -> None:
         await bench.jobs.settle(new_id(), claim.fence, Done())
 
 
-async def test_another_tenant_cannot_settle(bench: Bench) -> None:
+async def test_another_tenant_cannot_settle_a_job(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     claim = await bench.make_claim()
     async with refuses(bench, JobNotFound):
         await bench.jobs.settle(claim.job.id, claim.fence, Done(), tenant=other.id)
 
 
-async def test_another_tenant_does_not_get_the_first_answer_again(bench: Bench) -> None:
+async def test_another_tenant_cannot_repeat_a_settle(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     claim = await bench.make_claim()
     await bench.jobs.complete(claim)
@@ -317,17 +319,17 @@ async def test_another_tenant_does_not_get_the_first_answer_again(bench: Bench) 
         await bench.jobs.settle(claim.job.id, claim.fence, Done(), tenant=other.id)
 
 
-async def test_the_tenant_itself_can_settle(bench: Bench) -> None:
+async def test_a_tenant_can_settle_its_own_job(bench: Bench) -> None:
     claim = await bench.make_claim()
     answer = await bench.jobs.settle(claim.job.id, claim.fence, Done(), tenant=bench.tenant)
     assert answer.status is JobStatus.SUCCEEDED
 
 
-# -- again --------------------------------------------------------------------------------------------------
+# -- repeated settles ---------------------------------------------------------------------------------------
 
 
 @each_outcome
-async def test_the_same_settle_again_gets_its_first_answer(bench: Bench, outcome: Outcome) -> None:
+async def test_a_repeated_settle_returns_the_first_result(bench: Bench, outcome: Outcome) -> None:
     claim = await bench.make_claim()
     first = await bench.jobs.settle(claim.job.id, claim.fence, outcome)
     bench.clock.advance(seconds=3)
@@ -337,7 +339,7 @@ async def test_the_same_settle_again_gets_its_first_answer(bench: Bench, outcome
 
 
 @each_outcome
-async def test_the_first_answer_stays_when_the_job_has_gone_on(bench: Bench, outcome: Outcome) -> None:
+async def test_a_repeated_settle_returns_the_first_result_after_later_attempts(bench: Bench, outcome: Outcome) -> None:
     claim = await bench.make_claim()
     first = await bench.jobs.settle(claim.job.id, claim.fence, outcome)
     if first.status is not JobStatus.QUEUED:
@@ -350,7 +352,7 @@ async def test_the_first_answer_stays_when_the_job_has_gone_on(bench: Bench, out
 
 
 @pytest.mark.parametrize("first", OUTCOMES)
-async def test_another_outcome_under_the_same_fence_is_refused(bench: Bench, first: str) -> None:
+async def test_a_different_outcome_under_the_same_fence_is_refused(bench: Bench, first: str) -> None:
     claim = await bench.make_claim()
     await bench.jobs.settle(claim.job.id, claim.fence, OUTCOMES[first])
     others = {**OUTCOMES, "another result": Done(result=b"4"), "another error": Failed(error="other")}
@@ -359,7 +361,7 @@ async def test_another_outcome_under_the_same_fence_is_refused(bench: Bench, fir
     await refuses_each(bench, LeaseLost, {name: partial(settle, second) for name, second in others.items()})
 
 
-async def test_a_failure_repeated_with_other_words_is_another_outcome(bench: Bench) -> None:
+async def test_a_failure_with_another_error_is_a_different_outcome(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.fail(claim, "broken", exit_code=1)
     for error, retry, exit_code in (("broken!", True, 1), ("broken", False, 1), ("broken", True, 2)):
@@ -367,24 +369,24 @@ async def test_a_failure_repeated_with_other_words_is_another_outcome(bench: Ben
             await bench.jobs.fail(claim, error, retry=retry, exit_code=exit_code)
 
 
-async def test_a_result_with_space_around_it_can_be_sent_again(bench: Bench) -> None:
+async def test_a_result_with_surrounding_whitespace_can_be_repeated(bench: Bench) -> None:
     claim = await bench.make_claim()
     first = await bench.jobs.complete(claim, b' {"a": 1}\n')
     assert await bench.jobs.complete(claim, b' {"a": 1}\n') == first
 
 
-async def test_an_error_that_was_cleaned_can_be_sent_again(bench: Bench) -> None:
+async def test_a_sanitized_error_can_be_repeated(bench: Bench) -> None:
     claim = await bench.make_claim()
     outcome = Failed(error="a\x00\ud800" + "x" * 20_000)
     first = await bench.jobs.settle(claim.job.id, claim.fence, outcome)
     assert await bench.jobs.settle(claim.job.id, claim.fence, outcome) == first
 
 
-# -- two at once --------------------------------------------------------------------------------------------
+# -- concurrent settles -------------------------------------------------------------------------------------
 
 
 @each_outcome
-async def test_the_same_settle_eight_times_at_once_counts_once(bench: Bench, outcome: Outcome) -> None:
+async def test_eight_concurrent_equal_settles_count_once(bench: Bench, outcome: Outcome) -> None:
     claim = await bench.make_claim()
     answers = await asyncio.gather(*(bench.jobs.settle(claim.job.id, claim.fence, outcome) for _ in range(8)))
     assert len({(answer.status, answer.run_at) for answer in answers}) == 1
@@ -394,7 +396,7 @@ async def test_the_same_settle_eight_times_at_once_counts_once(bench: Bench, out
     assert len(ended) == len(set(ended))
 
 
-async def test_of_two_outcomes_at_once_one_is_recorded(bench: Bench) -> None:
+async def test_only_one_of_two_concurrent_outcomes_is_recorded(bench: Bench) -> None:
     claim = await bench.make_claim()
     answers = await asyncio.gather(
         bench.jobs.complete(claim, 1), bench.jobs.fail(claim, "no", retry=False), return_exceptions=True
@@ -406,10 +408,10 @@ async def test_of_two_outcomes_at_once_one_is_recorded(bench: Bench) -> None:
     assert len([name for name in names if name in ("job.completed", "job.dead")]) == 1
 
 
-# -- many ---------------------------------------------------------------------------------------------------
+# -- many settles in one call -------------------------------------------------------------------------------
 
 
-async def test_many_settles_have_one_answer_each_in_order(bench: Bench) -> None:
+async def test_many_settles_return_one_result_each_in_order(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     a, b, c, d = [await bench.make_claim(type) for type in "abcd"]
     answers = await bench.jobs.settle_many(
@@ -440,7 +442,7 @@ async def test_many_settles_have_one_answer_each_in_order(bench: Bench) -> None:
     assert statuses == ["queued", "succeeded", "queued", "queued"]
 
 
-async def test_one_settle_that_cannot_be_read_stops_no_other(bench: Bench) -> None:
+async def test_an_invalid_settle_does_not_affect_others_of_the_call(bench: Bench) -> None:
     a, b = await bench.make_claim("a"), await bench.make_claim("b")
     answers = await bench.jobs.settle_many(
         [
@@ -455,11 +457,11 @@ async def test_one_settle_that_cannot_be_read_stops_no_other(bench: Bench) -> No
     assert (await bench.reload(a)).status is JobStatus.RUNNING
 
 
-async def test_no_settles_have_no_answers(bench: Bench) -> None:
+async def test_an_empty_call_of_settles_returns_an_empty_list(bench: Bench) -> None:
     assert await bench.jobs.settle_many([]) == []
 
 
-async def test_a_settle_and_the_settle_of_the_attempt_before_it_can_come_together(bench: Bench) -> None:
+async def test_settles_of_two_attempts_of_a_job_can_be_in_one_call(bench: Bench) -> None:
     old = await bench.make_claim()
     released = await bench.jobs.release(old)
     (new,) = await bench.jobs.claim("worker", ["noop"])
@@ -468,7 +470,7 @@ async def test_a_settle_and_the_settle_of_the_attempt_before_it_can_come_togethe
     assert answers[1] == released
 
 
-async def test_hundreds_settle_at_once(bench: Bench) -> None:
+async def test_hundreds_of_concurrent_settles_are_recorded(bench: Bench) -> None:
     await asyncio.gather(*(bench.make_job() for _ in range(200)))
     claims = await bench.jobs.claim("worker", ["noop"], limit=200)
     await asyncio.gather(

@@ -1,4 +1,4 @@
-"""Tenants: made once, found by id or slug, and blind to each other."""
+"""Tenants: created once, found by ID or slug, and isolated from each other."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tests.conformance.snapshots import refuses, refuses_each, snapshot
 from tests.factories import Bench
 
 
-async def test_a_tenant_comes_back_as_it_was_made(bench: Bench) -> None:
+async def test_a_tenant_is_read_as_it_was_created(bench: Bench) -> None:
     limits = Limits(rate=10.5, burst=20, quota_bytes=2**40, max_unfinished_jobs=7)
-    made = await bench.tenants.create("acme", weight=3, time_zone="Europe/Berlin", limits=limits)
-    assert is_id(made.id)
-    assert made == Tenant(id=made.id, slug="acme", weight=3, time_zone="Europe/Berlin", limits=limits)
-    assert [await bench.tenants.get(name) for name in (made.id, "acme")] == [made, made]
+    created = await bench.tenants.create("acme", weight=3, time_zone="Europe/Berlin", limits=limits)
+    assert is_id(created.id)
+    assert created == Tenant(id=created.id, slug="acme", weight=3, time_zone="Europe/Berlin", limits=limits)
+    assert [await bench.tenants.get(name) for name in (created.id, "acme")] == [created, created]
 
 
-async def test_a_tenant_that_says_little_gets_the_defaults(bench: Bench) -> None:
-    made = await bench.tenants.create("acme")
-    assert (made.weight, made.time_zone, made.limits) == (1, "UTC", Limits())
+async def test_a_tenant_without_options_gets_the_defaults(bench: Bench) -> None:
+    created = await bench.tenants.create("acme")
+    assert (created.weight, created.time_zone, created.limits) == (1, "UTC", Limits())
 
 
 async def test_tenants_are_listed_by_slug(bench: Bench) -> None:
@@ -38,39 +38,39 @@ async def test_tenants_are_listed_by_slug(bench: Bench) -> None:
         await bench.tenants.create(slug)
     assert [tenant.slug for tenant in await bench.tenants.list()] == ["acme", "default", "m-1", "zeta"]
     first = await bench.tenants.page(limit=3)
-    rest = await bench.tenants.page(limit=3, cursor=first.next_cursor)
-    assert [tenant.slug for tenant in first.items + rest.items] == ["acme", "default", "m-1", "zeta"]
-    assert rest.next_cursor is None
+    second = await bench.tenants.page(limit=3, cursor=first.next_cursor)
+    assert [tenant.slug for tenant in first.items + second.items] == ["acme", "default", "m-1", "zeta"]
+    assert second.next_cursor is None
 
 
-async def test_a_slug_is_taken_once(bench: Bench) -> None:
+async def test_a_slug_can_be_used_only_once(bench: Bench) -> None:
     await bench.tenants.create("acme")
     async with refuses(bench, TenantExists):
         await bench.tenants.create("acme", weight=5)
 
 
-async def test_of_eight_at_once_one_gets_the_slug(bench: Bench) -> None:
+async def test_only_one_of_eight_concurrent_creations_gets_the_slug(bench: Bench) -> None:
     answers = await asyncio.gather(*(bench.tenants.create("acme") for _ in range(8)), return_exceptions=True)
     assert Counter(type(answer) for answer in answers) == {Tenant: 1, TenantExists: 7}
 
 
-async def test_the_default_tenant_is_made_once(bench: Bench) -> None:
+async def test_the_default_tenant_is_created_once(bench: Bench) -> None:
     tenants = await asyncio.gather(*(bench.tenants.ensure_default() for _ in range(4)))
     assert {tenant.id for tenant in tenants} == {bench.tenant}
     assert [tenant.slug for tenant in await bench.tenants.list()] == ["default"]
 
 
-async def test_a_change_replaces_what_it_names_and_keeps_the_rest(bench: Bench) -> None:
-    made = await bench.tenants.create("acme", weight=3, time_zone="Asia/Tokyo")
+async def test_a_change_replaces_only_the_named_fields(bench: Bench) -> None:
+    created = await bench.tenants.create("acme", weight=3, time_zone="Asia/Tokyo")
     changed = await bench.tenants.change("acme", slug="ajax", limits=Limits(burst=1))
-    expected = Tenant(id=made.id, slug="ajax", weight=3, time_zone="Asia/Tokyo", limits=Limits(burst=1))
+    expected = Tenant(id=created.id, slug="ajax", weight=3, time_zone="Asia/Tokyo", limits=Limits(burst=1))
     assert changed == expected
     assert await bench.tenants.get("ajax") == expected
     with pytest.raises(TenantNotFound):
         await bench.tenants.get("acme")
 
 
-async def test_a_change_to_the_slug_it_has_is_fine(bench: Bench) -> None:
+async def test_a_change_to_the_current_slug_succeeds(bench: Bench) -> None:
     await bench.tenants.create("acme")
     assert (await bench.tenants.change("acme", slug="acme", weight=2)).weight == 2
 
@@ -87,34 +87,34 @@ async def test_a_change_to_a_taken_slug_is_refused(bench: Bench) -> None:
         await bench.tenants.change("acme", slug="default", weight=9)
 
 
-async def test_a_tenant_that_is_not_there_cannot_be_changed(bench: Bench) -> None:
+async def test_a_missing_tenant_cannot_be_changed(bench: Bench) -> None:
     async with refuses(bench, TenantNotFound):
         await bench.store.run(ChangeTenant(id=new_id(), slug="acme", act=Act()))
 
 
-async def test_a_tenant_can_be_used_as_soon_as_it_is_made(bench: Bench) -> None:
+async def test_a_tenant_can_be_used_as_soon_as_it_is_created(bench: Bench) -> None:
     tenant = await bench.tenants.create("acme")
     job = await bench.make_job(tenant=tenant.id)
     assert (await bench.jobs.list(tenant.id)).items[0].id == job.id
 
 
-async def test_a_tenant_that_is_not_there_is_not_found(bench: Bench) -> None:
+async def test_an_unknown_or_malformed_tenant_is_not_found(bench: Bench) -> None:
     names = ["nobody", "", "\ud800", "a" * 10_000, "x\x00y", "' OR 1=1 --"]
     await refuses_each(bench, TenantNotFound, {repr(name): partial(bench.tenants.get, name) for name in names})
 
 
-async def test_a_slug_that_looks_like_an_id_does_not_hide_the_tenant_with_that_id(bench: Bench) -> None:
+async def test_a_slug_equal_to_an_id_does_not_hide_the_tenant_with_that_id(bench: Bench) -> None:
     await bench.tenants.create(bench.tenant)
     assert (await bench.tenants.get(bench.tenant)).slug == "default"
 
 
-async def test_one_tenant_sees_nothing_of_another(bench: Bench) -> None:
+async def test_a_tenant_cannot_see_jobs_of_another_tenant(bench: Bench) -> None:
     other = await bench.tenants.create("other")
-    before = _of(await snapshot(bench), other.id)
+    before = _tenant_in(await snapshot(bench), other.id)
     claim = await bench.make_claim(idempotency_key="k", dedupe_key="d", tags=["t"])
     await bench.jobs.complete(claim, 1)
     await bench.make_job(delay=5)
-    after = _of(await snapshot(bench), other.id)
+    after = _tenant_in(await snapshot(bench), other.id)
     assert after == before
     assert (await bench.jobs.summary(other.id)).oldest_queued_seconds is None
     for call in (bench.jobs.get, bench.jobs.attempts, bench.jobs.cancel, bench.jobs.retry):
@@ -122,7 +122,7 @@ async def test_one_tenant_sees_nothing_of_another(bench: Bench) -> None:
             await call(other.id, claim.job.id)
 
 
-async def test_a_job_that_is_not_yours_reads_as_one_that_is_not_there(bench: Bench) -> None:
+async def test_the_error_for_a_job_of_another_tenant_equals_that_for_an_unknown_job(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     job = await bench.make_job()
     answers = []
@@ -141,12 +141,12 @@ async def test_counts_are_kept_per_tenant(bench: Bench) -> None:
     assert counts == [3, 2]
 
 
-def _of(seen: list[dict[str, Any]], tenant: str) -> dict[str, Any]:
-    (found,) = [entry for entry in seen if entry["tenant"]["id"] == tenant]
-    return found
+def _tenant_in(tenants: list[dict[str, Any]], tenant: str) -> dict[str, Any]:
+    (matching,) = [entry for entry in tenants if entry["tenant"]["id"] == tenant]
+    return matching
 
 
-async def test_two_changes_at_once_of_different_values_both_hold(bench: Bench) -> None:
+async def test_concurrent_changes_of_different_fields_are_both_kept(bench: Bench) -> None:
     await asyncio.gather(
         bench.tenants.change(bench.tenant, weight=7), bench.tenants.change(bench.tenant, time_zone="Europe/Berlin")
     )

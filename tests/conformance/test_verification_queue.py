@@ -1,4 +1,4 @@
-"""Verifications in the background: each has its turn, and is renewed until then."""
+"""Background verification: every upload is verified in turn, and renewed while it waits."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ __all__ = ["blobs"]
 DATA = b"12345"
 
 
-class Gated:
-    """Objects of the same bytes, which are read when they may be."""
+class GatedObjects:
+    """An object store in which all objects have the same bytes, and reads wait for an event."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
 
-    async def read(self, place: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
+    async def read(self, storage_key: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         await self.open.wait()
         yield DATA[start:end]
 
@@ -37,55 +37,57 @@ class Gated:
         pass
 
 
-async def verifying(blobs: BlobFixture, n: int, **announced: str) -> StoredUpload:
-    """An upload that is to be verified."""
-    id = (await blobs.begin(len(DATA), size=len(DATA), storage_key=f"place-{n}", **announced)).upload.id
+async def make_verifying_upload(blobs: BlobFixture, n: int, **announced: str) -> StoredUpload:
+    """Make an upload that waits for verification."""
+    id = (await blobs.begin(len(DATA), size=len(DATA), storage_key=f"storage_key-{n}", **announced)).upload.id
     taken = await blobs.take(id)
     return await blobs.note(id, taken.epoch, received=len(DATA), verifying=True, lifetime=UPLOAD_LIFETIME_MICROS)
 
 
-async def until(blobs: BlobFixture, holds: Callable[[StoredUpload], bool], one: StoredUpload) -> StoredUpload:
-    async def found() -> StoredUpload | None:
+async def wait_for_upload(blobs: BlobFixture, holds: Callable[[StoredUpload], bool], one: StoredUpload) -> StoredUpload:
+    async def matching() -> StoredUpload | None:
         now = await blobs.store.run(GetUpload(tenant=blobs.tenant, id=one.upload.id))
         assert now is not None
         return now if holds(now) else None
 
-    upload = await eventually(found)
+    upload = await eventually(matching)
     assert upload is not None
     return upload
 
 
-async def test_one_that_waits_for_its_turn_is_renewed(blobs: BlobFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_upload_that_waits_for_verification_is_renewed(
+    blobs: BlobFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(verification, "RENEW_SECONDS", 0.05)
-    objects = Gated()
+    objects = GatedObjects()
     verifier = Verifier(blobs.store, objects, None, BlobCounters())  # type: ignore[arg-type]
     other = Verifier(blobs.store, objects, None, BlobCounters())  # type: ignore[arg-type]
-    uploads = [await verifying(blobs, n) for n in range(CONCURRENT_VERIFICATIONS_MAX + 2)]
+    uploads = [await make_verifying_upload(blobs, n) for n in range(CONCURRENT_VERIFICATIONS_MAX + 2)]
     try:
         for one in uploads:
             verifier.verify_in_background(one)
         blobs.bench.clock.advance(seconds=ABANDONED_AFTER_MICROS / MICROS + 1)
         for one in uploads:
             before = one.upload.expires_at
-            await until(blobs, lambda now, before=before: now.upload.expires_at > before, one)  # type: ignore[misc]
+            await wait_for_upload(blobs, lambda now, before=before: now.upload.expires_at > before, one)  # type: ignore[misc]
         assert await other.resume_abandoned(blobs.bench.clock.micros()) == 0
         objects.open.set()
         for one in uploads:
-            await until(blobs, lambda now: now.upload.state is UploadState.DONE, one)
+            await wait_for_upload(blobs, lambda now: now.upload.state is UploadState.DONE, one)
     finally:
         await verifier.close()
         await other.close()
 
 
-async def test_wrong_bytes_are_told_in_a_plain_line(blobs: BlobFixture) -> None:
-    objects = Gated()
+async def test_wrong_bytes_are_logged_without_a_traceback(blobs: BlobFixture) -> None:
+    objects = GatedObjects()
     objects.open.set()
     verifier = Verifier(blobs.store, objects, None, BlobCounters())  # type: ignore[arg-type]
-    one = await verifying(blobs, 1, sha256="0" * 64)
+    one = await make_verifying_upload(blobs, 1, sha256="0" * 64)
     try:
         with capture_logs() as logs:
             verifier.verify_in_background(one)
-            await until(blobs, lambda now: now.upload.state is UploadState.FAILED, one)
+            await wait_for_upload(blobs, lambda now: now.upload.state is UploadState.FAILED, one)
             await verifier.join()
     finally:
         await verifier.close()

@@ -12,8 +12,7 @@ MUTANTS = [
         file="jobs/lifecycle.py",
         old="            if crashes >= definition.crash_cap:\n",
         new="            if False:\n",
-        caught_by="tests/conformance/test_maintenance.py"
-        "::test_a_job_that_kills_its_worker_every_time_is_dead_at_its_crash_cap",
+        caught_by="tests/conformance/test_maintenance.py::test_a_job_is_dead_after_crash_cap_crashes",
     ),
     Mutant(
         name="late failure over a cancel",
@@ -29,7 +28,7 @@ MUTANTS = [
         file="jobs/reuse.py",
         old="(definition.version, _decode",
         new="(_decode",
-        caught_by="tests/conformance/test_reuse.py::test_another_version_of_the_definition_is_other_work",
+        caught_by="tests/conformance/test_reuse.py::test_a_different_version_of_the_definition_is_different_work",
     ),
     Mutant(
         name="reuse whatever is sent",
@@ -37,7 +36,7 @@ MUTANTS = [
         file="jobs/reuse.py",
         old='inputs[upload.name or ""] = upload.blob_id',
         new='inputs[upload.name or ""] = ""',
-        caught_by=f"{REUSED_UPLOADS}::test_other_bytes_names_or_options_are_other_work[sqlite-other0]",
+        caught_by=f"{REUSED_UPLOADS}::test_different_bytes_names_or_options_are_different_work[sqlite-other0]",
     ),
     Mutant(
         name="reuse of what nobody has announced",
@@ -45,7 +44,7 @@ MUTANTS = [
         file="jobs/reuse.py",
         old="            return None\n        inputs",
         new="            continue\n        inputs",
-        caught_by=f"{REUSED_UPLOADS}::test_an_upload_that_does_not_say_what_it_brings_is_never_the_same[sqlite]",
+        caught_by=f"{REUSED_UPLOADS}::test_an_upload_without_an_announced_blob_is_never_reused[sqlite]",
     ),
     Mutant(
         name="a server that undoes what an operator set",

@@ -58,7 +58,7 @@ MUTANTS = [
         file="objects/local_writer.py",
         old="                previous.close(UploadTaken)\n",
         new="                pass\n",
-        caught_by="tests/conformance/test_objects.py::test_what_an_earlier_writer_still_sends_does_not_get_in[local]",
+        caught_by="tests/conformance/test_objects.py::test_late_bytes_of_an_earlier_writer_are_not_stored[local]",
     ),
     Mutant(
         name="parts that are not verified",

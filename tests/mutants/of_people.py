@@ -201,7 +201,7 @@ MUTANTS = [
         file="identity/last_used.py",
         old=" or used.sessions:",
         new=":",
-        caught_by="tests/conformance/test_session_use.py::test_a_session_that_is_used_is_not_idle",
+        caught_by="tests/conformance/test_session_use.py::test_a_used_session_stays_valid_and_an_idle_one_expires",
     ),
     Mutant(
         name="pages that others frame",
@@ -241,7 +241,7 @@ MUTANTS = [
         file="identity/people.py",
         old="return email.lower() if email.isascii() else email",
         new="return email.lower()",
-        caught_by=f"{PEOPLE}::test_an_email_that_only_looks_alike_gives_nothing",
+        caught_by=f"{PEOPLE}::test_a_similar_looking_email_does_not_match_an_invitation",
     ),
     Mutant(
         name="a person who is turned away, and nothing more",

@@ -218,7 +218,7 @@ MUTANTS = [
         file="engines/postgres/functions/enqueue.sql",
         old="o.force IS NOT TRUE AND k.status NOT IN ('dead', 'canceled')",
         new="o.force IS NOT TRUE",
-        caught_by="tests/conformance/test_reuse.py::test_a_job_that_is_dead_or_canceled_is_not_reused",
+        caught_by="tests/conformance/test_reuse.py::test_a_dead_or_canceled_job_is_not_reused",
     ),
     Mutant(
         name="reuse that another tenant's work stands in the way of",
@@ -226,7 +226,7 @@ MUTANTS = [
         file="engines/postgres/functions/enqueue.sql",
         old="WHERE k.tenant = o.tenant AND k.type = o.type AND k.key = o.reuse_key LIMIT 1",
         new="WHERE k.type = o.type AND k.key = o.reuse_key LIMIT 1",
-        caught_by=f"{REUSED_UPLOADS}::test_two_tenants_have_a_job_each_and_one_copy[postgres]",
+        caught_by=f"{REUSED_UPLOADS}::test_two_tenants_have_their_own_jobs_and_share_the_blobs[postgres]",
     ),
     Mutant(
         name="a definition that is swapped for one that was read before",
@@ -260,7 +260,7 @@ MUTANTS = [
         file="engines/postgres/functions/collect.sql",
         old="AND k.key = d.reuse_key AND k.job = d.id",
         new="AND k.key = d.reuse_key",
-        caught_by="tests/conformance/test_reuse.py::test_removing_an_earlier_job_leaves_the_one_that_is_reused[postgres]",
+        caught_by="tests/conformance/test_reuse.py::test_removing_an_earlier_job_keeps_the_newer_one_reusable[postgres]",
     ),
     Mutant(
         name="askers of other tenants on PostgreSQL",
@@ -284,7 +284,7 @@ MUTANTS = [
         file="engines/postgres/functions/collect.sql",
         old="s.type = a.type AND s.finished_at <= a.cutoff",
         new="s.type = a.type AND s.finished_at IS NOT NULL",
-        caught_by="tests/conformance/test_retention.py::test_a_job_that_ended_again_is_kept_from_then_on[postgres]",
+        caught_by="tests/conformance/test_retention.py::test_the_retention_restarts_when_a_retried_job_finishes[postgres]",
     ),
     Mutant(
         name="a log that any fence may write",
@@ -308,7 +308,7 @@ MUTANTS = [
         file="engines/postgres/job_pages.py",
         old="for row in rows}, position is not None\n",
         new="for row in rows}, False\n",
-        caught_by="tests/conformance/test_summary.py::test_more_jobs_than_are_looked_at_are_told_of[postgres]",
+        caught_by="tests/conformance/test_summary.py::test_a_summary_with_more_jobs_than_the_maximum_reports_more[postgres]",
     ),
     Mutant(
         name="a new job that nobody claimed and nobody is told of",
@@ -388,7 +388,7 @@ MUTANTS = [
         file="engines/postgres/functions/events.sql",
         old="k.digest IS NOT DISTINCT FROM a.digest AS same",
         new="true AS same",
-        caught_by="tests/conformance/test_publish.py::test_a_key_with_another_name_or_other_data_is_a_mistake",
+        caught_by="tests/conformance/test_publish.py::test_a_dedupe_key_with_another_name_or_other_data_is_a_mismatch",
     ),
     Mutant(
         name="a gap that ends inside of what was removed",

@@ -77,7 +77,7 @@ MUTANTS = [
         file="engines/postgres/functions/people.sql",
         old="    IF (person->>'email_verified')::boolean THEN\n",
         new="    IF true THEN\n",
-        caught_by=f"{PEOPLE}::test_an_email_that_is_not_verified_gives_nothing",
+        caught_by=f"{PEOPLE}::test_an_unverified_email_does_not_match_an_invitation",
     ),
     Mutant(
         name="a token made while its person is let out",
@@ -93,7 +93,7 @@ MUTANTS = [
         file="engines/postgres/functions/people.sql",
         old="    WHERE u.enabled\n    RETURNING",
         new="    RETURNING",
-        caught_by=f"{PEOPLE}::test_who_is_not_enabled_is_refused_and_nothing_changes",
+        caught_by=f"{PEOPLE}::test_a_sign_in_of_a_disabled_user_is_refused_and_changes_nothing",
     ),
     Mutant(
         name="tokens of who was removed from a tenant",
@@ -119,7 +119,7 @@ MUTANTS = [
         file="engines/postgres/functions/removal.sql",
         old="        'history',\n",
         new="",
-        caught_by=f"{REMOVAL}::test_nothing_is_left_in_any_table_but_what_is_on_record",
+        caught_by=f"{REMOVAL}::test_clearing_leaves_only_audit_entries",
     ),
     Mutant(
         name="a removed tenant is gone although somebody may still add to it",

@@ -14,7 +14,7 @@ MUTANTS = [
         file="engines/sqlite/records.py",
         old="if command.if_version is not None and command.if_version != current:",
         new="if command.if_version is not None and command.if_version > current:",
-        caught_by=f"{RECORDS}::test_a_wrong_version_is_told_the_current_one_and_changes_nothing",
+        caught_by=f"{RECORDS}::test_a_wrong_if_version_returns_the_current_one_and_changes_nothing",
     ),
     Mutant(
         name="writers of records on PostgreSQL that do not take turns",
@@ -23,7 +23,7 @@ MUTANTS = [
         old="    caller text := act::json ->> 'who';\nBEGIN\n    PERFORM ingot.expect_tenant(of_tenant);\n"
         "    PERFORM FROM ingot.record_changes FOR UPDATE;\n",
         new="    caller text := act::json ->> 'who';\nBEGIN\n    PERFORM ingot.expect_tenant(of_tenant);\n",
-        caught_by=f"{RECORDS}::test_of_many_that_expect_the_same_version_one_wins",
+        caught_by=f"{RECORDS}::test_only_one_of_many_concurrent_puts_with_one_if_version_succeeds",
     ),
     Mutant(
         name="a put that is sent again and refused",
@@ -31,7 +31,7 @@ MUTANTS = [
         file="engines/postgres/functions/records.sql",
         old="    IF NOT EXISTS (SELECT FROM ingot.audit AS a WHERE a.id = (act::json ->> 'id')::uuid) THEN",
         new="    IF true THEN",
-        caught_by=f"{RECORDS}::test_a_command_that_is_sent_again_finds_what_it_did",
+        caught_by=f"{RECORDS}::test_a_resent_put_returns_the_same_record",
     ),
     Mutant(
         name="records without a limit",
@@ -39,7 +39,7 @@ MUTANTS = [
         file="engines/sqlite/records.py",
         old="tx.execute(SQL.count_records, *key).get >= command.records_max",
         new="tx.execute(SQL.count_records, *key).get > command.records_max",
-        caught_by=f"{RECORDS}::test_a_tenant_has_so_many_records_of_a_kind_and_no_more",
+        caught_by=f"{RECORDS}::test_a_tenant_can_have_at_most_records_max_records_of_a_kind",
     ),
     Mutant(
         name="records that outlive their tenant",
@@ -63,7 +63,7 @@ MUTANTS = [
         file="engines/postgres/functions/records.sql",
         old="    UPDATE ingot.record_changes AS c SET changes = c.changes + 1;\n",
         new="",
-        caught_by=f"{RECORDS}::test_another_server_is_told_of_changes",
+        caught_by=f"{RECORDS}::test_another_server_is_notified_of_changes",
     ),
     Mutant(
         name="a secret that is stored as it came",

@@ -75,7 +75,7 @@ MUTANTS = [
         file="engines/sqlite/writer_state.py",
         old="max(expiry, self._sweep_from, self.swept_at + SWEEP_INTERVAL_MICROS)",
         new="max(expiry, self.swept_at + SWEEP_INTERVAL_MICROS)",
-        caught_by="tests/conformance/test_maintenance.py::test_nothing_is_swept_within_one_lease_of_the_store_coming_up",
+        caught_by="tests/conformance/test_maintenance.py::test_no_lease_is_swept_within_one_lease_after_the_store_opens",
     ),
     Mutant(
         name="cancel that is not counted",
@@ -102,7 +102,7 @@ MUTANTS = [
         file="engines/sqlite/job_control.py",
         old="    _check_dedupe_key(tx, state)\n",
         new="",
-        caught_by="tests/conformance/test_retry.py::test_a_job_whose_dedupe_key_another_holds_cannot_be_retried",
+        caught_by="tests/conformance/test_retry.py::test_a_job_whose_dedupe_key_is_in_use_cannot_be_retried",
     ),
     Mutant(
         name="settle of another tenant's job",
@@ -199,7 +199,7 @@ MUTANTS = [
         file="engines/sqlite/sql/order_keys.sql",
         old="WHERE s.status NOT IN ('dead', 'canceled')\n",
         new="",
-        caught_by="tests/conformance/test_reuse.py::test_a_job_that_is_dead_or_canceled_is_not_reused",
+        caught_by="tests/conformance/test_reuse.py::test_a_dead_or_canceled_job_is_not_reused",
     ),
     Mutant(
         name="reuse of another tenant's work",
@@ -207,7 +207,7 @@ MUTANTS = [
         file="engines/sqlite/sql/order_keys.sql",
         old="k.tenant = item.value ->> 0 AND k.type = item.value ->> 1 AND k.key = unhex",
         new="k.type = item.value ->> 1 AND k.key = unhex",
-        caught_by=f"{REUSED_UPLOADS}::test_two_tenants_have_a_job_each_and_one_copy[sqlite]",
+        caught_by=f"{REUSED_UPLOADS}::test_two_tenants_have_their_own_jobs_and_share_the_blobs[sqlite]",
     ),
     Mutant(
         name="reuse that a refused call leaves behind",
@@ -215,7 +215,7 @@ MUTANTS = [
         file="engines/sqlite/enqueue.py",
         old="self._jobs_by_idempotency_key, self._dedupe_holders, self._reusable = made, holders, reusable",
         new="self._jobs_by_idempotency_key, self._dedupe_holders = made, holders",
-        caught_by="tests/conformance/test_reuse.py::test_a_refused_call_and_a_good_one_at_once",
+        caught_by="tests/conformance/test_reuse.py::test_a_request_concurrent_with_a_refused_call_gets_its_own_job",
     ),
     Mutant(
         name="askers of other tenants",
@@ -231,7 +231,7 @@ MUTANTS = [
         file="engines/sqlite/enqueue.py",
         old="            self._reusable[same] = number\n",
         new="            self._reusable.setdefault(same, number)\n",
-        caught_by="tests/conformance/test_reuse.py::test_within_one_call_force_counts_in_the_order_given[sqlite-True]",
+        caught_by="tests/conformance/test_reuse.py::test_force_applies_in_the_order_of_the_call[sqlite-True]",
     ),
     Mutant(
         name="a worker that settles what another claimed",
@@ -272,7 +272,7 @@ MUTANTS = [
         file="engines/sqlite/events.py",
         old="command.dedupe_key, tx.now - DEDUPE_KEY_MICROS).fetchone()",
         new="command.dedupe_key, 0).fetchone()",
-        caught_by="tests/conformance/test_publish.py::test_a_key_is_free_again_after_a_day",
+        caught_by="tests/conformance/test_publish.py::test_a_dedupe_key_can_be_used_again_after_a_day",
     ),
     Mutant(
         name="silence about events that were removed",
@@ -316,7 +316,7 @@ MUTANTS = [
         file="engines/sqlite/migrations/0007_people.sql",
         old="p.email_verified = 1 AND ",
         new="",
-        caught_by=f"{PEOPLE}::test_an_email_that_is_not_verified_gives_nothing",
+        caught_by=f"{PEOPLE}::test_an_unverified_email_does_not_match_an_invitation",
     ),
     Mutant(
         name="tokens of who was let out",
@@ -324,7 +324,7 @@ MUTANTS = [
         file="engines/sqlite/people.py",
         old="        tx.execute(SQL.revoke_tokens_of_user, command.id, tx.now, None)\n",
         new="",
-        caught_by=f"{PEOPLE}::test_who_is_let_out_loses_sessions_and_tokens_in_one_act",
+        caught_by=f"{PEOPLE}::test_disabling_a_user_ends_sessions_and_tokens_with_one_audit_entry",
     ),
     Mutant(
         name="a link for a plain sign-in",
@@ -332,7 +332,7 @@ MUTANTS = [
         file="engines/sqlite/sql/people.sql",
         old="AND link = ?2 ",
         new="AND ?2 = ?2 ",
-        caught_by=f"{PEOPLE}::test_a_link_is_no_other_sign_in_and_its_making_is_on_record",
+        caught_by=f"{PEOPLE}::test_a_sign_in_link_is_distinct_from_a_login_and_its_creation_is_recorded",
     ),
     Mutant(
         name="the tokens of a removed tenant hold",
@@ -340,7 +340,7 @@ MUTANTS = [
         file="engines/sqlite/tenant_removal.py",
         old="    SQL.remove_tokens,\n",
         new="",
-        caught_by=f"{REMOVAL}::test_its_credentials_hold_no_longer",
+        caught_by=f"{REMOVAL}::test_credentials_of_a_removed_tenant_are_refused",
     ),
     Mutant(
         name="the jobs of a removed tenant are handed out",
@@ -348,7 +348,7 @@ MUTANTS = [
         file="engines/sqlite/writer_state.py",
         old="        if lane.tenant not in self.tenants:\n",
         new="        if False:\n",
-        caught_by=f"{REMOVAL}::test_none_of_its_jobs_is_handed_out",
+        caught_by=f"{REMOVAL}::test_jobs_of_a_removed_tenant_are_not_claimed",
     ),
     Mutant(
         name="a removed tenant is forgotten beside an attempt that ends",
@@ -356,7 +356,7 @@ MUTANTS = [
         file="engines/sqlite/tenant_removal.py",
         old=" and not tx.has_effects_for(id)",
         new="",
-        caught_by=f"{REMOVAL}::test_attempts_that_end_beside_the_clearing_leave_nothing",
+        caught_by=f"{REMOVAL}::test_attempts_that_end_during_clearing_leave_no_rows",
     ),
     Mutant(
         name="collecting what something refers to",

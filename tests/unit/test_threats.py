@@ -122,7 +122,7 @@ THREATS: dict[str, dict[str, list[str]]] = {
         ],
         "idle": [
             f"{SESSIONS}test_a_session_that_is_not_used_ends",
-            "tests.conformance.test_session_use::test_a_session_that_is_used_is_not_idle",
+            "tests.conformance.test_session_use::test_a_used_session_stays_valid_and_an_idle_one_expires",
         ],
         "absolute expiry": [f"{SESSIONS}test_a_session_ends_with_its_time"],
         "not renewed": [f"{SESSIONS}test_what_the_provider_said_is_not_believed_for_ever"],
