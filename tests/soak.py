@@ -24,16 +24,16 @@ from tests.conformance.claimers import share_jobs, share_jobs_amid_trouble
 from tests.conformance.machines.blob_rules import WHERE, live
 from tests.factories import ENGINES, Bench, open_bench
 from tests.faults import kill_points
-from tests.faults.blob_kill_run import BlobLife
-from tests.faults.blob_server_process import POINTS, POINTS_OF_BUCKETS
+from tests.faults.blob_kill_run import BlobKillRun
+from tests.faults.blob_server_process import BUCKET_KILL_POINTS, KILL_POINTS
 from tests.faults.invariants import Broken
-from tests.faults.object_kill_run import ObjectLife
-from tests.faults.paused_workers import stand_still
-from tests.faults.power_cut_run import Outage
-from tests.faults.store_kill_run import Life
+from tests.faults.object_kill_run import ObjectKillRun
+from tests.faults.paused_workers import run_paused_workers
+from tests.faults.power_cut_run import PowerCutRun
+from tests.faults.store_kill_run import StoreKillRun
 from tests.postgres import shared_folder
 from tests.s3 import shared_bucket_server
-from tests.system.paused_workers import stand_still as workers_stand_still
+from tests.system.paused_workers import run_paused_workers as run_paused_worker_processes
 
 KILLS = 5_000
 CUTS = 2_000
@@ -67,47 +67,47 @@ class Soak:
         """Kill processes at random moments."""
         done = 0
         while done < kills:
-            life = self._life()
-            while life.kills < min(KILLS_PER_LIFE, kills - done):
-                life.kill_at_random()
-                life.check()
-            life.drain()
-            done += life.kills
-            self._end(life, life.kills)
+            run = self._life()
+            while run.kills < min(KILLS_PER_LIFE, kills - done):
+                run.kill_at_random()
+                run.check()
+            run.drain()
+            done += run.kills
+            self._end(run, run.kills)
             self._tell(f"killed at random {done}/{kills}")
 
     def kill_at_points(self, kills: int) -> None:
         """Kill processes at every named point in turn, on one store after another."""
         done = 0
         while done < kills:
-            life = self._life()
-            life.kill_at(self._random.choice(kill_points.MAKING), 1)
+            run = self._life()
+            run.kill_at(self._random.choice(kill_points.CREATING), 1)
             for point in self._random.sample(kill_points.WORKING, len(kill_points.WORKING)):
                 rare = point in kill_points.RARE
-                life.check()
-                life.kill_at(point, 1 + self._random.randrange(3 if rare else 200))
-                life.check()
-                life.kill_at(self._random.choice(kill_points.OPENING), 1)
-                life.check()
-                life.kill_at(self._random.choice(kill_points.CLOSING), 1, seconds=0.05)
-            life.check()
-            life.drain()
-            done += life.kills
-            self._end(life, life.kills)
+                run.check()
+                run.kill_at(point, 1 + self._random.randrange(3 if rare else 200))
+                run.check()
+                run.kill_at(self._random.choice(kill_points.OPENING), 1)
+                run.check()
+                run.kill_at(self._random.choice(kill_points.CLOSING), 1, seconds=0.05)
+            run.check()
+            run.drain()
+            done += run.kills
+            self._end(run, run.kills)
             self._tell(f"killed at named points {done}/{kills}")
 
     def kill_storing(self, kills: int) -> None:
         """Kill processes that store and delete objects in a blob folder."""
         done = 0
         while done < kills:
-            life = ObjectLife(self._next_folder(), self._random.randrange(2**32))
-            while life.kills < min(KILLS_PER_LIFE, kills - done):
-                life.kill_at_random()
-                life.check()
-            done += life.kills
-            self.kills += life.kills
-            self.acked += life.acked
-            shutil.rmtree(life.folder)
+            run = ObjectKillRun(self._next_folder(), self._random.randrange(2**32))
+            while run.kills < min(KILLS_PER_LIFE, kills - done):
+                run.kill_at_random()
+                run.check()
+            done += run.kills
+            self.kills += run.kills
+            self.acked += run.acked
+            shutil.rmtree(run.folder)
             self._tell(f"killed while storing objects {done}/{kills}")
 
     def kill_serving_blobs(self, kills: int) -> None:
@@ -116,22 +116,22 @@ class Soak:
         for where in itertools.cycle(WHERE):
             if done >= kills:
                 break
-            life = BlobLife(self._next_folder(), self._random.randrange(2**32), where=where)
-            points = POINTS_OF_BUCKETS if where.endswith("s3") else list(POINTS)
-            while life.kills < min(KILLS_PER_LIFE, kills - done):
+            run = BlobKillRun(self._next_folder(), self._random.randrange(2**32), where=where)
+            points = BUCKET_KILL_POINTS if where.endswith("s3") else list(KILL_POINTS)
+            while run.kills < min(KILLS_PER_LIFE, kills - done):
                 if self._random.random() < 0.5:
-                    life.kill_at(self._random.choice(points), 1 + self._random.randrange(20))
+                    run.kill_at(self._random.choice(points), 1 + self._random.randrange(20))
                 else:
-                    life.kill_at_random()
-                life.check()
-            life.rest()
-            life.close()
-            done += life.kills
-            self.kills += life.kills
-            self.acked += life.acked
-            shutil.rmtree(life.folder)
-            strangers = f" ({life.strangers} objects that no row knows)" if life.strangers else ""
-            self._tell(f"killed while serving blobs, now on {where}{strangers}, {done}/{kills}")
+                    run.kill_at_random()
+                run.check()
+            run.collect_all()
+            run.close()
+            done += run.kills
+            self.kills += run.kills
+            self.acked += run.acked
+            shutil.rmtree(run.folder)
+            unknown_objects = f" ({run.unknown_objects} objects that no row knows)" if run.unknown_objects else ""
+            self._tell(f"killed while serving blobs, now on {where}{unknown_objects}, {done}/{kills}")
 
     def live_with_blobs(self, lives: int) -> None:
         """Live random lives of blobs beside their model, so many on each engine with each store."""
@@ -169,21 +169,21 @@ class Soak:
         """Lose unsynced writes."""
         done = 0
         while done < cuts:
-            outage = Outage(self._next_folder(), self._random.randrange(2**32))
-            while outage.cuts < min(CUTS_PER_LIFE, cuts - done):
-                asyncio.run(outage.run())
-            done += outage.cuts
-            self.cuts += outage.cuts
-            self.acked += outage.history.acked
-            shutil.rmtree(outage.folder)
+            power_run = PowerCutRun(self._next_folder(), self._random.randrange(2**32))
+            while power_run.cuts < min(CUTS_PER_LIFE, cuts - done):
+                asyncio.run(power_run.run())
+            done += power_run.cuts
+            self.cuts += power_run.cuts
+            self.acked += power_run.history.acked
+            shutil.rmtree(power_run.folder)
             self._tell(f"cut the power {done}/{cuts}")
 
-    def stand_still(self, cycles: int) -> None:
+    def run_paused_workers(self, cycles: int) -> None:
         """Let workers stand still past their leases."""
         for done in range(0, cycles, CYCLES_PER_LIFE):
             folder = self._next_folder()
             part = min(CYCLES_PER_LIFE, cycles - done)
-            asyncio.run(stand_still(folder, cycles=part, seed=self._random.randrange(2**32)))
+            asyncio.run(run_paused_workers(folder, cycles=part, seed=self._random.randrange(2**32)))
             shutil.rmtree(folder)
             self._tell(f"stood still {done + part}/{cycles}")
 
@@ -192,7 +192,7 @@ class Soak:
         folder = self._next_folder()
         folder.mkdir()
         if stops:
-            workers_stand_still(folder, workers=WORKERS, rounds=-(-stops // WORKERS), tell=self._tell)
+            run_paused_worker_processes(folder, workers=WORKERS, rounds=-(-stops // WORKERS), tell=self._tell)
         shutil.rmtree(folder)
 
     def run_campaigns(self, times: int) -> None:
@@ -205,17 +205,17 @@ class Soak:
                 raise Broken(f"{run.stdout}{run.stderr}\n{campaigns.WHOLE_VARIABLE}=1 {' '.join(command)}")
             self._tell(f"ran {', '.join(campaigns.TESTS)} {done + 1}/{times} times")
 
-    def _life(self) -> Life:
-        return Life(self._next_folder(), self._random.randrange(2**32))
+    def _life(self) -> StoreKillRun:
+        return StoreKillRun(self._next_folder(), self._random.randrange(2**32))
 
     def _next_folder(self) -> Path:
         self._lives += 1
         return self._folder / f"{self._lives:04}"
 
-    def _end(self, life: Life, kills: int) -> None:
+    def _end(self, run: StoreKillRun, kills: int) -> None:
         self.kills += kills
-        self.acked += life.history.acked
-        shutil.rmtree(life.folder)
+        self.acked += run.history.acked
+        shutil.rmtree(run.folder)
 
     def _tell(self, what: str) -> None:
         minutes = (time.monotonic() - self._start) / 60
@@ -243,7 +243,7 @@ def main() -> int:
     print(f"seed {soak.seed}, in {folder}, process {os.getpid()}", flush=True)
     steps: list[tuple[Callable[[int], None], int]] = [
         (soak.claim_by_many, arguments.claimed_jobs),
-        (soak.stand_still, arguments.cycles),
+        (soak.run_paused_workers, arguments.cycles),
         (soak.stop_workers, arguments.stops),
         (soak.cut_the_power, arguments.cuts),
         (soak.kill_at_points, arguments.point_kills),

@@ -1,4 +1,4 @@
-"""A disk that is full or fails after so many steps."""
+"""A disk that becomes full, or fails, after a given number of steps."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pathlib import Path
 from ingot.blobs.model import PART_BYTES
 from ingot.objects.syscalls import Syscalls
 
-KEPT = os.urandom(PART_BYTES + 5)
-REST = os.urandom(70_000)
+SYNCED = os.urandom(PART_BYTES + 5)
+UNSYNCED = os.urandom(70_000)
 
 
 class BadDisk(Syscalls):
-    """Does `room` more steps and then fails with `error`, the last write by half."""
+    """Performs `steps_left` more steps and then fails with `error`. The last write is written by half."""
 
     def __init__(self) -> None:
         super().__init__()
         self.error = errno.ENOSPC
-        self.room: int | None = None
+        self.steps_left: int | None = None
         self.failures = 0
 
     def _step(self) -> None:
-        if self.room is not None:
-            if self.room == 0:
+        if self.steps_left is not None:
+            if self.steps_left == 0:
                 self.failures += 1
                 raise OSError(self.error, os.strerror(self.error))
-            self.room -= 1
+            self.steps_left -= 1
 
     def make_folder(self, path: str) -> None:
         self._step()
@@ -51,13 +51,13 @@ class BadDisk(Syscalls):
 
     def write(self, handle: int, data: memoryview, offset: int) -> int:
         self._step()
-        return super().write(handle, data[: (len(data) + 1) // 2] if self.room == 0 else data, offset)
+        return super().write(handle, data[: (len(data) + 1) // 2] if self.steps_left == 0 else data, offset)
 
     def sync(self, handle: int) -> None:
         self._step()
         super().sync(handle)
 
 
-def names_in(folder: Path) -> set[str]:
-    """Everything in the folder that is a file."""
+def files_below(folder: Path) -> set[str]:
+    """Return the paths of all files below a folder, relative to it."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}

@@ -1,4 +1,4 @@
-"""Where servers with blobs keep them while they are killed: either engine, with a folder or a bucket."""
+"""The engine and the object store of servers that are killed: either engine, with a folder or a bucket."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ Rows = dict[str, list[tuple[Any, ...]]]
 LIST_OBJECTS_MAX = 1000
 
 
-class Found(NamedTuple):
-    """The objects of a store: those that are whole, each with what reads it, and those that are not."""
+class StoredObjects(NamedTuple):
+    """The storage keys in an object store: whole objects, each with a function that reads it, and unfinished ones."""
 
     whole: dict[str, Callable[[], bytes]]
-    others: set[str]
+    unfinished: set[str]
 
 
-class Premises:
-    """One engine and one object store, by the names that the conformance suite has for them."""
+class BlobEnvironment:
+    """An engine and an object store, named as in the conformance suite."""
 
     def __init__(self, folder: Path, engine: str, objects: str) -> None:
         self.engine = engine
         self.objects = objects
-        self.strangers = 0  # Objects that no row knows: clients can leave some in a bucket.
+        self.unknown_objects = 0  # Objects that no row refers to. Clients can leave some in a bucket.
         self.settings = Settings(data=folder / "data")
         self._copy = folder / "copy"
         self._database: Database | None = None
@@ -54,17 +54,17 @@ class Premises:
             )
 
     def read(self, statements: dict[str, str]) -> Rows | None:
-        """What these statements find in the database, that no server uses; nothing when there is none yet."""
+        """Run statements on the database, which no server uses. Return `None` if it does not exist yet."""
         if self._database is not None:
             return asyncio.run(_read_postgres(self._database, statements))
         return self._read_copy(statements)
 
-    def find(self) -> Found:
-        """All objects that there are."""
+    def find(self) -> StoredObjects:
+        """Return all stored objects."""
         return self._in_bucket() if self.objects == "s3" else self._in_folder()
 
     def close(self) -> None:
-        """Nothing is needed any more."""
+        """Drop the database."""
         if self._database is not None:
             asyncio.run(_drop_database(self._database))
 
@@ -72,7 +72,7 @@ class Premises:
         self.settings = msgspec.structs.replace(self.settings, **settings)
 
     def _read_copy(self, statements: dict[str, str]) -> Rows | None:
-        """Look at a copy of the database: it is the next process that recovers the real one."""
+        """Read a copy of the database, because the next server has to recover the original."""
         shutil.rmtree(self._copy, ignore_errors=True)
         self._copy.mkdir()
         for name in (FILE_NAME, f"{FILE_NAME}-wal"):
@@ -86,23 +86,23 @@ class Premises:
         finally:
             connection.close()
 
-    def _in_folder(self) -> Found:
-        shelves = self.settings.data / "blobs"
-        whole = {path.name: path.read_bytes for path in shelves.glob("??/*")}
-        return Found(whole, {path.name for path in shelves.glob("uploads/*")})
+    def _in_folder(self) -> StoredObjects:
+        folder = self.settings.data / "blobs"
+        whole = {path.name: path.read_bytes for path in folder.glob("??/*")}
+        return StoredObjects(whole, {path.name for path in folder.glob("uploads/*")})
 
-    def _in_bucket(self) -> Found:
+    def _in_bucket(self) -> StoredObjects:
         client, bucket = s3.client_of(s3.server_url()), s3.bucket()
-        asked = {"Bucket": bucket, "Prefix": f"{self.settings.s3_prefix}blobs/"}
+        query = {"Bucket": bucket, "Prefix": f"{self.settings.s3_prefix}blobs/"}
         whole: dict[str, Callable[[], bytes]] = {}
-        for page in client.get_paginator("list_objects_v2").paginate(**asked):
-            for one in page.get("Contents", ()):
-                whole[_place_of(one["Key"])] = partial(_body_of, client, bucket, one["Key"])
-        begun = client.list_multipart_uploads(**asked, MaxUploads=LIST_OBJECTS_MAX).get("Uploads", ())
-        return Found(whole, {_place_of(one["Key"]) for one in begun})
+        for page in client.get_paginator("list_objects_v2").paginate(**query):
+            for item in page.get("Contents", ()):
+                whole[_storage_key_of(item["Key"])] = partial(_body_of, client, bucket, item["Key"])
+        uploads = client.list_multipart_uploads(**query, MaxUploads=LIST_OBJECTS_MAX).get("Uploads", ())
+        return StoredObjects(whole, {_storage_key_of(item["Key"]) for item in uploads})
 
 
-def _place_of(key: str) -> str:
+def _storage_key_of(key: str) -> str:
     return key.rpartition("/")[2]
 
 
@@ -124,7 +124,7 @@ async def _drop_database(database: Database) -> None:
 
 
 async def _read_postgres(database: Database, statements: dict[str, str]) -> Rows:
-    """Wait until what a dead server sent has ended, and look."""
+    """Wait until the sessions of a killed server have ended, and read."""
     owner = await asyncpg.connect(database.owner_url)
     try:
 

@@ -1,4 +1,4 @@
-"""What has to be so of blobs, whenever their server dies: in the rows of both engines, and of the objects."""
+"""Invariants of blobs that hold whenever their server is killed: of the rows in both engines, and of the objects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from tests.faults.blob_environment import Premises
+from tests.faults.blob_environment import BlobEnvironment
 from tests.faults.invariants import Broken
 
 RECOUNT = """
@@ -42,20 +42,20 @@ RECOUNT_POSTGRES = """
 
 
 class Rules(NamedTuple):
-    """Statements about one engine: what finds nothing, and which objects have a name."""
+    """Statements for one engine."""
 
-    none: dict[str, str]  # Rows that name something which is not there, and totals that are wrong.
-    blobs: str  # The places of blobs, and their digests.
-    others: str  # The places of uploads, and of trash.
-    left: dict[str, str]  # What finds nothing when the collector has had its time.
-    named: str  # The places that have an object then.
+    violations: dict[str, str]  # Dangling references and wrong totals, by description.
+    blobs: str  # The storage keys of blobs, and their digests.
+    pending: str  # The storage keys of uploads and of trash.
+    uncollected: dict[str, str]  # Rows that a collector which has finished must have removed, by description.
+    referenced: str  # The storage keys that may have an object afterwards.
 
 
 RULES = {
     "sqlite": Rules(
-        none={
+        violations={
             "B1 a key has no blob": "SELECT key FROM keys WHERE blob NOT IN (SELECT number FROM blobs)",
-            "B1 a blob has neither bytes nor a place": """
+            "B1 a blob has neither bytes nor an object": """
                 SELECT hex(id) FROM blobs WHERE place IS NULL AND number NOT IN (SELECT blob FROM blob_bytes)""",
             "B4 an object of a blob is in the trash": "SELECT place FROM blobs JOIN trash USING (place)",
             "B4 an object of an upload is in the trash": "SELECT place FROM uploads JOIN trash USING (place)",
@@ -64,25 +64,26 @@ RULES = {
                 WHERE number NOT IN (SELECT blob FROM keys UNION SELECT blob FROM tombstones)
                     AND id NOT IN (SELECT blob_id FROM uploads WHERE blob_id IS NOT NULL AND state <> 'failed')""",
             "B6 a tombstone has no blob": "SELECT blob FROM tombstones WHERE blob NOT IN (SELECT number FROM blobs)",
-            "B8 usage is not what a recount says": RECOUNT,
+            "B8 usage differs from a recount": RECOUNT,
             "the totals are wrong": """
                 SELECT * FROM blob_totals
                 WHERE (blobs, bytes) <> (SELECT count(*), coalesce(sum(size), 0) FROM blobs)""",
         },
         blobs="SELECT place, id FROM blobs WHERE place IS NOT NULL",
-        others="SELECT place FROM uploads WHERE place IS NOT NULL UNION SELECT place FROM trash",
-        left={
+        pending="SELECT place FROM uploads WHERE place IS NOT NULL UNION SELECT place FROM trash",
+        uncollected={
             "a blob": """
                 SELECT hex(id) FROM blobs WHERE number NOT IN (SELECT blob FROM keys) AND id NOT IN (
                     SELECT blob_id FROM uploads WHERE blob_id IS NOT NULL AND state IN ('open', 'verifying'))""",
             "trash": "SELECT place FROM trash",
         },
-        named="SELECT place FROM blobs WHERE place IS NOT NULL UNION SELECT place FROM uploads WHERE place IS NOT NULL",
+        referenced="""SELECT place FROM blobs WHERE place IS NOT NULL
+            UNION SELECT place FROM uploads WHERE place IS NOT NULL""",
     ),
     "postgres": Rules(
-        none={
+        violations={
             "B1 a key has no blob": "SELECT key FROM ingot.keys WHERE blob NOT IN (SELECT digest FROM ingot.blobs)",
-            "B1 a blob has neither bytes nor a place": """
+            "B1 a blob has neither bytes nor an object": """
                 SELECT encode(digest, 'hex') FROM ingot.blobs LEFT JOIN ingot.blob_contents AS c USING (digest)
                 WHERE c.checks IS NULL OR (place IS NULL) <> (c.inline IS NOT NULL)""",
             "B4 an object of a blob is in the trash": "SELECT place FROM ingot.blobs JOIN ingot.trash USING (place)",
@@ -95,14 +96,14 @@ RULES = {
             "B6 bytes have no blob": """
                 SELECT encode(digest, 'hex') FROM ingot.blob_contents
                 WHERE digest NOT IN (SELECT digest FROM ingot.blobs)""",
-            "B8 usage is not what a recount says": RECOUNT_POSTGRES,
+            "B8 usage differs from a recount": RECOUNT_POSTGRES,
             "the totals are wrong": """
                 SELECT * FROM (SELECT coalesce(sum(blobs), 0), coalesce(sum(bytes), 0) FROM ingot.blob_totals) AS t
                 EXCEPT SELECT count(*), coalesce(sum(size), 0) FROM ingot.blobs""",
         },
         blobs="SELECT place, digest FROM ingot.blobs WHERE place IS NOT NULL",
-        others="SELECT place FROM ingot.uploads WHERE place IS NOT NULL UNION SELECT place FROM ingot.trash",
-        left={
+        pending="SELECT place FROM ingot.uploads WHERE place IS NOT NULL UNION SELECT place FROM ingot.trash",
+        uncollected={
             "a blob": """
                 SELECT encode(digest, 'hex') FROM ingot.blobs WHERE digest NOT IN (
                     SELECT blob FROM ingot.keys UNION SELECT blob FROM ingot.uploads
@@ -112,47 +113,49 @@ RULES = {
                 WHERE digest NOT IN (SELECT digest FROM ingot.blobs)""",
             "trash": "SELECT place FROM ingot.trash",
         },
-        named="""SELECT place FROM ingot.blobs WHERE place IS NOT NULL
+        referenced="""SELECT place FROM ingot.blobs WHERE place IS NOT NULL
             UNION SELECT place FROM ingot.uploads WHERE place IS NOT NULL""",
     ),
 }
 
 
-def check_blobs(premises: Premises) -> None:
-    """Check what no process uses. Raises `Broken`."""
-    rules = RULES[premises.engine]
-    rows = premises.read({**rules.none, "blobs": rules.blobs, "others": rules.others})
+def check_blobs(environment: BlobEnvironment) -> None:
+    """Check rows and objects while no server runs. Raises `Broken`."""
+    rules = RULES[environment.engine]
+    rows = environment.read({**rules.violations, "blobs": rules.blobs, "pending": rules.pending})
     if rows is None:
         return
-    for what in rules.none:
+    for what in rules.violations:
         if rows[what]:
             raise Broken(f"{what}: {rows[what][:5]}")
     blobs: dict[str, bytes] = dict(rows["blobs"])
-    found = premises.find()
-    for place, id in blobs.items():
-        if place not in found.whole:
-            raise Broken(f"B1 the object {place} is gone")
-        if blake3(found.whole[place]()).digest() != id:
-            raise Broken(f"B2 the object {place} is not what it was")
-    known = {place for (place,) in rows["others"]}
-    _expect_known(premises, (found.whole.keys() | found.others) - blobs.keys() - known)
+    stored = environment.find()
+    for storage_key, id in blobs.items():
+        if storage_key not in stored.whole:
+            raise Broken(f"B1 the object {storage_key} is missing")
+        if blake3(stored.whole[storage_key]()).digest() != id:
+            raise Broken(f"B2 the object {storage_key} has other bytes")
+    pending_keys = {storage_key for (storage_key,) in rows["pending"]}
+    _expect_known(environment, (stored.whole.keys() | stored.unfinished) - blobs.keys() - pending_keys)
 
 
-def check_emptied(premises: Premises) -> None:
-    """The collector has had its time: nothing is left but what is referred to, and uploads under way."""
-    rules = RULES[premises.engine]
-    rows = premises.read({**rules.left, "named": rules.named})
+def check_emptied(environment: BlobEnvironment) -> None:
+    """Check that a collector which has finished left only referenced objects and open uploads. Raises `Broken`."""
+    rules = RULES[environment.engine]
+    rows = environment.read({**rules.uncollected, "referenced": rules.referenced})
     if rows is None:
         return
-    for what in rules.left:
+    for what in rules.uncollected:
         if rows[what]:
-            raise Broken(f"B6 {what} has stayed: {rows[what][:5]}")
-    found = premises.find()
-    _expect_known(premises, (found.whole.keys() | found.others) - {place for (place,) in rows["named"]})
+            raise Broken(f"B6 {what} was not collected: {rows[what][:5]}")
+    stored = environment.find()
+    _expect_known(
+        environment, (stored.whole.keys() | stored.unfinished) - {storage_key for (storage_key,) in rows["referenced"]}
+    )
 
 
-def _expect_known(premises: Premises, unknown: set[str]) -> None:
-    """No server leaves an object that no row knows. A client can, in a bucket: those are counted."""
-    premises.strangers = max(premises.strangers, len(unknown))
-    if unknown and premises.objects == "local":
-        raise Broken(f"B6 nobody knows of {sorted(unknown)}")
+def _expect_known(environment: BlobEnvironment, unknown: set[str]) -> None:
+    """Fail for objects in a folder that no row refers to, and count those in a bucket, where clients can leave some."""
+    environment.unknown_objects = max(environment.unknown_objects, len(unknown))
+    if unknown and environment.objects == "local":
+        raise Broken(f"B6 no row refers to {sorted(unknown)}")

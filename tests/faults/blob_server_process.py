@@ -1,4 +1,4 @@
-"""A server in a process of its own, that dies at a named point, or lives until it is killed."""
+"""A server in a process of its own, which kills itself at a named point or runs until it is killed."""
 
 from __future__ import annotations
 
@@ -31,61 +31,66 @@ COLLECT_SECONDS = 0.05
 GRACE_SECONDS = 0.2
 
 
-class Point(NamedTuple):
-    """Where a process dies: before or after a call, of those that answer something when that is asked for.
+class KillPoint(NamedTuple):
+    """A call at which a process kills itself: before it, or after it returned.
 
-    The owner is what has that part with the settings of the process; of a call with a command, those of one kind count.
+    `find_owner` returns the class or module that has the method `name` under the settings of the process. With a
+    `command`, only calls with that kind of command count; with `only_if_result`, only calls that return a true value.
     """
 
-    owner: Callable[[Settings], Any]
+    find_owner: Callable[[Settings], Any]
     name: str
     command: type[Command[Any]] | None = None
     after: bool = True
-    answers: bool = False
+    only_if_result: bool = False
 
 
-def engine(settings: Settings) -> Any:
-    """What keeps rows."""
+def engine_class(settings: Settings) -> Any:
+    """Return the class of the engine."""
     return SQLiteStore if settings.database_url is None else PostgresStore
 
 
-def objects(settings: Settings) -> Any:
-    """What keeps bytes."""
+def object_store_class(settings: Settings) -> Any:
+    """Return the class of the object store."""
     return LocalStore if settings.s3_bucket is None else BucketStore
 
 
-def writer(settings: Settings) -> Any:
-    """What writes them."""
+def object_writer_class(settings: Settings) -> Any:
+    """Return the class that writes objects."""
     return LocalWriter if settings.s3_bucket is None else BucketWriter
 
 
-def reading(_: Settings) -> Any:
-    """What reads them back."""
+def verification_module(_: Settings) -> Any:
+    """Return the module that verifies uploads."""
     return verification
 
 
-POINTS = {
-    "when an upload has begun, before the answer": Point(engine, "run", BeginUpload),
-    "in the middle of an object": Point(writer, "write"),
-    "when a part is safe, before it is told": Point(writer, "sync"),
-    "when an object is whole, before the row": Point(writer, "finish"),
-    "when a blob is stored, before the answer": Point(engine, "run", FinishUpload),
-    "when a small blob is stored, before the answer": Point(engine, "run", PutBlob),
-    "when bytes were read back, before the end": Point(reading, "check_announced"),
-    "before a key is deleted": Point(engine, "run", DeleteKey, after=False),
-    "when a key is deleted, before the answer": Point(engine, "run", DeleteKey),
-    "when an upload is given up, before the answer": Point(engine, "run", EndUpload),
-    "when uploads are swept, before blobs are": Point(engine, "run", SweepUploads, answers=True),
-    "when a blob is taken away, before its object": Point(engine, "run", CollectBlob, answers=True),
-    "before an object is deleted": Point(objects, "delete", after=False),
-    "when an object is deleted, before it is forgotten": Point(objects, "delete"),
+KILL_POINTS = {
+    "after an upload began, before the response": KillPoint(engine_class, "run", BeginUpload),
+    "in the middle of an object": KillPoint(object_writer_class, "write"),
+    "after a part was synced, before the response": KillPoint(object_writer_class, "sync"),
+    "after an object was finished, before its row": KillPoint(object_writer_class, "finish"),
+    "after a blob was stored, before the response": KillPoint(engine_class, "run", FinishUpload),
+    "after a small blob was stored, before the response": KillPoint(engine_class, "run", PutBlob),
+    "after an upload was verified, before it is finished": KillPoint(verification_module, "check_announced"),
+    "before a key is deleted": KillPoint(engine_class, "run", DeleteKey, after=False),
+    "after a key was deleted, before the response": KillPoint(engine_class, "run", DeleteKey),
+    "after an upload was canceled, before the response": KillPoint(engine_class, "run", EndUpload),
+    "after uploads were swept, before blobs are collected": KillPoint(
+        engine_class, "run", SweepUploads, only_if_result=True
+    ),
+    "after a blob was collected, before its object is deleted": KillPoint(
+        engine_class, "run", CollectBlob, only_if_result=True
+    ),
+    "before an object is deleted": KillPoint(object_store_class, "delete", after=False),
+    "after an object was deleted, before its row is removed": KillPoint(object_store_class, "delete"),
 }
-# Clients send to a bucket by themselves.
-POINTS_OF_BUCKETS = [name for name in POINTS if name != "when a part is safe, before it is told"]
+# Clients send their parts to the bucket, and the server does not sync any.
+BUCKET_KILL_POINTS = [name for name in KILL_POINTS if name != "after a part was synced, before the response"]
 
 
 class BlobPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one server is to do."""
+    """The task of one server process."""
 
     settings: Settings
     output: Path
@@ -96,7 +101,7 @@ class BlobPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def serve(plan: BlobPlan) -> None:
-    """The life of the process. What it has to say goes to a file, so that a test can show it."""
+    """Run the process. Its output goes to a file, so that a test can print it."""
     output = os.open(plan.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -110,42 +115,42 @@ def serve(plan: BlobPlan) -> None:
 
 async def _serve(plan: BlobPlan) -> None:
     if plan.point is not None:
-        point = POINTS[plan.point]
-        _arm(point, point.owner(plan.settings), Trap(plan.countdown))
+        point = KILL_POINTS[plan.point]
+        _arm(point, point.find_owner(plan.settings), Trap(plan.countdown))
     async with services.open(settings=plan.settings) as ingot:
-        # Sooner than any settings allow. Its first round has not begun.
+        # The settings do not allow such short times. The first round has not begun yet.
         ingot.garbage_collector.every_seconds, ingot.garbage_collector.grace_micros = (
             COLLECT_SECONDS,
             round(GRACE_SECONDS * MICROS),
         )
         await ingot.credentials.ensure_operator_token(plan.token)
         with listen("127.0.0.1", 0) as listening:
-            fresh = plan.address.with_suffix(".new")
-            fresh.write_text(url_of(listening), encoding="utf-8")
-            fresh.rename(plan.address)
+            new_file = plan.address.with_suffix(".new")
+            new_file.write_text(url_of(listening), encoding="utf-8")
+            new_file.rename(plan.address)
             await api_server.build_server(ingot, plan.settings).serve(sockets=[listening])
 
 
-def _arm(point: Point, owner: Any, trap: Trap) -> None:
+def _arm(point: KillPoint, owner: Any, trap: Trap) -> None:
     original: Callable[..., Any] = getattr(owner, point.name)
 
-    def step(answer: object) -> None:
-        if answer or not point.answers:
+    def step(result: object) -> None:
+        if result or not point.only_if_result:
             trap.step()
 
-    async def deadly(*args: Any, **options: Any) -> Any:
+    async def call_with_trap(*args: Any, **options: Any) -> Any:
         if point.command is not None and not isinstance(args[1], point.command):
             return await original(*args, **options)
         if not point.after:
             trap.step()
-        answer = await original(*args, **options)
+        result = await original(*args, **options)
         if point.after:
-            step(answer)
-        return answer
+            step(result)
+        return result
 
-    def at_once(*args: Any, **options: Any) -> Any:
-        answer = original(*args, **options)
-        step(answer)
-        return answer
+    def call_with_trap_sync(*args: Any, **options: Any) -> Any:
+        result = original(*args, **options)
+        step(result)
+        return result
 
-    setattr(owner, point.name, at_once if owner is verification else deadly)
+    setattr(owner, point.name, call_with_trap_sync if owner is verification else call_with_trap)

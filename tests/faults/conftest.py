@@ -1,4 +1,4 @@
-"""What tests of broken connections share."""
+"""Fixtures for tests of broken connections."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 @pytest.fixture
 def leftovers() -> Iterator[None]:
-    """Connections cut off while they opened are the driver's to lose; they are collected before the next test.
+    """Collect connections that were cut off while they opened, which the driver does not close, before the next test.
 
-    What was there before the test is set aside meanwhile, because looking through all of it takes 60 ms.
+    Older objects are frozen meanwhile, because scanning all of them takes 60 ms.
     """
     gc.freeze()
     yield

@@ -1,9 +1,8 @@
-"""A disk that is only thought: it knows what was synced, and tells every way it may look after the power has gone.
+"""A disk in memory that knows what was synced, and lists every state in which a power loss may leave it.
 
-What survives, at the least and at the most: of a file what was synced, and of each change since then all, nothing, or
-zeros where its bytes should be; the last one also by half. Of a folder what was synced, and any of its names as it was
-at any time since. A rename takes the old name away only when the new one is there; until both folders are synced there
-may be both.
+A file keeps what was synced. Each later change may be kept, lost, or replaced by zeros; the last one may also be kept
+by half. A folder keeps the names that were synced, or each of them as it was at any time since. A rename removes the
+old name only if the new one exists; until both folders are synced, both may exist.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from typing import Any
 
 from ingot.objects.syscalls import Syscalls
 
-WAYS_MAX = 512  # Where there are more ways in which things may have gone, a few by chance stand for all.
-WAYS_BY_CHANCE = 4
+OUTCOMES_MAX = 512  # If there are more outcomes, a few are chosen at random.
+RANDOM_OUTCOMES = 4
 
 
 @dataclass
 class Change:
-    """What was done to a file: bytes at an offset, or with `None` a new size."""
+    """A change of a file: bytes at an offset, or a new size if `data` is `None`."""
 
     offset: int
     data: bytes | None
 
-    def make(self, data: bytearray, how: str = "all") -> None:
-        """Do it, or do it badly."""
+    def apply(self, data: bytearray, mode: str = "all") -> None:
+        """Apply the change to the bytes of a file: all of it, half of it, or zeros instead."""
         if self.data is None:
             del data[self.offset :]
             data.extend(bytes(self.offset - len(data)))
         else:
-            new = {"all": self.data, "zeros": bytes(len(self.data)), "half": self.data[: len(self.data) // 2]}[how]
+            new = {"all": self.data, "zeros": bytes(len(self.data)), "half": self.data[: len(self.data) // 2]}[mode]
             data.extend(bytes(max(0, self.offset - len(data))))
             data[self.offset : self.offset + len(new)] = new
 
@@ -48,31 +47,31 @@ class File:
     changes: list[Change] = field(default_factory=list)
 
     def now(self) -> bytearray:
-        """As the running system sees it."""
+        """Return the bytes that the running system sees."""
         data = bytearray(self.synced)
         for change in self.changes:
-            change.make(data)
+            change.apply(data)
         return data
 
     def outcomes(self) -> list[bytes]:
-        """What it may hold after the power has gone."""
-        ways = [("none", "all") if change.data is None else ("none", "all", "zeros") for change in self.changes]
-        if ways and self.changes[-1].data is not None:
-            ways[-1] = (*ways[-1], "half")
-        found = set()
-        for chosen in some(ways):
+        """Return the bytes that a power loss may leave."""
+        choices = [("none", "all") if change.data is None else ("none", "all", "zeros") for change in self.changes]
+        if choices and self.changes[-1].data is not None:
+            choices[-1] = (*choices[-1], "half")
+        contents = set()
+        for selected in combinations(choices):
             data = bytearray(self.synced)
-            for change, how in zip(self.changes, chosen, strict=True):
-                if how != "none":
-                    change.make(data, how)
-            found.add(bytes(data))
-        return sorted(found)
+            for change, mode in zip(self.changes, selected, strict=True):
+                if mode != "none":
+                    change.apply(data, mode)
+            contents.add(bytes(data))
+        return sorted(contents)
 
 
 class Folder:
-    """Names: as the running system sees them, as they were synced, and for each what it led to since.
+    """Names: as the running system sees them, as they were synced, and the changes since.
 
-    With a change goes the number of the rename that made it.
+    A change that is part of a rename has the number of the rename.
     """
 
     def __init__(self, names: dict[str, Node] | None = None) -> None:
@@ -81,7 +80,7 @@ class Folder:
         self.changes: dict[str, list[tuple[Node | None, int | None]]] = {}
 
     def change(self, name: str, node: Node | None, rename: int | None = None) -> None:
-        """A name leads to something else now, or to nothing."""
+        """Let a name refer to another node, or remove it."""
         if node is None:
             del self.names[name]
         else:
@@ -89,26 +88,26 @@ class Folder:
         self.changes.setdefault(name, []).append((node, rename))
 
     def sync(self) -> None:
-        """The names are durable."""
+        """Make the names durable."""
         self.synced, self.changes = self.names.copy(), {}
 
 
 Node = File | Folder
 
 
-def some(ways: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Every choice of one from each; when that is too much, the first and the last of all, and some by chance."""
+def combinations(choices: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Yield every combination; if there are too many, the first, the last, and some random ones."""
     count = 1
-    for way in ways:
-        count *= len(way)
-    if count <= WAYS_MAX:
-        yield from itertools.product(*ways)
+    for choice in choices:
+        count *= len(choice)
+    if count <= OUTCOMES_MAX:
+        yield from itertools.product(*choices)
         return
-    chance = random.Random(count)
-    yield tuple(way[0] for way in ways)
-    yield tuple(way[-1] for way in ways)
-    for _ in range(WAYS_BY_CHANCE):
-        yield tuple(chance.choice(way) for way in ways)
+    random_source = random.Random(count)
+    yield tuple(choice[0] for choice in choices)
+    yield tuple(choice[-1] for choice in choices)
+    for _ in range(RANDOM_OUTCOMES):
+        yield tuple(random_source.choice(choice) for choice in choices)
 
 
 class FakeDisk(Syscalls):
@@ -126,7 +125,7 @@ class FakeDisk(Syscalls):
         """Called after each change."""
         self.steps += 1
 
-    # -- what the store calls -------------------------------------------------------------------------------
+    # -- calls of the store --------------------------------------------------------------------------------
 
     def exists(self, path: str) -> bool:
         try:
@@ -171,7 +170,7 @@ class FakeDisk(Syscalls):
         return next(self._handles)
 
     def unlock(self, handle: int) -> None:
-        """It was no real one."""
+        """Do nothing: no lock is held."""
 
     def create(self, path: str) -> int:
         folder, name = self._new(path)
@@ -204,20 +203,20 @@ class FakeDisk(Syscalls):
         return len(data)
 
     def start_sync(self, handle: int, offset: int, count: int) -> None:
-        """Promises nothing."""
+        """Do nothing: this makes no promise."""
 
     def sync(self, handle: int) -> None:
         file = self._open[handle]
         file.synced, file.changes = bytes(file.now()), []
         self.changed()
 
-    def read(self, handle: int, into: memoryview, offset: int) -> int:
-        data = self._open[handle].now()[offset : offset + len(into)]
-        into[: len(data)] = data
+    def read(self, handle: int, buffer: memoryview, offset: int) -> int:
+        data = self._open[handle].now()[offset : offset + len(buffer)]
+        buffer[: len(data)] = data
         return len(data)
 
-    def read_cached(self, handle: int, into: memoryview, offset: int) -> int:
-        return self.read(handle, into, offset)
+    def read_cached(self, handle: int, buffer: memoryview, offset: int) -> int:
+        return self.read(handle, buffer, offset)
 
     def link(self, path: str, to: str) -> None:
         """Give a file a second name, which is durable."""
@@ -227,17 +226,17 @@ class FakeDisk(Syscalls):
     # -- names ----------------------------------------------------------------------------------------------
 
     def _find(self, path: str) -> tuple[Folder, str]:
-        above, name = os.path.split(path)
-        return (self._folder(above) if name else self.root), name
+        parent, name = os.path.split(path)
+        return (self._folder(parent) if name else self.root), name
 
     def _folder(self, path: str) -> Folder:
         node: Node = self.root
         for name in path.strip("/").split("/"):
             if name:
-                found = node.names.get(name) if isinstance(node, Folder) else None
-                if found is None:
+                contents = node.names.get(name) if isinstance(node, Folder) else None
+                if contents is None:
                     raise FileNotFoundError(errno.ENOENT, "no such folder", path)
-                node = found
+                node = contents
         if not isinstance(node, Folder):
             raise NotADirectoryError(errno.ENOTDIR, "not a folder", path)
         return node
@@ -252,18 +251,20 @@ class FakeDisk(Syscalls):
     def _new(self, path: str) -> tuple[Folder, str]:
         folder, name = self._find(path)
         if name in folder.names:
-            raise FileExistsError(errno.EEXIST, "there is one", path)
+            raise FileExistsError(errno.EEXIST, "the file exists", path)
         return folder, name
 
 
-Tree = tuple[tuple[str, int, bytes | None], ...]  # Path, number of the file, its bytes; `None` for a folder.
+Tree = tuple[
+    tuple[str, int, bytes | None], ...
+]  # Path, number of the file, and its bytes, which are None for a folder.
 
 
 def outcomes(root: Folder) -> Iterator[Tree]:
-    """Every way the disk may look when the power goes now, each once."""
+    """Yield every state in which a power loss may leave the disk, each once."""
     seen = set[Tree]()
     for names in _outcomes_of_names(root):
-        numbers: dict[int, int] = {}  # Two names of one file have the same.
+        numbers: dict[int, int] = {}  # Two names of one file have the same number.
         files = list[File]()
         for _, node in names:
             if isinstance(node, File) and id(node) not in numbers:
@@ -280,35 +281,35 @@ def outcomes(root: Folder) -> Iterator[Tree]:
 
 
 def disk_of(tree: Tree) -> FakeDisk:
-    """A disk that looks like this, after the power came back."""
+    """Return a disk in this state."""
     folders, files = {"": Folder()}, dict[int, File]()
     for path, number, data in tree:
-        above, _, name = path.rpartition("/")
+        parent, _, name = path.rpartition("/")
         if data is None:
             node: Node = folders.setdefault(path, Folder())
         else:
             node = files.setdefault(number, File(data))
-        folders[above].names[name] = folders[above].synced[name] = node
+        folders[parent].names[name] = folders[parent].synced[name] = node
     return FakeDisk(folders[""])
 
 
 def _outcomes_of_names(root: Folder) -> Iterator[list[tuple[str, Node]]]:
     folders = [("", root), *_folders_below("", root)]
     changed = [(path, folder, name) for path, folder in folders for name in folder.changes]
-    ways = [tuple(range(len(folder.changes[name]) + 1)) for _, folder, name in changed]
-    for chosen in some(ways):
-        done, made, lost = dict[tuple[int, str], Node | None](), set[int](), set[int]()
-        for (_, folder, name), steps in zip(changed, chosen, strict=True):
-            done[id(folder), name] = folder.changes[name][steps - 1][0] if steps else folder.synced.get(name)
+    choices = [tuple(range(len(folder.changes[name]) + 1)) for _, folder, name in changed]
+    for selected in combinations(choices):
+        resolved, added, removed = dict[tuple[int, str], Node | None](), set[int](), set[int]()
+        for (_, folder, name), steps in zip(changed, selected, strict=True):
+            resolved[id(folder), name] = folder.changes[name][steps - 1][0] if steps else folder.synced.get(name)
             for node, rename in folder.changes[name][:steps]:
                 if rename is not None:
-                    (lost if node is None else made).add(rename)
-        if not _lost_for_good(lost - made, folders):
-            yield list(_names_below("", root, done))
+                    (removed if node is None else added).add(rename)
+        if not _is_impossible(removed - added, folders):
+            yield list(_names_below("", root, resolved))
 
 
-def _lost_for_good(renames: set[int], folders: list[tuple[str, Folder]]) -> bool:
-    """Whether an old name went without the new one, which no file system does that keeps a journal."""
+def _is_impossible(renames: set[int], folders: list[tuple[str, Folder]]) -> bool:
+    """Whether an old name is gone without the new one, which cannot happen on a file system with a journal."""
     pending = {
         rename
         for _, folder in folders
@@ -326,10 +327,10 @@ def _folders_below(path: str, folder: Folder) -> Iterator[tuple[str, Folder]]:
             yield from _folders_below(f"{path}/{name}", node)
 
 
-def _names_below(path: str, folder: Folder, done: dict[tuple[int, str], Node | None]) -> Iterator[tuple[str, Node]]:
+def _names_below(path: str, folder: Folder, resolved: dict[tuple[int, str], Node | None]) -> Iterator[tuple[str, Node]]:
     for name in sorted(folder.synced.keys() | folder.changes.keys()):
-        node = done.get((id(folder), name), folder.synced.get(name))
+        node = resolved.get((id(folder), name), folder.synced.get(name))
         if node is not None:
             yield f"{path}/{name}", node
             if isinstance(node, Folder):
-                yield from _names_below(f"{path}/{name}", node, done)
+                yield from _names_below(f"{path}/{name}", node, resolved)

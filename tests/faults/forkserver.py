@@ -1,11 +1,11 @@
-"""Processes that are killed: forked from one that has loaded everything and has no thread."""
+"""The context that forks processes which tests kill, from a server that has imported everything and has no threads."""
 
 from __future__ import annotations
 
 import multiprocessing
 
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(
     [
         "tests.faults.store_process",
         "tests.faults.object_process",

@@ -1,4 +1,4 @@
-"""Named places at which a process kills itself, found from outside: the code under test knows nothing of them."""
+"""Named points at which a process kills itself. They are found from outside: the tested code does not know them."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from typing import Any
 import apsw
 
 from tests.faults.history import FileRecorder
-from tests.faults.watched_files import WatchedFile, Watcher
+from tests.faults.watched_files import WatchedFile, WatchingVFS
 
 WRITER_THREAD = "ingot-writer"
 
-# A statement of the writer, found by a part of its text; the kill comes before it runs.
+# Statements of the writer, found by a part of their text. The process is killed before the statement runs.
 STATEMENTS = {
     "before a group begins": "BEGIN IMMEDIATE",
     "before an outcome is written": "INSERT INTO outcomes",
     "before an attempt is written": "INSERT INTO attempts",
     "before the events are written": "INSERT INTO events",
     "before the counts are written": "INSERT INTO counts",
-    "before the clock is kept": "UPDATE store SET clock",
+    "before the clock is stored": "UPDATE store SET clock",
     "before the commit": "COMMIT",
 }
-# The same while a store is opened.
+# Statements that run while a store is opened.
 OPENING_STATEMENTS = {
-    "before the epoch begins": "UPDATE store SET epoch",
-    "after the epoch began, before its commit": "SELECT clock FROM store",
+    "before the epoch is increased": "UPDATE store SET epoch",
+    "after the epoch is increased, before its commit": "SELECT clock FROM store",
 }
-# The same while a new store is made.
-MAKING_STATEMENTS = {
+# Statements that run while a new store is created.
+CREATING_STATEMENTS = {
     "before the ledger of migrations": "CREATE TABLE IF NOT EXISTS migrations",
     "in the middle of a migration": "CREATE TABLE attempts",
-    "before a migration is noted": "INSERT INTO migrations",
+    "before a migration is recorded": "INSERT INTO migrations",
 }
 FILES = {
     "in the middle of the log": "log_write",
     "after half a page of the log": "log_half",
     "before the log is synced": "log_sync",
     "after the log is synced": "log_synced",
-    "when the log begins again": "log_restart",
+    "when the log is restarted": "log_restart",
     "before a checkpoint writes": "database_write",
     "after half a page of a checkpoint": "database_half",
     "before a checkpoint is synced": "database_sync",
@@ -53,30 +53,30 @@ CLOSING_FILES = {
     "before the log is deleted": "log_delete",
     "after the log is deleted": "log_deleted",
 }
-MAKING_FILES = {
-    "when the file is made": "database_open",
+CREATING_FILES = {
+    "when the file is created": "database_open",
     "before the first page is synced": "database_sync",
-    "when the log is made": "log_open",
+    "when the log is created": "log_open",
 }
-ANSWERS = ("after the commit, before any answer", "when an answer was heard", "when an answer was recorded")
-ANYWHERE = "between two statements of a group"
+RESULTS = ("after the commit, before any result", "when a result was received", "when a result was recorded")
+BETWEEN_STATEMENTS = "between two statements of a group"
 
-WORKING = (*STATEMENTS, *FILES, *ANSWERS, ANYWHERE)
+WORKING = (*STATEMENTS, *FILES, *RESULTS, BETWEEN_STATEMENTS)
 OPENING = tuple(OPENING_STATEMENTS)
 CLOSING = tuple(CLOSING_FILES)
-MAKING = (*MAKING_STATEMENTS, *MAKING_FILES)
-RARE = frozenset({"when the log begins again", "before a checkpoint is synced", "after a checkpoint is synced"})
+CREATING = (*CREATING_STATEMENTS, *CREATING_FILES)
+RARE = frozenset({"when the log is restarted", "before a checkpoint is synced", "after a checkpoint is synced"})
 
 
 class Trap:
-    """Kills this process the n-th time it is stepped on."""
+    """Kills this process at the n-th step."""
 
     def __init__(self, countdown: int) -> None:
         self._countdown = countdown
         self._lock = threading.Lock()
 
     def step(self) -> None:
-        """One more time. Nothing runs after the last."""
+        """Count a step. The last one does not return."""
         with self._lock:
             self._countdown -= 1
             if self._countdown == 0:
@@ -84,28 +84,28 @@ class Trap:
                 time.sleep(60)
 
 
-def arm(point: str, countdown: int) -> Watcher | None:
-    """Set the trap, in a process that has an event loop and no store yet. Answers the files that the store must use."""
+def arm(point: str, countdown: int) -> WatchingVFS | None:
+    """Set the trap in a process with an event loop and no store yet. Return the VFS that the store must use, if any."""
     trap = Trap(countdown)
-    statements = STATEMENTS | OPENING_STATEMENTS | MAKING_STATEMENTS
-    files = FILES | CLOSING_FILES | MAKING_FILES
+    statements = STATEMENTS | OPENING_STATEMENTS | CREATING_STATEMENTS
+    files = FILES | CLOSING_FILES | CREATING_FILES
     if point in statements:
         _trace(lambda sql: trap.step() if statements[point] in sql else None)
-    elif point == ANYWHERE:
+    elif point == BETWEEN_STATEMENTS:
         _trace(lambda sql: trap.step() if threading.current_thread().name == WRITER_THREAD else None)
     elif point in files:
-        return _Deadly(trap, files[point])
-    elif point == ANSWERS[0]:
+        return _KillingVFS(trap, files[point])
+    elif point == RESULTS[0]:
         _trap_delivery(trap)
     else:
-        assert point in ANSWERS, f"there is no point {point}"
-        _trap_recorder(trap, before=point == ANSWERS[1])
+        assert point in RESULTS, f"unknown point: {point}"
+        _trap_recorder(trap, before=point == RESULTS[1])
     return None
 
 
-def _trace(see: Callable[[str], None]) -> None:
+def _trace(on_statement: Callable[[str], None]) -> None:
     def trace(cursor: object, sql: str, bindings: object) -> bool:
-        see(sql)
+        on_statement(sql)
         return True
 
     def hook(connection: apsw.Connection) -> None:
@@ -118,55 +118,55 @@ def _trap_delivery(trap: Trap) -> None:
     loop = asyncio.get_running_loop()
     deliver = loop.call_soon_threadsafe
 
-    def deadly(*args: Any, **options: Any) -> asyncio.Handle:
+    def call_with_trap(*args: Any, **options: Any) -> asyncio.Handle:
         if threading.current_thread().name == WRITER_THREAD:
             trap.step()
         return deliver(*args, **options)
 
-    setattr(loop, "call_soon_threadsafe", deadly)  # noqa: B010 - a method of a living object
+    setattr(loop, "call_soon_threadsafe", call_with_trap)  # noqa: B010 - a method of a living object
 
 
 def _trap_recorder(trap: Trap, *, before: bool) -> None:
     record = FileRecorder.ok
 
-    def deadly(recorder: FileRecorder, number: str, answer: Any) -> None:
+    def call_with_trap(recorder: FileRecorder, number: str, answer: Any) -> None:
         if before:
             trap.step()
         record(recorder, number, answer)
         trap.step()
 
-    setattr(FileRecorder, "ok", deadly)  # noqa: B010 - a method of a class
+    setattr(FileRecorder, "ok", call_with_trap)  # noqa: B010 - a method of a class
 
 
-class _Deadly(Watcher):
-    """Files of which one kind of step is the last."""
+class _KillingVFS(WatchingVFS):
+    """Files on which one kind of step is a step of the trap."""
 
     def __init__(self, trap: Trap, step: str) -> None:
         super().__init__()
         self._trap = trap
         self._step = step
 
-    def _on(self, file: WatchedFile, step: str) -> bool:
-        what = "log" if file.is_log else "database" if file.is_database else "journal"
-        return self._step == f"{what}_{step}"
+    def _is_step(self, file: WatchedFile, step: str) -> bool:
+        kind = "log" if file.is_log else "database" if file.is_database else "journal"
+        return self._step == f"{kind}_{step}"
 
     def opened(self, file: WatchedFile) -> None:
-        if self._on(file, "open"):
+        if self._is_step(file, "open"):
             self._trap.step()
 
     def write(self, file: WatchedFile, data: bytes, offset: int) -> None:
-        if self._on(file, "write") or (self._on(file, "restart") and offset == 0):
+        if self._is_step(file, "write") or (self._is_step(file, "restart") and offset == 0):
             self._trap.step()
-        if self._on(file, "half") and len(data) > 512:
+        if self._is_step(file, "half") and len(data) > 512:
             super().write(file, data[: len(data) // 2], offset)
             self._trap.step()
         super().write(file, data, offset)
 
     def sync(self, file: WatchedFile, flags: int) -> None:
-        if self._on(file, "sync"):
+        if self._is_step(file, "sync"):
             self._trap.step()
         super().sync(file, flags)
-        if self._on(file, "synced"):
+        if self._is_step(file, "synced"):
             self._trap.step()
 
     def delete(self, filename: str, sync_folder: bool) -> None:

@@ -1,4 +1,4 @@
-"""A blob folder whose process is killed again and again, and the checks after each end of one."""
+"""Repeated kills of processes that work on a blob folder, with checks after each kill."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.faults.forkserver import PROCESSES
+from tests.faults.forkserver import FORKSERVER
 from tests.faults.invariants import Broken
 from tests.faults.object_process import Line, ObjectPlan, bytes_of, work
 
@@ -20,16 +20,16 @@ WORK_SECONDS_MAX = 0.12
 UNFINISHED_MAX = 12
 
 
-class Told(msgspec.Struct):
-    """What was told of a place last."""
+class ObjectState(msgspec.Struct):
+    """The last step that was recorded for an object."""
 
     state: str = "begin"
-    kept: int = 0
+    synced_bytes: int = 0
     size: int = 0
 
 
-class ObjectLife:
-    """One blob folder, from its first opening on."""
+class ObjectKillRun:
+    """One blob folder, and the processes that work on it, one after the other."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
@@ -39,22 +39,22 @@ class ObjectLife:
         self._data = folder / "data"
         self._output = folder / "output.txt"
         self._history = folder / "history.jsonl"
-        self._read = 0
-        self._told: dict[str, Told] = {}
+        self._offset = 0
+        self._objects: dict[str, ObjectState] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def kill_at_random(self) -> None:
-        """Let a process work and kill it at some moment, now and then before it has begun."""
+        """Let a process work and kill it at a random moment, sometimes before its first step."""
         plan = ObjectPlan(
             folder=self._data,
             history=self._history,
             output=self._output,
             seed=self._random.randrange(2**32),
-            stored=[storage_key for storage_key, told in self._told.items() if told.state == "finished"],
+            stored=[storage_key for storage_key, state in self._objects.items() if state.state == "finished"],
             unfinished=self._unfinished(),
         )
         size = self._history.stat().st_size if self._history.exists() else 0
-        process = PROCESSES.Process(target=work, args=(plan,), daemon=True)
+        process = FORKSERVER.Process(target=work, args=(plan,), daemon=True)
         process.start()
         if self._random.random() < 0.9:
             deadline = time.monotonic() + START_SECONDS_MAX
@@ -67,61 +67,61 @@ class ObjectLife:
         if process.is_alive():
             os.kill(process.pid, signal.SIGKILL)
         process.join(START_SECONDS_MAX)
-        said = self._output.read_text(errors="replace")[-4000:] if self._output.exists() else ""
-        if process.exitcode != -signal.SIGKILL or said:
-            raise self._broken(f"the process ended with {process.exitcode} and said: {said or 'nothing'}")
+        output = self._output.read_text(errors="replace")[-4000:] if self._output.exists() else ""
+        if process.exitcode != -signal.SIGKILL or output:
+            raise self._broken(f"the process ended with {process.exitcode} and printed: {output or 'nothing'}")
         self.kills += 1
-        self._read_on()
+        self._read_new_lines()
 
     def check(self) -> None:
-        """Look at every file: what was finished is whole, and at a final name there is nothing else but whole ones."""
+        """Check every file: finished objects are whole, and only whole objects have a final name. Raises `Broken`."""
         final = {path.name: path for path in self._data.glob("blobs/??/*")}
-        for storage_key, told in self._told.items():
+        for storage_key, state in self._objects.items():
             path = final.pop(storage_key, None)
-            if told.state == "finished" and path is None:
-                raise self._broken(f"B1 the object {storage_key} was finished and is gone")
+            if state.state == "finished" and path is None:
+                raise self._broken(f"B1 the object {storage_key} was finished and is missing")
             if path is None:
                 continue
-            if told.state not in ("finishing", "finished", "deleting"):
+            if state.state not in ("finishing", "finished", "deleting"):
                 raise self._broken(
-                    f"B3 the object {storage_key} is at its final name and was last told to {told.state}"
+                    f"B3 the object {storage_key} has its final name, and its last step was {state.state}"
                 )
-            if path.read_bytes() != bytes_of(storage_key, 0, told.size):
-                raise self._broken(f"B2 the object {storage_key} is not what was stored")
+            if path.read_bytes() != bytes_of(storage_key, 0, state.size):
+                raise self._broken(f"B2 the object {storage_key} has other bytes than were stored")
         if final:
-            raise self._broken(f"B3 nobody knows of {sorted(final)}")
-        for storage_key in [storage_key for storage_key, told in self._told.items() if told.state == "deleted"]:
-            del self._told[storage_key]
+            raise self._broken(f"B3 no step was recorded for {sorted(final)}")
+        for storage_key in [storage_key for storage_key, state in self._objects.items() if state.state == "deleted"]:
+            del self._objects[storage_key]
 
     def _unfinished(self) -> dict[str, int]:
-        """Uploads to go on with, and objects whose end nobody was told of: they may be at their final name."""
-        open_ones = [
-            (storage_key, told.kept)
-            for storage_key, told in self._told.items()
-            if told.state in ("begin", "kept", "finishing")
+        """Choose uploads to continue. If no end was recorded, the object may have its final name already."""
+        unfinished = [
+            (storage_key, state.synced_bytes)
+            for storage_key, state in self._objects.items()
+            if state.state in ("begin", "kept", "finishing")
         ]
-        return dict(self._random.sample(open_ones, min(len(open_ones), UNFINISHED_MAX)))
+        return dict(self._random.sample(unfinished, min(len(unfinished), UNFINISHED_MAX)))
 
-    def _read_on(self) -> None:
+    def _read_new_lines(self) -> None:
         if not self._history.exists():
             return
         with self._history.open("rb") as file:
-            file.seek(self._read)
+            file.seek(self._offset)
             text = file.read()
         whole = text[: text.rfind(b"\n") + 1]
-        self._read += len(whole)
+        self._offset += len(whole)
         for line in whole.splitlines():
             with suppress(msgspec.DecodeError):
                 self._add(*msgspec.json.decode(line, type=Line))
 
-    def _add(self, what: str, storage_key: str, count: int) -> None:
-        told = self._told.setdefault(storage_key, Told())
-        told.state = what
-        if what == "kept":
-            told.kept = count
-        elif what in ("finishing", "finished"):
-            told.size = count
-        self.acked += what in ("kept", "finished", "deleted")
+    def _add(self, step: str, storage_key: str, count: int) -> None:
+        state = self._objects.setdefault(storage_key, ObjectState())
+        state.state = step
+        if step == "kept":
+            state.synced_bytes = count
+        elif step in ("finishing", "finished"):
+            state.size = count
+        self.acked += step in ("kept", "finished", "deleted")
 
     def _broken(self, text: str) -> Broken:
         return Broken(f"{text}\nseed {self.seed}, kill {self.kills}; the folder is kept in {self.folder}")

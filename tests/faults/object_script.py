@@ -1,4 +1,4 @@
-"""Things done on a blob folder, with book kept of what was promised, on a disk that collects what may be left of it."""
+"""Operations on a blob folder that record what was promised, on a disk that collects its possible states."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DATA = Path("/data")
 
 @dataclass(frozen=True)
 class Promise:
-    """What was told of a place: so many bytes are `kept`; `whole` is what alone may be at its final name."""
+    """What callers may rely on for an object: these bytes are `synced`, and only `whole` may be at its final name."""
 
-    kept: bytes = b""
+    synced: bytes = b""
     whole: bytes | None = None
     finished: bool = False
     deleted: bool = False
@@ -27,27 +27,27 @@ Promises = tuple[tuple[str, Promise], ...]
 
 
 class PowerDisk(FakeDisk):
-    """Collects all that may be left of it, with what had been promised by then."""
+    """Collects all states in which a power loss may leave it, with what had been promised by then."""
 
     def __init__(self) -> None:
         super().__init__()
         self.promises: dict[str, Promise] = {}
         self.store_id: str | None = None
-        self.left: dict[tuple[Tree, str | None, Promises], None] = {}
+        self.states: dict[tuple[Tree, str | None, Promises], None] = {}
 
     def changed(self) -> None:
         super().changed()
         for tree in outcomes(self.root):
-            self.left[tree, self.store_id, tuple(self.promises.items())] = None
+            self.states[tree, self.store_id, tuple(self.promises.items())] = None
 
     def promise(self, storage_key: str, promise: Promise) -> None:
-        """Something is told, or begins, that changes what may be."""
+        """Change what is promised for an object, before or after a step."""
         self.promises[storage_key] = promise
         self.changed()
 
 
 class Script:
-    """Does things on a store and keeps book of what was promised."""
+    """Performs operations on a store and records what was promised."""
 
     def __init__(self, store: LocalStore, disk: PowerDisk) -> None:
         self.store = store
@@ -61,15 +61,15 @@ class Script:
         return Upload(storage_key, writer, self._disk)
 
     async def resume(self, storage_key: str) -> Upload:
-        """Go on with one."""
+        """Resume an upload."""
         promise = self._disk.promises[storage_key]
         self._disk.promise(storage_key, replace(promise, finished=False))
-        writer = await self.store.resume(storage_key, offset=len(promise.kept))
-        self._disk.promise(storage_key, Promise(kept=promise.kept))
-        return Upload(storage_key, writer, self._disk, promise.kept)
+        writer = await self.store.resume(storage_key, offset=len(promise.synced))
+        self._disk.promise(storage_key, Promise(synced=promise.synced))
+        return Upload(storage_key, writer, self._disk, promise.synced)
 
-    def lose_half_of_the_rename(self, storage_key: str) -> None:
-        """The power went after the first folder was synced: the object has both names."""
+    def lose_second_half_of_rename(self, storage_key: str) -> None:
+        """Simulate a power loss after the first folder was synced: the object has both names."""
         self._disk.promise(storage_key, replace(self._disk.promises[storage_key], finished=False))
         self._disk.link(f"{DATA}/blobs/{storage_key[-2:]}/{storage_key}", f"{DATA}/blobs/uploads/{storage_key}")
 
@@ -80,7 +80,7 @@ class Script:
 
 
 class Upload:
-    """One upload, and what it sent."""
+    """One upload, and the bytes that were sent."""
 
     def __init__(self, storage_key: str, writer: ObjectWriter, disk: PowerDisk, sent: bytes = b"") -> None:
         self.storage_key = storage_key
@@ -94,12 +94,12 @@ class Upload:
         self._sent += data
 
     async def sync(self) -> None:
-        """Have them kept."""
+        """Sync the bytes sent so far."""
         await self._writer.sync()
-        self._disk.promise(self.storage_key, replace(self._disk.promises[self.storage_key], kept=self._sent))
+        self._disk.promise(self.storage_key, replace(self._disk.promises[self.storage_key], synced=self._sent))
 
     async def finish(self) -> str:
-        """Have them stored."""
+        """Finish the upload."""
         promise = replace(self._disk.promises[self.storage_key], whole=self._sent)
         self._disk.promise(self.storage_key, promise)
         await self._writer.finish()
@@ -107,5 +107,5 @@ class Upload:
         return self.storage_key
 
     async def abort(self) -> None:
-        """Stop."""
+        """Abort the upload."""
         await self._writer.abort()

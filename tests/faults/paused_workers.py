@@ -1,4 +1,4 @@
-"""Workers that stand still past their lease, are swept, and come back to say anything at all."""
+"""Workers that pause for longer than their lease, are swept, and then make stale calls."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.faults.invariants import Broken
 from tests.faults.sqlite_rules import broken_rules
 from tests.faults.tables import dump, open_file
 
-EFFECTS_PER_CYCLE = 3
+STALE_CALLS_PER_CYCLE = 3
 
-Effect = Callable[[Bench, Claim], Awaitable[object]]
-EFFECTS: list[Effect] = [
+StaleCall = Callable[[Bench, Claim], Awaitable[object]]
+STALE_CALLS: list[StaleCall] = [
     lambda bench, claim: bench.jobs.complete(claim, {"stale": True}),
     lambda bench, claim: bench.jobs.fail(claim, "stale"),
     lambda bench, claim: bench.jobs.fail(claim, "stale", retry=False),
@@ -30,8 +30,8 @@ EFFECTS: list[Effect] = [
 ]
 
 
-async def stand_still(folder: Path, *, cycles: int, seed: int) -> int:
-    """Go through many cycles on one store and answer how many stale calls were refused. Raises `Broken`."""
+async def run_paused_workers(folder: Path, *, cycles: int, seed: int) -> int:
+    """Run many cycles on one store, and return how many stale calls were refused. Raises `Broken`."""
     chance = random.Random(seed)
     refused = 0
     async with open_bench("sqlite", folder) as bench:
@@ -39,13 +39,13 @@ async def stand_still(folder: Path, *, cycles: int, seed: int) -> int:
         with closing(open_file(folder / FILE_NAME)) as connection:
             for _ in range(cycles):
                 refused += await _cycle(bench, connection, chance)
-            if wrong := broken_rules(connection):
-                raise Broken(f"{wrong}\nseed {seed}")
+            if violations := broken_rules(connection):
+                raise Broken(f"{violations}\nseed {seed}")
     return refused
 
 
 async def take_over(bench: Bench, stale: Claim) -> Claim:
-    """The swept job is claimed by another worker, once it is back in the queue."""
+    """Claim a swept job with another worker, once it is in the queue again."""
     bench.clock.advance(seconds=5)
     (holder,) = await bench.jobs.claim("other", ["noop"])
     assert (holder.job.id, holder.fence > stale.fence) == (stale.job.id, True)
@@ -60,7 +60,7 @@ async def _cycle(bench: Bench, connection: apsw.Connection, chance: random.Rando
     ended = holder is not None and chance.random() < 0.5
     if holder is not None and ended:
         await bench.jobs.complete(holder, {"by": "holder"})
-    refused = await _come_back(bench, stale, connection, chance)
+    refused = await _make_stale_calls(bench, stale, connection, chance)
     if holder is None:
         await bench.jobs.cancel(bench.tenant, stale.job.id)
     elif not ended and (await bench.jobs.complete(holder)).status is not JobStatus.SUCCEEDED:
@@ -68,15 +68,15 @@ async def _cycle(bench: Bench, connection: apsw.Connection, chance: random.Rando
     return refused
 
 
-async def _come_back(bench: Bench, stale: Claim, connection: apsw.Connection, chance: random.Random) -> int:
+async def _make_stale_calls(bench: Bench, stale: Claim, connection: apsw.Connection, chance: random.Random) -> int:
     before, refused = dump(connection), 0
-    for effect in chance.sample(EFFECTS, EFFECTS_PER_CYCLE):
+    for call in chance.sample(STALE_CALLS, STALE_CALLS_PER_CYCLE):
         try:
-            await effect(bench, stale)
+            await call(bench, stale)
         except LeaseLost:
             refused += 1
         else:
-            raise Broken(f"a stale worker of {stale.job.id} was heard")
+            raise Broken(f"a call of a stale worker of {stale.job.id} was accepted")
     if dump(connection) != before:
         raise Broken(f"a stale worker of {stale.job.id} changed something")
     return refused

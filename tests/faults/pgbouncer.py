@@ -1,4 +1,4 @@
-"""A real pgbouncer before a PostgreSQL server, which lends a server connection for one transaction only."""
+"""A real PgBouncer in front of a PostgreSQL server, which assigns a server connection to one transaction at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.components import COMPONENTS, expect_marker, find_program
-from tests.faults.postgres_environment import DATABASE
+from tests.faults.postgres_cluster import DATABASE
 from tests.postgres import install_debian
 from tests.postgres.server import USERS
 from tests.processes import started_async
@@ -26,7 +26,7 @@ PREPARED_SINCE = (1, 21)
 
 
 def program() -> str:
-    """The program's path. Raises with a sentence that says how to get it."""
+    """Return the path of PgBouncer. Raises an error that explains how to install it."""
     expect_marker("pgbouncer")
     path = find_program("pgbouncer")
     if path is None and os.geteuid() == 0 and shutil.which("apt-get"):
@@ -37,9 +37,9 @@ def program() -> str:
 
 
 def settings(folder: Path, server: Path) -> str:
-    """Its settings: transactions are pooled, on so few connections that clients really change them."""
+    """Return settings that pool transactions on few enough connections for clients to change between them."""
     version = subprocess.run([program(), "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
-    knows_prepared = tuple(map(int, version.split(".")[:2])) >= PREPARED_SINCE
+    supports_prepared = tuple(map(int, version.split(".")[:2])) >= PREPARED_SINCE
     return f"""
 [databases]
 {DATABASE} = host={server} dbname={DATABASE} user=ingot_server
@@ -52,18 +52,18 @@ auth_type = any
 pool_mode = transaction
 default_pool_size = {SERVER_CONNECTIONS}
 max_client_conn = 200
-{"max_prepared_statements = 0" if knows_prepared else ""}
+{"max_prepared_statements = 0" if supports_prepared else ""}
 """
 
 
 @asynccontextmanager
 async def open_bouncer(server: Path) -> AsyncIterator[str]:
-    """The URL under which the database of a server is reached through the pool."""
+    """Start PgBouncer, and yield the URL of the database behind it."""
     folder = Path(tempfile.mkdtemp(prefix="ingot-bouncer-", dir="/var/tmp"))
     user = None
     if os.geteuid() == 0:
-        known = {entry.pw_name: entry for entry in pwd.getpwall()}
-        owner = next(known[name] for name in USERS if name in known)
+        users = {entry.pw_name: entry for entry in pwd.getpwall()}
+        owner = next(users[name] for name in USERS if name in users)
         user = owner.pw_name
         os.chown(folder, owner.pw_uid, owner.pw_gid)
     os.chmod(folder, 0o755)

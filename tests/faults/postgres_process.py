@@ -15,12 +15,12 @@ from ingot.jobs.maintenance import JobMaintenance
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.logs import configure_logs
 from tests.faults.history import FileRecorder
-from tests.faults.postgres_environment import DRAIN_SECONDS_MAX, Shift
-from tests.faults.recorded_calls import Held
+from tests.faults.postgres_cluster import DRAIN_SECONDS_MAX, PostgresWorkload
+from tests.faults.recorded_calls import HeldAttempt
 
 
 class PostgresPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process is to do. It works until it is killed, or, when it is the last, until all work is finished."""
+    """The task of one process. It works until it is killed; the last one works until all jobs are finished."""
 
     url: str
     history: Path
@@ -29,11 +29,11 @@ class PostgresPlan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     lease_seconds: float
     last: bool = False
-    held: list[Held] = []
+    attempts: list[HeldAttempt] = []
 
 
 def work(plan: PostgresPlan) -> None:
-    """The life of the process. What it has to say goes to a file, so that a test can show it."""
+    """Run the process. Its output goes to a file, so that a test can print it."""
     output = os.open(plan.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -51,11 +51,13 @@ async def _work(plan: PostgresPlan) -> None:
     store = await PostgresStore.open(plan.url, clock=SystemClock(), lease_seconds=plan.lease_seconds)
     maintenance = JobMaintenance(store)
     maintenance.start()
-    shift = Shift(store, recorder, seed=plan.seed, lease_seconds=plan.lease_seconds, held=[*plan.held])
-    await shift.prepare()
+    workload = PostgresWorkload(
+        store, recorder, seed=plan.seed, lease_seconds=plan.lease_seconds, attempts=[*plan.attempts]
+    )
+    await workload.prepare()
     if plan.last:
-        recorder.note("drained", await shift.drain(DRAIN_SECONDS_MAX))
+        recorder.note("drained", await workload.drain(DRAIN_SECONDS_MAX))
     else:
-        await shift.work_until(asyncio.Event())
+        await workload.work_until(asyncio.Event())
     await maintenance.stop()
     await store.close()

@@ -1,4 +1,4 @@
-"""A proxy between a client and PostgreSQL that can lose a request, or the answer to it, on command."""
+"""A proxy between a client and PostgreSQL that loses a request, or its response, on command."""
 
 from __future__ import annotations
 
@@ -14,70 +14,70 @@ CHUNK_BYTES = 65_536
 QUERY, PARSE, BIND, SYNC = b"Q", b"P", b"B", b"S"
 READY_FOR_QUERY = b"Z"
 ERROR = b"E"
-# What a backend says before it ends itself, and how long it takes to do so.
+# The message of a backend that was terminated, and the time until it closes the connection.
 TERMINATED = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
 END_SECONDS = 0.05
 
 
 class Loss(enum.Enum):
-    """What gets lost together with the connection."""
+    """What is lost together with the connection."""
 
     REQUEST = "request"
-    ANSWER = "answer"
+    RESPONSE = "response"
 
 
 class Proxy:
-    """Passes on what both sides say, message by message."""
+    """Forwards the messages of both sides."""
 
     def __init__(self, server: Path) -> None:
         self._server = server / SOCKET
         self._text: bytes | None = None
-        self._loss = Loss.ANSWER
+        self._loss = Loss.RESPONSE
         self._meanwhile: Callable[[], Awaitable[object]] | None = None
         self._clients: set[asyncio.StreamWriter] = set()
         self.losses = 0
-        self.is_away = False
+        self.is_down = False
 
     def lose(self, loss: Loss, text: str, *, meanwhile: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Lose the next statement that contains `text`, or its answer; `meanwhile` runs before the client knows."""
+        """Lose the next statement that contains `text`, or its response. `meanwhile` runs before the client notices."""
         self._loss, self._text, self._meanwhile = loss, text.encode(), meanwhile
 
     def terminate(self) -> None:
-        """End all connections as the server does: the news come first, the end a moment later."""
+        """End all connections as the server does: with a message first, and the end of the stream a moment later."""
         for client in self._clients:
             client.write(_message(ERROR, TERMINATED))
             asyncio.get_running_loop().call_later(END_SECONDS, client.close)
 
     async def serve(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        """One connection, until either side ends it or we do."""
-        if self.is_away:
+        """Forward one connection until either side or the proxy ends it."""
+        if self.is_down:
             to_client.close()
             return
         self._clients.add(to_client)
         server, to_server = await asyncio.open_unix_connection(str(self._server))
-        link = Link(self, client, to_server)
-        answers = asyncio.create_task(_pass_on(server, to_client))
+        connection = ClientConnection(self, client, to_server)
+        responses = asyncio.create_task(_pass_on(server, to_client))
         try:
-            lost = await link.pass_on_until_lost()
+            lost = await connection.pass_on_until_lost()
             if lost is None:
                 return
-            answers.cancel()
+            responses.cancel()
             with suppress(asyncio.CancelledError):
-                await answers
-            if lost is Loss.ANSWER:
-                await _until_answered(server)
+                await responses
+            if lost is Loss.RESPONSE:
+                await _wait_for_response(server)
             if self._meanwhile is not None:
                 await self._meanwhile()
         except (ConnectionError, asyncio.IncompleteReadError):
             return
         finally:
-            answers.cancel()
+            responses.cancel()
             to_server.close()
             to_client.close()
             self._clients.discard(to_client)
 
-    def strikes(self, text: bytes) -> Loss | None:
-        """Whether to lose this statement, which is asked once for each that is run."""
+    def loss_for(self, text: bytes) -> Loss | None:
+        """Return what to lose of this statement. Called once for each statement that is run."""
         if self._text is None or self._text not in text:
             return None
         self._text = None
@@ -85,8 +85,8 @@ class Proxy:
         return self._loss
 
 
-class Link:
-    """What one client says."""
+class ClientConnection:
+    """The messages of one client."""
 
     def __init__(self, proxy: Proxy, client: asyncio.StreamReader, to_server: asyncio.StreamWriter) -> None:
         self._proxy = proxy
@@ -95,24 +95,24 @@ class Link:
         self._statements: dict[bytes, bytes] = {}
 
     async def pass_on_until_lost(self) -> Loss | None:
-        """Pass messages on until one is to be lost, or the client ends."""
+        """Forward messages until one has to be lost, or the client ends."""
         try:
             (size,) = struct.unpack("!i", startup := await self._client.readexactly(4))
             self._to_server.write(startup + await self._client.readexactly(size - 4))
             loss: Loss | None = None
             while True:
                 kind, body = await _read_message(self._client)
-                loss = loss or self._proxy.strikes(self._run_by(kind, body))
+                loss = loss or self._proxy.loss_for(self._statement_of(kind, body))
                 if loss is Loss.REQUEST:
                     return loss
                 self._to_server.write(_message(kind, body))
-                if loss is Loss.ANSWER and kind in (QUERY, SYNC):
+                if loss is Loss.RESPONSE and kind in (QUERY, SYNC):
                     return loss
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
 
-    def _run_by(self, kind: bytes, body: bytes) -> bytes:
-        """The text of the statement that a message runs."""
+    def _statement_of(self, kind: bytes, body: bytes) -> bytes:
+        """Return the text of the statement that a message runs."""
         if kind == QUERY:
             return body
         if kind == PARSE:
@@ -140,15 +140,15 @@ async def _pass_on(stream: asyncio.StreamReader, to: asyncio.StreamWriter) -> No
         to.close()
 
 
-async def _until_answered(server: asyncio.StreamReader) -> None:
-    """Read the answer that nobody gets; then what was asked is done. Earlier answers were passed on whole."""
+async def _wait_for_response(server: asyncio.StreamReader) -> None:
+    """Read the lost response, after which the request has been processed. Earlier responses were forwarded whole."""
     while (await _read_message(server))[0] != READY_FOR_QUERY:
         pass
 
 
 @asynccontextmanager
 async def open_proxy(folder: Path, server: Path) -> AsyncIterator[Proxy]:
-    """A proxy in a folder of its own, before the server in another."""
+    """Start a proxy with its socket in `folder`, in front of the server whose socket is in the folder `server`."""
     proxy = Proxy(server)
     listening = await asyncio.start_unix_server(proxy.serve, str(folder / SOCKET))
     try:

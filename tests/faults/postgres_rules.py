@@ -1,27 +1,27 @@
-"""The invariants that a PostgreSQL store must hold by itself: each statement answers what breaks it, or nothing."""
+"""Invariants of the rows of a PostgreSQL store. Each statement returns the rows that violate it."""
 
 from __future__ import annotations
 
-from tests.faults.postgres_tables import STANDINGS, Owner, read_definitions, read_tables
+from tests.faults.postgres_tables import JOB_STATES, Owner, read_definitions, read_tables
 from tests.faults.replay import Replay
 
 SHOWN_MAX = 12
-# Two enqueues may be under way together, and the one that is seen later can have the lower transaction id: which of
-# the two was first in its line cannot be told from the log.
-NOT_TOLD_BY_THE_LOG = "J13"
+# Two enqueues may be under way together, and the one that becomes visible later can have the lower transaction ID. So
+# the log does not show which of their jobs comes first.
+NOT_IN_THE_LOG = "J13"
 
 RULES: dict[str, str] = {
-    "J1 a job is in one place": f"""
+    "J1 a job is in one table": f"""
         WITH places AS (
             SELECT id FROM ingot.ready UNION ALL SELECT id FROM ingot.later
             UNION ALL SELECT id FROM ingot.leases UNION ALL SELECT id FROM ingot.canceled
         )
-        SELECT id::text, 'in two places' FROM places GROUP BY id HAVING count(*) > 1
+        SELECT id::text, 'in two tables' FROM places GROUP BY id HAVING count(*) > 1
         UNION ALL SELECT id::text, 'without a body' FROM places WHERE id NOT IN (SELECT id FROM ingot.jobs)
-        UNION ALL SELECT s.id::text, 'nowhere' FROM ({STANDINGS}) AS s
+        UNION ALL SELECT s.id::text, 'in no table' FROM ({JOB_STATES}) AS s
         WHERE s.id NOT IN (SELECT id FROM places)
             AND coalesce(s.status, '') NOT IN ('succeeded', 'dead', 'canceled')""",
-    "J1 everything belongs to a tenant that is there": """
+    "J1 everything belongs to an existing tenant": """
         SELECT DISTINCT tenant::text FROM (
             SELECT tenant FROM ingot.jobs UNION SELECT tenant FROM ingot.events UNION SELECT tenant FROM ingot.counts
             UNION SELECT tenant FROM ingot.idempotency_keys UNION SELECT tenant FROM ingot.dedupe_keys
@@ -44,9 +44,9 @@ RULES: dict[str, str] = {
     "J3 an attempt has one outcome": """
         SELECT job::text, fence FROM ingot.outcomes GROUP BY job, fence HAVING count(*) > 1""",
     "J4 a job's fence is that of its latest attempt": f"""
-        SELECT s.id::text, s.fence FROM ({STANDINGS}) AS s
+        SELECT s.id::text, s.fence FROM ({JOB_STATES}) AS s
         WHERE s.fence <> (SELECT coalesce(max(a.fence), 0) FROM ingot.attempts AS a WHERE a.job = s.id)""",
-    "J4 no fence is above those given out": """
+    "J4 no fence is above the last one issued": """
         SELECT a.fence FROM ingot.attempts AS a, ingot.fences AS f WHERE a.fence > f.last_value""",
     "J5 a job is ready only when its time has come": """
         SELECT id::text FROM ingot.ready WHERE run_at > ingot.clock()""",
@@ -55,14 +55,14 @@ RULES: dict[str, str] = {
         WHERE (outcome = 'succeeded') <> (status_after = 'succeeded')
             OR (outcome <> 'succeeded' AND result IS NOT NULL)""",
     "J7 attempts are numbered and counted": f"""
-        SELECT s.id::text, s.attempts FROM ({STANDINGS}) AS s
+        SELECT s.id::text, s.attempts FROM ({JOB_STATES}) AS s
         WHERE s.attempts <> (SELECT count(*) FROM ingot.attempts AS a WHERE a.job = s.id)
         UNION ALL
         SELECT job::text, number
         FROM (SELECT *, row_number() OVER (PARTITION BY job ORDER BY fence) AS place FROM ingot.attempts) AS a
         WHERE number <> place""",
-    "J7 no more failures and crashes than attempts said": f"""
-        SELECT s.id::text FROM ({STANDINGS}) AS s
+    "J7 failures and crashes do not exceed the outcomes": f"""
+        SELECT s.id::text FROM ({JOB_STATES}) AS s
         WHERE s.failures > (SELECT count(*) FROM ingot.outcomes AS o WHERE o.job = s.id AND o.outcome = 'failed')
             OR s.crashes > (SELECT count(*) FROM ingot.outcomes AS o WHERE o.job = s.id AND o.outcome = 'lost')
             OR s.failures < 0 OR s.crashes < 0""",
@@ -78,11 +78,11 @@ RULES: dict[str, str] = {
     "J11 dedupe keys are held by the unfinished jobs that have one": f"""
         SELECT coalesce(h.key, s.dedupe_key), coalesce(h.job, s.id)::text FROM ingot.dedupe_keys AS h
         FULL JOIN (
-            SELECT s.id, s.tenant, j.dedupe_key FROM ({STANDINGS}) AS s JOIN ingot.jobs AS j ON j.id = s.id
+            SELECT s.id, s.tenant, j.dedupe_key FROM ({JOB_STATES}) AS s JOIN ingot.jobs AS j ON j.id = s.id
             WHERE j.dedupe_key IS NOT NULL AND s.status IN ('blocked', 'queued', 'running')
         ) AS s ON s.tenant = h.tenant AND s.dedupe_key = h.key AND s.id = h.job
         WHERE h.job IS NULL OR s.id IS NULL""",
-    "J17 a job returns in good time": """
+    "J17 a job returns within its delay": """
         SELECT job::text, fence, run_at - finished_at FROM ingot.outcomes
         WHERE status_after = 'queued' AND (
             run_at < finished_at
@@ -90,13 +90,13 @@ RULES: dict[str, str] = {
             OR (outcome = 'lost' AND run_at - finished_at > 5000000))""",
     "counts are exact": f"""
         SELECT tenant::text, type, status, sum(jobs) FROM (
-            SELECT tenant, type, status, 1 AS jobs FROM ({STANDINGS}) AS s
+            SELECT tenant, type, status, 1 AS jobs FROM ({JOB_STATES}) AS s
             UNION ALL SELECT tenant, type, status, -jobs FROM ingot.counts
             UNION ALL SELECT tenant, type, status, -jobs FROM ingot.count_deltas
         ) AS c GROUP BY tenant, type, status HAVING sum(jobs) <> 0""",
     "no attempt ends before it began": """
         SELECT job::text, fence FROM ingot.outcomes WHERE finished_at < started_at""",
-    "a finished job is named among the endings": """
+    "a finished job is listed in the endings": """
         SELECT s.id::text FROM ingot.job_rows AS s WHERE s.finished_at IS NOT NULL AND NOT EXISTS (
             SELECT FROM ingot.endings AS e
             WHERE e.tenant = s.tenant AND e.type = s.type AND e.finished_at = s.finished_at AND s.id = ANY (e.jobs))
@@ -108,12 +108,12 @@ RULES: dict[str, str] = {
 
 
 async def broken_rules(connection: Owner) -> list[str]:
-    """What is wrong in the store, in words, its event log played again included. Nothing may be under way in it."""
+    """Return a description of each violation, also of those that a replay finds. No call may be under way."""
     wrong: list[str] = []
     for rule, statement in RULES.items():
         rows = await connection.fetch(f"SELECT * FROM ({statement}) AS broken LIMIT 3")
         if rows:
             wrong.append(f"{rule}: {[tuple(row) for row in rows]}")
     replay = Replay(await read_tables(connection), await read_definitions(connection))
-    told = [text for text in replay.wrong if not text.startswith(NOT_TOLD_BY_THE_LOG)]
-    return wrong + told[:SHOWN_MAX]
+    from_replay = [text for text in replay.wrong if not text.startswith(NOT_IN_THE_LOG)]
+    return wrong + from_replay[:SHOWN_MAX]

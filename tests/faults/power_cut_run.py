@@ -1,4 +1,4 @@
-"""A store whose power goes again and again: work, a cut, the same store on what the disk still holds."""
+"""Repeated power cuts: work, a cut, and more work with the store that remains on the disk."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ WORK_SECONDS = 0.4
 CUTS_PER_RUN = 8
 
 
-class Outage:
-    """One store through many cuts. The next run begins from one of the cuts of the run before."""
+class PowerCutRun:
+    """One store through many cuts. Each run continues from one of the cuts of the run before."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
@@ -37,11 +37,11 @@ class Outage:
 
     @property
     def history(self) -> History:
-        """What was asked and answered so far, as far as it counts."""
+        """The calls and results that precede the chosen cuts."""
         return history_of(self._lines)
 
     async def run(self) -> None:
-        """Work for a while, check every cut taken meanwhile, and go on from one of them."""
+        """Work for a while, check every cut taken meanwhile, and continue from one of them."""
         self._runs += 1
         disk = Disk(
             self._data,
@@ -53,12 +53,12 @@ class Outage:
         checkpoint_pages = self._random.choice((8, 50, 4000))
         with disk.watching_folder(), patch.dict(WRITER_PRAGMAS, wal_autocheckpoint=checkpoint_pages):
             await self._work(disk)
-        if not disk.cuts:  # The disk was too slow for one: work on.
+        if not disk.cuts:  # The disk was too slow for a cut. The next run continues.
             return
-        going_on = self._random.randrange(len(disk.cuts)) if self._random.random() < 0.3 else len(disk.cuts) - 1
-        for place, cut in enumerate(disk.cuts):
-            await self._check(cut, keep=place == going_on)
-        self._lines = disk.cuts[going_on].history(self._lines)
+        chosen = self._random.randrange(len(disk.cuts)) if self._random.random() < 0.3 else len(disk.cuts) - 1
+        for index, cut in enumerate(disk.cuts):
+            await self._check(cut, keep=index == chosen)
+        self._lines = disk.cuts[chosen].history(self._lines)
         shutil.rmtree(self._data)
         (self.folder / "kept").rename(self._data)
 
@@ -76,7 +76,7 @@ class Outage:
         await store.close()
 
     async def _check(self, cut: PowerCut, *, keep: bool) -> None:
-        """The store must open on what is left, and hold all that was acknowledged."""
+        """Check that the store opens after the cut and contains everything that was acknowledged."""
         self.cuts += 1
         folder = self.folder / f"cut-{self.cuts}"
         cut.build(folder, self._random)

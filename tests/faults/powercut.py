@@ -1,8 +1,8 @@
-"""Power cuts: a disk that knows what was synced, and what it may hold when the power goes.
+"""Power cuts: a disk that knows which writes were synced, and so what it may contain after a loss of power.
 
-Everything the store writes passes by a `Disk` on top of the real files. The disk remembers for each file what was there
-at its last sync, and every write since. Any number of cuts can be taken from one run: each is what a disk may hold at
-that moment, with a random part of the unsynced writes lost, torn at sectors, in any order.
+All writes of the store pass through a `Disk` on top of the real files. For each file, the disk records the bytes at the
+last sync and every write since. One run yields any number of cuts. Each is a possible state of the disk at that moment,
+with a random part of the unsynced writes lost, torn at sectors, in any order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from unittest.mock import patch
 import msgspec
 
 from tests.faults.history import History, Line
-from tests.faults.watched_files import WatchedFile, Watcher
+from tests.faults.watched_files import WatchedFile, WatchingVFS
 
 SECTOR = 512
 SYNC_SECONDS = 0.0005
@@ -31,55 +31,55 @@ class Write(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class Cut(msgspec.Struct, frozen=True):
+class Resize(msgspec.Struct, frozen=True):
     """A change of a file's size that was not synced."""
 
     size: int
 
 
 class Content(msgspec.Struct, eq=False):
-    """A file: what is surely there, and what may be."""
+    """A file: its synced bytes, and the changes since."""
 
     synced: bytearray
-    unsynced: list[Write | Cut]
+    unsynced: list[Write | Resize]
     syncs: int = 0
 
     def sync(self, changes: int) -> None:
-        """The first so many changes are durable now."""
+        """Make the first `changes` durable."""
         for change in self.unsynced[:changes]:
             apply(self.synced, change)
         del self.unsynced[:changes]
         self.syncs += 1
 
     def copy(self) -> Content:
-        """The same, for later."""
+        """Return a copy that later changes do not affect."""
         return Content(self.synced.copy(), self.unsynced.copy(), self.syncs)
 
 
 class PowerCut(msgspec.Struct, frozen=True):
-    """The moment at which the power went: what each name in the folder may lead to, and what had been said by then."""
+    """A loss of power: what each name in the folder may refer to, and how much of the history had been written."""
 
     names: dict[str, list[Content | None]]
     acked_lines: int
     invoked_lines: int
 
-    def build(self, folder: Path, chance: random.Random) -> None:
-        """Put in a new folder what the disk holds afterwards."""
+    def build(self, folder: Path, random_source: random.Random) -> None:
+        """Write a possible content of the disk into a new folder."""
         folder.mkdir(parents=True)
         for name, contents in sorted(self.names.items()):
-            content = chance.choice(contents)
+            content = random_source.choice(contents)
             if content is not None:
-                (folder / name).write_bytes(after_loss(content, chance))
+                (folder / name).write_bytes(after_loss(content, random_source))
 
     def history(self, lines: list[Line]) -> list[Line]:
-        """What had been said: answers before the cut count, calls that were under way are indeterminate."""
+        """Return the history up to the cut. Calls that were under way are indeterminate."""
         under_way = lines[self.acked_lines : self.invoked_lines]
         return lines[: self.acked_lines] + [line for line in under_way if line[0] == "invoke"]
 
 
-def apply(data: bytearray, change: Write | Cut) -> None:
-    """Make a change to the bytes of a file."""
-    if isinstance(change, Cut):
+def apply(data: bytearray, change: Write | Resize) -> None:
+    """Apply a change to the bytes of a file."""
+    if isinstance(change, Resize):
         del data[change.size :]
         data.extend(bytes(change.size - len(data)))
     else:
@@ -87,38 +87,42 @@ def apply(data: bytearray, change: Write | Cut) -> None:
         data[change.offset : change.offset + len(change.data)] = change.data
 
 
-def after_loss(content: Content, chance: random.Random) -> bytes:
-    """What is left of a file: all that was synced, and any part of the rest."""
+def after_loss(content: Content, random_source: random.Random) -> bytes:
+    """Return possible bytes of a file after the cut: everything that was synced, and any part of the other changes."""
     data = content.synced.copy()
     changes = content.unsynced
-    match chance.choice(("nothing", "everything", "first", "any", "any")):
+    match random_source.choice(("nothing", "everything", "first", "any", "any")):
         case "nothing":
             changes = []
         case "first":
-            changes = changes[: chance.randrange(len(changes) + 1)]
+            changes = changes[: random_source.randrange(len(changes) + 1)]
         case "any":
-            share = chance.choice((0.1, 0.5, 0.9))
-            changes = [piece for change in changes for piece in pieces(change, chance) if chance.random() < share]
+            share = random_source.choice((0.1, 0.5, 0.9))
+            changes = [
+                piece for change in changes for piece in pieces(change, random_source) if random_source.random() < share
+            ]
     for change in changes:
         apply(data, change)
     return bytes(data)
 
 
-def pieces(change: Write | Cut, chance: random.Random) -> Iterator[Write | Cut]:
-    """The sectors of a write; a sector that was being written may hold anything where it was written."""
-    if isinstance(change, Cut):
+def pieces(change: Write | Resize, random_source: random.Random) -> Iterator[Write | Resize]:
+    """Yield the sectors of a write. A sector that was being written may contain anything in the written range."""
+    if isinstance(change, Resize):
         yield change
         return
     start = 0
     while start < len(change.data):
         end = min(start + SECTOR - (change.offset + start) % SECTOR, len(change.data))
         data = change.data[start:end]
-        yield Write(change.offset + start, chance.randbytes(len(data)) if chance.random() < 0.02 else data)
+        yield Write(
+            change.offset + start, random_source.randbytes(len(data)) if random_source.random() < 0.02 else data
+        )
         start = end
 
 
-class Disk(Watcher):
-    """Files in one folder, and the cuts taken while they were written. `lines` is the history that acks go to."""
+class Disk(WatchingVFS):
+    """Files in one folder, and the cuts taken while they were written. `lines` is the history of the calls."""
 
     def __init__(self, folder: Path, lines: list[Line], *, seed: int, cuts: int, steps_between: int) -> None:
         super().__init__()
@@ -129,28 +133,28 @@ class Disk(Watcher):
         self._cuts_max = cuts
         self._steps_between = steps_between
         self._steps = self._random.randrange(2 * steps_between)
-        there = [path for path in folder.iterdir() if path.is_file()] if folder.exists() else []
-        self._names: dict[str, Content] = {path.name: Content(bytearray(path.read_bytes()), []) for path in there}
+        existing = [path for path in folder.iterdir() if path.is_file()] if folder.exists() else []
+        self._names: dict[str, Content] = {path.name: Content(bytearray(path.read_bytes()), []) for path in existing}
         self._synced_names = self._names.copy()
 
     @contextmanager
     def watching_folder(self) -> Iterator[None]:
-        """See the syncs of the folder too, which do not go by way of SQLite."""
+        """Also observe syncs of the folder, which do not pass through SQLite."""
         fsync = os.fsync
 
-        def seen(handle: int) -> None:
+        def record_fsync(handle: int) -> None:
             fsync(handle)
             if self._folder.exists() and os.path.samestat(os.fstat(handle), self._folder.stat()):
                 with self.lock:
                     self._sync_names()
 
-        with patch("os.fsync", seen):
+        with patch("os.fsync", record_fsync):
             yield
 
-    # -- what SQLite does -----------------------------------------------------------------------------------
+    # -- calls of SQLite ------------------------------------------------------------------------------------
 
     def opened(self, file: WatchedFile) -> None:
-        if file.made and file.name not in self._names:
+        if file.may_create and file.name not in self._names:
             self._names[file.name] = Content(bytearray(), [])
         self._step()
 
@@ -161,13 +165,13 @@ class Disk(Watcher):
 
     def truncate(self, file: WatchedFile, size: int) -> None:
         super().truncate(file, size)
-        self._names[file.name].unsynced.append(Cut(size))
+        self._names[file.name].unsynced.append(Resize(size))
         self._step()
 
     def sync(self, file: WatchedFile, flags: int) -> None:
         with self.lock:
             changes = len(self._names[file.name].unsynced)
-        # The real sync would make real what is only to be thought; its time lets callers hear what they are told.
+        # The real sync is not needed. Its duration lets callers receive their results meanwhile.
         time.sleep(SYNC_SECONDS)
         with self.lock:
             self._step()
@@ -200,15 +204,15 @@ class Disk(Watcher):
         acked_lines = len(self._lines)
         names: dict[str, list[Content | None]] = {}
         for name in self._names.keys() | self._synced_names.keys():
-            leads_to = [self._synced_names.get(name), self._names.get(name)]
-            if leads_to[0] is leads_to[1]:
-                del leads_to[1]
-            names[name] = [None if content is None else content.copy() for content in leads_to]
+            targets = [self._synced_names.get(name), self._names.get(name)]
+            if targets[0] is targets[1]:
+                del targets[1]
+            names[name] = [None if content is None else content.copy() for content in targets]
         return PowerCut(names, acked_lines, len(self._lines))
 
 
 def history_of(lines: list[Line]) -> History:
-    """A history of these lines."""
+    """Return a history of these lines."""
     history = History()
     history.add(lines)
     return history

@@ -1,7 +1,7 @@
-"""Every verb of the jobs room, recorded before it is called and when it is answered.
+"""The operations of the jobs room, recorded before each call and when it returns.
 
-Everything a call writes carries the number of the call, so that each row can be traced to the one call that made it:
-a job by its correlation id, an attempt by its worker, an outcome by its result or error, progress by its stage.
+Everything that a call writes contains the number of the call, so that each row can be traced to its call: a job by its
+correlation ID, an attempt by its worker, an outcome by its result or error, progress by its stage.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ QUICK = Backoff(first_seconds=0.02, factor=2.0, max_seconds=0.3)
 DEFINITIONS = {
     "plain": Definition(type="plain", max_attempts=4, backoff=QUICK),
     "flaky": Definition(type="flaky", max_attempts=2, crash_cap=1, priority=2, backoff=QUICK),
-    # Served in order by one worker, and never steered from outside.
+    # One worker runs these jobs in order, and no call cancels or changes them.
     "line": Definition(type="line", crash_cap=50, backoff=QUICK),
-    # Kills whoever claims it: nobody ever settles one.
+    # Jobs that crash their worker. They are never settled.
     "poison": Definition(type="poison", crash_cap=2, backoff=QUICK),
 }
 SLUGS = ("default", "other")
@@ -50,20 +50,20 @@ SLUGS = ("default", "other")
 T = TypeVar("T")
 
 
-class Held(msgspec.Struct, frozen=True):
-    """An attempt somebody holds, or once held."""
+class HeldAttempt(msgspec.Struct, frozen=True):
+    """An attempt that a worker holds, or once held."""
 
     job_id: str
     fence: int
 
 
-def held_by(claim: Claim) -> Held:
-    """The attempt that a claim gave out."""
-    return Held(claim.job.id, claim.fence)
+def attempt_of(claim: Claim) -> HeldAttempt:
+    """Return the attempt of a claim."""
+    return HeldAttempt(claim.job.id, claim.fence)
 
 
 class RecordedJobs:
-    """The jobs room of one store. A call that is answered with an error answers `None` here."""
+    """The jobs room of one store. A call that raises an error returns `None`."""
 
     def __init__(self, store: SQLiteStore, recorder: Recorder, *, lease_seconds: float) -> None:
         self.jobs = Jobs(store, lease_seconds=lease_seconds)
@@ -72,7 +72,7 @@ class RecordedJobs:
         self._store = store
 
     async def prepare(self) -> None:
-        """Make the tenants and the definitions, when they are missing, and tell their ids."""
+        """Create the tenants and definitions that are missing, and record the IDs of the tenants."""
         tenants = Tenants(self._store)
         for slug in SLUGS:
             try:
@@ -81,15 +81,15 @@ class RecordedJobs:
                 tenant = await tenants.get(slug)
             self.recorder.note("tenant", [slug, tenant.id])
             self.tenants.append(tenant.id)
-        known = {definition.type for definition in await self.jobs.definitions()}
+        existing = {definition.type for definition in await self.jobs.definitions()}
         for type, definition in DEFINITIONS.items():
-            if type not in known:
+            if type not in existing:
                 await self.jobs.define(definition)
 
     async def _call(
-        self, verb: str, number: str, asked: dict[str, Any], work: Awaitable[T], say: Callable[[T], Any]
+        self, verb: str, number: str, arguments: dict[str, Any], work: Awaitable[T], to_answer: Callable[[T], Any]
     ) -> T | None:
-        self.recorder.invoke(number, verb, asked)
+        self.recorder.invoke(number, verb, arguments)
         try:
             result = await work
         except OutcomeUnknown as error:
@@ -97,55 +97,55 @@ class RecordedJobs:
         except IngotError as error:
             self.recorder.fail(number, error.code)
         else:
-            self.recorder.ok(number, say(result))
+            self.recorder.ok(number, to_answer(result))
             return result
         return None
 
-    # -- asking for work ------------------------------------------------------------------------------------
+    # -- enqueues ------------------------------------------------------------------------------------------
 
-    async def enqueue(self, *wishes: dict[str, Any], alone: bool = False) -> list[Enqueued]:
-        """Enqueue jobs together, or one with the call for one, which makes the id itself."""
+    async def enqueue(self, *options: dict[str, Any], alone: bool = False) -> list[Enqueued]:
+        """Enqueue jobs together. With `alone`, enqueue one with the call for one job, which creates the ID itself."""
         number = self.recorder.number()
-        wishes = tuple(_complete(wish, f"{number}/{place}") for place, wish in enumerate(wishes))
-        orders = [new_job(**wish) for wish in wishes]
-        asked = [_order_asked(order) | ({"id": None} if alone else {}) for order in orders]
-        work = self._enqueue_one(wishes[0]) if alone else self.jobs.enqueue_many(orders)
-        return await self._call("enqueue", number, {"orders": asked}, work, _enqueued_said) or []
+        options = tuple(_complete(option, f"{number}/{index}") for index, option in enumerate(options))
+        orders = [new_job(**option) for option in options]
+        arguments = [_order_arguments(order) | ({"id": None} if alone else {}) for order in orders]
+        work = self._enqueue_one(options[0]) if alone else self.jobs.enqueue_many(orders)
+        return await self._call("enqueue", number, {"orders": arguments}, work, _enqueued_answer) or []
 
-    async def _enqueue_one(self, wish: dict[str, Any]) -> list[Enqueued]:
-        return [await self.jobs.enqueue(**wish)]
+    async def _enqueue_one(self, option: dict[str, Any]) -> list[Enqueued]:
+        return [await self.jobs.enqueue(**option)]
 
-    # -- doing work -----------------------------------------------------------------------------------------
+    # -- attempts -------------------------------------------------------------------------------------------
 
     async def claim(self, *types: str, limit: int = 1, tenant: str | None = None, wait: float = 0) -> list[Claim]:
-        """Claim jobs as a worker that is named after the call."""
+        """Claim jobs with the number of the call as the worker ID."""
         number = self.recorder.number()
-        asked = {"types": list(types), "limit": limit, "tenant": tenant}
+        arguments = {"types": list(types), "limit": limit, "tenant": tenant}
         work = self.jobs.claim(number, types, limit=limit, tenant=tenant, wait_seconds=wait)
-        return await self._call("claim", number, asked, work, _claims_said) or []
+        return await self._call("claim", number, arguments, work, _claims_answer) or []
 
-    async def beat(self, held: Held, percent: float = 50.0) -> Heartbeat | None:
-        """Renew a lease, with progress whose stage is the number of the call."""
+    async def beat(self, attempt: HeldAttempt, percent: float = 50.0) -> Heartbeat | None:
+        """Renew a lease, and report progress with the number of the call as its stage."""
         number = self.recorder.number()
-        work = self.jobs.heartbeat(held.job_id, held.fence, progress=Progress(percent=percent, stage=number))
-        asked = {"id": held.job_id, "fence": held.fence}
-        return await self._call("heartbeat", number, asked, work, lambda beat: beat.cancel_requested)
+        work = self.jobs.heartbeat(attempt.job_id, attempt.fence, progress=Progress(percent=percent, stage=number))
+        arguments = {"id": attempt.job_id, "fence": attempt.fence}
+        return await self._call("heartbeat", number, arguments, work, lambda beat: beat.cancel_requested)
 
-    async def settle(self, held: Held, outcome: Callable[[str], Outcome]) -> Outcome:
-        """Settle an attempt with an outcome made for the number of the call; answers what was said."""
+    async def settle(self, attempt: HeldAttempt, outcome: Callable[[str], Outcome]) -> Outcome:
+        """Settle an attempt with an outcome that contains the number of the call, and return the outcome."""
         number = self.recorder.number()
-        said = outcome(number)
-        work = self.jobs.settle(held.job_id, held.fence, said)
-        await self._call("settle", number, _settle_asked(held, said), work, _settled_said)
-        return said
+        settled_outcome = outcome(number)
+        work = self.jobs.settle(attempt.job_id, attempt.fence, settled_outcome)
+        await self._call("settle", number, _settle_arguments(attempt, settled_outcome), work, _settled_answer)
+        return settled_outcome
 
-    async def settle_many(self, attempts: list[Held], outcome: Callable[[str], Outcome]) -> None:
-        """Settle attempts together; each is a call of its own in the history."""
+    async def settle_many(self, attempts: list[HeldAttempt], outcome: Callable[[str], Outcome]) -> None:
+        """Settle attempts together. Each is a call of its own in the history."""
         settles: dict[str, Settle] = {}
-        for held in attempts:
+        for attempt in attempts:
             number = self.recorder.number()
-            settles[number] = Settle(job_id=held.job_id, fence=held.fence, outcome=outcome(number))
-            self.recorder.invoke(number, "settle", _settle_asked(held, settles[number].outcome))
+            settles[number] = Settle(job_id=attempt.job_id, fence=attempt.fence, outcome=outcome(number))
+            self.recorder.invoke(number, "settle", _settle_arguments(attempt, settles[number].outcome))
         try:
             answers = await self.jobs.settle_many(settles.values())
         except IngotError as error:
@@ -153,44 +153,46 @@ class RecordedJobs:
         for number, answer in zip(settles, answers, strict=True):
             match answer:
                 case Settled():
-                    self.recorder.ok(number, _settled_said(answer))
+                    self.recorder.ok(number, _settled_answer(answer))
                 case OutcomeUnknown():
                     self.recorder.info(number, answer.code)
                 case _:
                     self.recorder.fail(number, answer.code)
 
-    # -- steering work --------------------------------------------------------------------------------------
+    # -- other changes --------------------------------------------------------------------------------------
 
     async def cancel(self, tenant: str, job_id: str) -> Job | None:
         """Cancel a job."""
-        asked = {"tenant": tenant, "id": job_id}
-        return await self._call("cancel", self.recorder.number(), asked, self.jobs.cancel(tenant, job_id), _job_said)
+        arguments = {"tenant": tenant, "id": job_id}
+        return await self._call(
+            "cancel", self.recorder.number(), arguments, self.jobs.cancel(tenant, job_id), _job_answer
+        )
 
     async def retry(self, tenant: str, job_id: str, *, reset: bool = False, run_at: int | None = None) -> Job | None:
         """Retry a job."""
-        when = None if run_at is None else to_datetime(run_at)
-        asked = {"tenant": tenant, "id": job_id, "reset": reset}
-        work = self.jobs.retry(tenant, job_id, reset_attempts=reset, run_at=when)
-        return await self._call("retry", self.recorder.number(), asked, work, _job_said)
+        run_time = None if run_at is None else to_datetime(run_at)
+        arguments = {"tenant": tenant, "id": job_id, "reset": reset}
+        work = self.jobs.retry(tenant, job_id, reset_attempts=reset, run_at=run_time)
+        return await self._call("retry", self.recorder.number(), arguments, work, _job_answer)
 
     async def change(self, tenant: str, job_id: str, *, priority: int | None, run_at: int) -> Job | None:
         """Reschedule a job, and tag it with the number of the call."""
         number = self.recorder.number()
-        asked = {"tenant": tenant, "id": job_id, "tag": number}
+        arguments = {"tenant": tenant, "id": job_id, "tag": number}
         work = self.jobs.reschedule(tenant, job_id, priority=priority, run_at=to_datetime(run_at), tags=[number])
-        return await self._call("change", number, asked, work, _job_said)
+        return await self._call("change", number, arguments, work, _job_answer)
 
 
 def done(number: str) -> Done:
-    """An outcome that names the call it came with."""
+    """Return a successful outcome whose result contains the number of the call."""
     return Done(result=msgspec.json.encode({"by": number}))
 
 
-def _complete(wish: dict[str, Any], mark: str) -> dict[str, Any]:
-    return {"payload": {"mark": mark}} | wish | {"correlation_id": mark}
+def _complete(option: dict[str, Any], mark: str) -> dict[str, Any]:
+    return {"payload": {"mark": mark}} | option | {"correlation_id": mark}
 
 
-def _order_asked(order: NewJob) -> dict[str, Any]:
+def _order_arguments(order: NewJob) -> dict[str, Any]:
     return {
         "id": order.id,
         "tenant": order.tenant,
@@ -202,31 +204,37 @@ def _order_asked(order: NewJob) -> dict[str, Any]:
     }
 
 
-def _enqueued_said(enqueued: list[Enqueued]) -> list[list[Any]]:
+def _enqueued_answer(enqueued: list[Enqueued]) -> list[list[Any]]:
     return [[each.job.id, each.created] for each in enqueued]
 
 
-def _claims_said(claims: list[Claim]) -> list[list[Any]]:
+def _claims_answer(claims: list[Claim]) -> list[list[Any]]:
     return [[claim.job.id, claim.fence, claim.job.attempts] for claim in claims]
 
 
-def _settle_asked(held: Held, outcome: Outcome) -> dict[str, Any]:
-    asked: dict[str, Any] = {"id": held.job_id, "fence": held.fence, "text": None, "delay": None, "retry": True}
+def _settle_arguments(attempt: HeldAttempt, outcome: Outcome) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "id": attempt.job_id,
+        "fence": attempt.fence,
+        "text": None,
+        "delay": None,
+        "retry": True,
+    }
     match outcome:
         case Done(result=result):
-            return asked | {"said": "succeeded", "text": None if result is None else result.decode()}
+            return arguments | {"outcome": "succeeded", "text": None if result is None else result.decode()}
         case Failed(error=error, retry=retry):
-            return asked | {"said": "failed", "text": error, "retry": retry}
+            return arguments | {"outcome": "failed", "text": error, "retry": retry}
         case Snooze(delay=delay):
-            return asked | {"said": "snoozed", "delay": delay}
+            return arguments | {"outcome": "snoozed", "delay": delay}
         case _:
-            return asked | {"said": "released"}
+            return arguments | {"outcome": "released"}
 
 
-def _settled_said(settled: Settled) -> dict[str, Any]:
+def _settled_answer(settled: Settled) -> dict[str, Any]:
     run_at = None if settled.run_at is None else to_micros(settled.run_at)
     return {"status": settled.status, "attempts": settled.attempts, "run_at": run_at}
 
 
-def _job_said(job: Job) -> dict[str, Any]:
+def _job_answer(job: Job) -> dict[str, Any]:
     return {"status": job.status, "fence": job.fence, "cancel_requested": job.cancel_requested}

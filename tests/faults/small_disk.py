@@ -1,4 +1,4 @@
-"""A file system with room for very little."""
+"""A very small file system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, size: str = "4m") -> Iterator[Path]:
-    """A file system of its own with room for very little; the test is skipped where we may not mount one."""
+    """Mount a very small file system. The test is skipped if that is not permitted."""
     folder.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],

@@ -1,11 +1,11 @@
-"""The invariants that a store file must hold by itself, as SQL: each statement answers what breaks it, or nothing."""
+"""Invariants of the rows of a SQLite store. Each statement returns the rows that violate it."""
 
 from __future__ import annotations
 
 import apsw
 
 RULES: dict[str, str] = {
-    "J1 a job has a body and a moving row": """
+    "J1 a job has a row in jobs and in states": """
         SELECT number FROM states WHERE number NOT IN (SELECT number FROM jobs)
         UNION ALL SELECT number FROM jobs WHERE number NOT IN (SELECT number FROM states)
         UNION ALL SELECT number FROM states WHERE tenant NOT IN (SELECT number FROM tenants)""",
@@ -22,7 +22,7 @@ RULES: dict[str, str] = {
     "J4 a job's fence is that of its latest attempt": """
         SELECT id FROM states AS s
         WHERE fence <> (SELECT coalesce(max(a.fence), 0) FROM attempts AS a WHERE a.job = s.number)""",
-    "J4 no fence is of an epoch to come": """
+    "J4 no fence is of a future epoch": """
         SELECT fence FROM attempts, store WHERE fence >> 32 > epoch OR fence >> 32 < 1""",
     "J5 a job is due only when its time has come": """
         SELECT id FROM states, store WHERE status = 'queued' AND due = 1 AND run_at > clock""",
@@ -40,7 +40,7 @@ RULES: dict[str, str] = {
         UNION ALL
         SELECT job FROM (SELECT *, row_number() OVER (PARTITION BY job ORDER BY fence) AS place FROM attempts)
         WHERE number <> place""",
-    "J7 no more failures and crashes than attempts said": """
+    "J7 failures and crashes do not exceed the outcomes": """
         SELECT id FROM states AS s
         WHERE failures > (SELECT count(*) FROM outcomes AS o WHERE o.job = s.number AND o.outcome = 'failed')
             OR crashes > (SELECT count(*) FROM outcomes AS o WHERE o.job = s.number AND o.outcome = 'lost')
@@ -58,7 +58,7 @@ RULES: dict[str, str] = {
         SELECT tenant, dedupe_key FROM states NOT INDEXED
         WHERE dedupe_key IS NOT NULL AND status IN ('blocked', 'queued', 'running')
         GROUP BY tenant, dedupe_key HAVING count(*) > 1""",
-    "J17 a job returns in good time": """
+    "J17 a job returns within its delay": """
         SELECT o.job, o.fence, o.run_at - o.finished_at FROM outcomes AS o JOIN states AS s ON s.number = o.job
         LEFT JOIN definitions AS d ON d.tenant = '' AND d.type = s.type
         WHERE (o.run_at IS NULL) = (o.status_after = 'queued')
@@ -105,7 +105,7 @@ RULES: dict[str, str] = {
             FROM attempts GROUP BY fence
         ) WHERE at < before
         UNION ALL SELECT number FROM states WHERE lease_expires_at < started_at""",
-    "a finished job is named among the endings": """
+    "a finished job is listed in the endings": """
         SELECT s.id FROM states AS s WHERE s.finished_at IS NOT NULL AND NOT EXISTS (
             SELECT 1 FROM endings AS e, json_each(e.jobs) AS j
             WHERE e.tenant = s.tenant AND e.type = s.type AND e.finished_at = s.finished_at AND j.value = s.number)
@@ -117,7 +117,7 @@ RULES: dict[str, str] = {
 
 
 def broken_rules(connection: apsw.Connection) -> list[str]:
-    """What is wrong in the file, in words."""
+    """Return a description of each violation."""
     wrong = [f"quick_check: {text}" for (text,) in connection.execute("PRAGMA quick_check") if text != "ok"]
     wrong += [f"integrity_check: {text}" for (text,) in connection.execute("PRAGMA integrity_check") if text != "ok"]
     for rule, statement in RULES.items():

@@ -1,4 +1,4 @@
-"""A store that is killed again and again: processes that work on it, and the checks after each end of one."""
+"""Repeated kills of processes that work on a SQLite store, with checks after each kill."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from ingot.engines.sqlite.store_folder import FILE_NAME
-from tests.faults.forkserver import PROCESSES
+from tests.faults.forkserver import FORKSERVER
 from tests.faults.history import History, HistoryFile
 from tests.faults.invariants import Broken, check_file
-from tests.faults.recorded_calls import Held
+from tests.faults.recorded_calls import HeldAttempt
 from tests.faults.store_process import Plan, work
 from tests.faults.tables import Tables
 
@@ -22,11 +22,11 @@ LEASE_SECONDS = 0.15
 WORK_SECONDS_MAX = 5.0
 KILL_SECONDS_MAX = 0.6
 JOIN_SECONDS_MAX = 240.0
-SHARED_HELD_MAX = 40
+SHARED_ATTEMPTS_MAX = 40
 
 
-class Life:
-    """One store from its first opening to its last, in a folder of its own."""
+class StoreKillRun:
+    """One store in a folder of its own, and the processes that work on it, one after the other."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
@@ -42,11 +42,11 @@ class Life:
 
     @property
     def history(self) -> History:
-        """What was asked and answered so far."""
+        """All calls and results so far."""
         return self._file.history
 
     def kill_at_random(self, *, seconds_max: float = KILL_SECONDS_MAX) -> None:
-        """Let a process work and kill it at some moment, now and then after it stood still past its leases."""
+        """Let a process work and kill it at a random moment, sometimes after a stop that exceeds its leases."""
         process = self._start(seconds=WORK_SECONDS_MAX)
         early = self._random.random() < 0.1
         time.sleep(self._random.uniform(0.0, 0.05) if early else self._random.uniform(0.05, seconds_max))
@@ -59,7 +59,7 @@ class Life:
         self._end(process, killed=True)
 
     def kill_at(self, point: str, countdown: int, *, seconds: float = WORK_SECONDS_MAX) -> None:
-        """Let a process work until it kills itself at a named point; it is an error when it never gets there."""
+        """Let a process work until it kills itself at a named point. Raises `Broken` if it does not reach the point."""
         process = self._start(seconds=seconds, point=point, countdown=countdown)
         try:
             self._end(process, killed=True)
@@ -68,19 +68,19 @@ class Life:
             raise
 
     def work(self, seconds: float) -> None:
-        """Let a process work and end by itself."""
+        """Let a process work and exit normally."""
         self._end(self._start(seconds=seconds), killed=False)
 
     def drain(self) -> Tables:
-        """Let a last process finish everything, poison included. Raises `Broken` when a job cannot be finished."""
+        """Let a last process finish all jobs, including poisoned ones. Raises `Broken` if a job cannot be finished."""
         self._end(self._start(seconds=None), killed=False)
         if ("drained", True) not in self.history.notes:
-            raise Broken(self._told("J9 the work did not come to an end"))
+            raise Broken(self._with_seed("J9 the work did not finish"))
         return self.check(self._data)
 
     def check(self, folder: Path | None = None) -> Tables:
-        """Check a copy of the file and its log, so that it is the next process that recovers the real ones."""
-        self._file.read_on()
+        """Check a copy of the file and its log, because the next process has to recover the originals."""
+        self._file.read_new_lines()
         if folder is None:
             folder = self._copy
             shutil.rmtree(folder, ignore_errors=True)
@@ -91,7 +91,7 @@ class Life:
         try:
             return check_file(folder / FILE_NAME, self.history)
         except Broken as error:
-            raise Broken(self._told(str(error))) from None
+            raise Broken(self._with_seed(str(error))) from None
 
     def _start(self, *, seconds: float | None, point: str | None = None, countdown: int = 1) -> BaseProcess:
         self._runs += 1
@@ -104,23 +104,31 @@ class Life:
             lease_seconds=LEASE_SECONDS,
             checkpoint_pages=self._random.choice((8, 50, 4000)),
             seconds=seconds,
-            held=self._held(),
+            attempts=self._attempts_to_share(),
             point=point,
             countdown=countdown,
         )
-        process = PROCESSES.Process(target=work, args=(plan,), daemon=True)
+        process = FORKSERVER.Process(target=work, args=(plan,), daemon=True)
         process.start()
         return process
 
-    def _held(self) -> list[Held]:
-        """Attempts of the processes before: their workers live on and do not know that the server died."""
-        calls = [call for call in self.history.of("claim")[-400:] if call.acked and call.asked["types"] != ["poison"]]
+    def _attempts_to_share(self) -> list[HeldAttempt]:
+        """Choose attempts of earlier processes: their workers still run and do not know that the server was killed."""
+        calls = [
+            call for call in self.history.of("claim")[-400:] if call.acked and call.arguments["types"] != ["poison"]
+        ]
         claims = [claim for call in calls for claim in call.answer]
         poison = {
-            job for call in self.history.of("claim") if "poison" in call.asked["types"] for job, *_ in call.answer or ()
+            job
+            for call in self.history.of("claim")
+            if "poison" in call.arguments["types"]
+            for job, *_ in call.answer or ()
         }
-        alive = [claim for claim in claims if claim[0] not in poison]
-        return [Held(job, fence) for job, fence, _ in self._random.sample(alive, min(len(alive), SHARED_HELD_MAX))]
+        settleable = [claim for claim in claims if claim[0] not in poison]
+        return [
+            HeldAttempt(job, fence)
+            for job, fence, _ in self._random.sample(settleable, min(len(settleable), SHARED_ATTEMPTS_MAX))
+        ]
 
     def _signal(self, process: BaseProcess, number: signal.Signals) -> None:
         assert process.pid is not None
@@ -132,12 +140,14 @@ class Life:
         if process.exitcode is None:
             process.kill()
             process.join()
-            raise Broken(self._told("the process did not end"))
+            raise Broken(self._with_seed("the process did not end"))
         self.kills += process.exitcode == -signal.SIGKILL
-        said = self._output.read_text(errors="replace")[-4000:] if self._output.exists() else ""
-        if said or process.exitcode != (-signal.SIGKILL if killed else 0):
-            raise Broken(self._told(f"the process ended with {process.exitcode} and said: {said or 'nothing'}"))
-        self._file.read_on()
+        output = self._output.read_text(errors="replace")[-4000:] if self._output.exists() else ""
+        if output or process.exitcode != (-signal.SIGKILL if killed else 0):
+            raise Broken(
+                self._with_seed(f"the process ended with {process.exitcode} and printed: {output or 'nothing'}")
+            )
+        self._file.read_new_lines()
 
-    def _told(self, text: str) -> str:
+    def _with_seed(self, text: str) -> str:
         return f"{text}\nseed {self.seed}, kill {self.kills}, run {self._runs}; the store is kept in {self.folder}"

@@ -1,4 +1,4 @@
-"""A process that works on a store until it is killed."""
+"""A process that works on a SQLite store until it is killed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ingot.jobs.maintenance import JobMaintenance
 from ingot.kernel.clock import SystemClock
 from tests.faults.history import FileRecorder
 from tests.faults.kill_points import arm
-from tests.faults.recorded_calls import Held
+from tests.faults.recorded_calls import HeldAttempt
 from tests.faults.workload import Workload
 
 DRAIN_SECONDS_MAX = 200.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process is to do. Without `seconds` it finishes all work and ends by itself."""
+    """The task of one process. Without `seconds` it finishes all work and then exits."""
 
     folder: Path
     history: Path
@@ -33,13 +33,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float
     checkpoint_pages: int
     seconds: float | None
-    held: list[Held] = []
+    attempts: list[HeldAttempt] = []
     point: str | None = None
     countdown: int = 1
 
 
 def work(plan: Plan) -> None:
-    """The life of the process. What it has to say goes to a file, so that a test can show it."""
+    """Run the process. Its output goes to a file, so that a test can print it."""
     output = os.open(plan.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
@@ -53,7 +53,7 @@ def work(plan: Plan) -> None:
 
 async def _work(plan: Plan) -> None:
     recorder = FileRecorder(str(plan.run), plan.history)
-    # Checkpoints come often, so that kills find them under way.
+    # Checkpoints are frequent, so that some kills happen during one.
     WRITER_PRAGMAS["wal_autocheckpoint"] = plan.checkpoint_pages
     files = arm(plan.point, plan.countdown) if plan.point else None
     clock = SystemClock()
@@ -61,7 +61,9 @@ async def _work(plan: Plan) -> None:
     store = await SQLiteStore.open(plan.folder, clock=clock, lease_seconds=plan.lease_seconds, vfs=vfs)
     maintenance = JobMaintenance(store)
     maintenance.start()
-    workload = Workload(store, clock, recorder, lease_seconds=plan.lease_seconds, seed=plan.seed, held=[*plan.held])
+    workload = Workload(
+        store, clock, recorder, lease_seconds=plan.lease_seconds, seed=plan.seed, attempts=[*plan.attempts]
+    )
     await workload.prepare()
     if plan.seconds is None:
         recorder.note("drained", await workload.drain(DRAIN_SECONDS_MAX))

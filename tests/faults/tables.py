@@ -1,4 +1,4 @@
-"""All that a store file holds, read by plain SQL past the code under test."""
+"""The rows of a store file, read by plain SQL without the tested code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ingot.jobs.model import JobEventData
 
 
 class JobRow(msgspec.Struct, frozen=True):
-    """A job, body and moving row together."""
+    """A job, from its rows in `jobs` and `states`."""
 
     id: str
     tenant: str
@@ -52,13 +52,13 @@ class AttemptRow(msgspec.Struct, frozen=True):
 
 
 class EventRow(msgspec.Struct, frozen=True):
-    """Something that happened; `batch` is the transaction it happened in."""
+    """An event of a job. `batch` is its transaction."""
 
     tenant: str
     batch: int
     at: int
     name: str
-    news: JobEventData
+    data: JobEventData
 
 
 class Tables(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ class Tables(msgspec.Struct, frozen=True):
     attempts: dict[tuple[str, int], AttemptRow]
     events: list[EventRow]
     tags: set[tuple[str, str]]
-    waits: dict[str, list[tuple[str, bool]]] = {}  # For whom a job waits, and whether any end of it will do.
+    waits: dict[str, list[tuple[str, bool]]] = {}  # The dependencies of a job, and whether any end of them is enough.
 
 
 EMPTY = Tables({}, {}, {}, [], set())
@@ -96,28 +96,28 @@ JOIN states AS s ON s.number = w.job JOIN states AS p ON p.number = w.parent
 """
 
 _entries = msgspec.json.Decoder(list[tuple[str, msgspec.Raw]])
-_news = msgspec.json.Decoder(JobEventData)
+_event_data = msgspec.json.Decoder(JobEventData)
 
 
 def open_file(path: Path) -> apsw.Connection:
-    """A connection of our own to a store file that no process has open."""
+    """Open a connection to a store file that no process uses."""
     return apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
 
 
-def is_made(connection: apsw.Connection) -> bool:
+def is_migrated(connection: apsw.Connection) -> bool:
     """Whether the first migration was applied."""
     return bool(connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'states'").get)
 
 
 def read_tables(connection: apsw.Connection) -> Tables:
-    """Everything, as of one snapshot."""
+    """Read all rows in one snapshot."""
     connection.execute("BEGIN")
     jobs = [_row(JobRow, values) for values in connection.execute(_JOBS)]
     attempts = [_row(AttemptRow, values) for values in connection.execute(_ATTEMPTS)]
     events = [
-        EventRow(tenant, batch, at, name, _news.decode(news))
+        EventRow(tenant, batch, at, name, _event_data.decode(data))
         for tenant, batch, at, entries in connection.execute(_EVENTS)
-        for name, news in _entries.decode(entries)
+        for name, data in _entries.decode(entries)
         if name != "batch.completed"
     ]
     tables = Tables(
@@ -140,7 +140,7 @@ def _waits(connection: apsw.Connection) -> dict[str, list[tuple[str, bool]]]:
 
 
 def dump(connection: apsw.Connection) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every table but the clock, to tell whether anything changed at all."""
+    """Return every row of every table except the clock, to detect any change."""
     names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     columns = dict.fromkeys(names, "*") | {"store": "epoch"}
     return {name: sorted(connection.execute(f"SELECT {columns[name]} FROM {name}"), key=repr) for name in names}

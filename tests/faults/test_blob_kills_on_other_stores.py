@@ -1,4 +1,4 @@
-"""The same deaths of a server with blobs, on the other engine and with the other store; on both in the soak."""
+"""Kills of a server with blobs on PostgreSQL and with a bucket. `make soak` uses both together."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.blob_kill_run import BlobLife
-from tests.faults.blob_server_process import POINTS, POINTS_OF_BUCKETS
+from tests.faults.blob_kill_run import BlobKillRun
+from tests.faults.blob_server_process import BUCKET_KILL_POINTS, KILL_POINTS
 
 pytestmark = pytest.mark.long
 
@@ -18,17 +18,17 @@ COUNTDOWN_MAX = 4
 
 
 @pytest.mark.parametrize("where", ["postgres-local", "sqlite-s3"])
-def test_nothing_acknowledged_is_lost_on_the_other_engine_and_store(tmp_path: Path, where: str) -> None:
+def test_acknowledged_blob_changes_survive_kills_on_postgres_and_with_a_bucket(tmp_path: Path, where: str) -> None:
     seed = random.randrange(2**32)
     chance = random.Random(seed)
-    life = BlobLife(tmp_path / "life", seed, where=where)
-    for point in chance.sample(POINTS_OF_BUCKETS if where.endswith("s3") else [*POINTS], POINT_KILLS):
-        life.kill_at(point, 1 + chance.randrange(COUNTDOWN_MAX))
-        life.check()
-    while life.kills < KILLS + POINT_KILLS:
-        life.kill_at_random()
-        life.check()
-    life.rest()
-    print(f"{life.kills} kills, {life.acked} acknowledged calls, {life.strangers} unknown objects, seed {life.seed}")
-    assert life.acked > KILLS
-    life.close()
+    run = BlobKillRun(tmp_path / "life", seed, where=where)
+    for point in chance.sample(BUCKET_KILL_POINTS if where.endswith("s3") else [*KILL_POINTS], POINT_KILLS):
+        run.kill_at(point, 1 + chance.randrange(COUNTDOWN_MAX))
+        run.check()
+    while run.kills < KILLS + POINT_KILLS:
+        run.kill_at_random()
+        run.check()
+    run.collect_all()
+    print(f"{run.kills} kills, {run.acked} acknowledged calls, {run.unknown_objects} unknown objects, seed {run.seed}")
+    assert run.acked > KILLS
+    run.close()

@@ -1,4 +1,4 @@
-"""A full disk below the whole room: a clear error at every step, nothing counted or left, and it goes on later."""
+"""Puts and uploads on a full disk: each step fails with `StorageFull`, leaves nothing behind, and succeeds later."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ async def parts(data: bytes) -> AsyncIterator[bytes]:
 
 
 @asynccontextmanager
-async def rooms(folder: Path, disk: BadDisk) -> AsyncIterator[tuple[Bench, LocalStore]]:
+async def open_rooms(folder: Path, disk: BadDisk) -> AsyncIterator[tuple[Bench, LocalStore]]:
     async with open_bench("sqlite", folder) as bench:
         objects = await LocalStore.open(folder, clock=SystemClock(), syscalls=disk)
         try:
             yield bench, objects
         finally:
-            disk.room = None
+            disk.steps_left = None
             await objects.close()
 
 
@@ -42,42 +42,42 @@ async def storage_keys(objects: LocalStore) -> list[str]:
     return [storage_key async for storage_key, _ in objects.list_objects()]
 
 
-async def test_a_put_on_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_put_on_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     disk = BadDisk()
-    async with rooms(tmp_path / "data", disk) as (bench, objects):
+    async with open_rooms(tmp_path / "data", disk) as (bench, objects):
         blobs = Blobs(bench.store, objects)
         collector = GarbageCollector(bench.store, objects, every_seconds=1, grace_seconds=0)
-        arrival = IncomingBlob(tenant=bench.tenant, owner="token:ann")
-        for room in range(STEPS_MAX):
-            disk.room = room
+        incoming = IncomingBlob(tenant=bench.tenant, owner="token:ann")
+        for steps in range(STEPS_MAX):
+            disk.steps_left = steps
             try:
-                await blobs.put("a", parts(DATA), arrival)
+                await blobs.put("a", parts(DATA), incoming)
                 break
             except StorageFull:
-                disk.room = None
+                disk.steps_left = None
             assert await blobs.usage(bench.tenant) == Usage()
             assert (await blobs.keys(bench.tenant)).items == []
             await collector.run_once()
             assert await storage_keys(objects) == []
-        assert 5 < room < STEPS_MAX - 1, "every step has failed once"
+        assert 5 < steps < STEPS_MAX - 1, "some step never failed"
         assert await (await blobs.open_key(bench.tenant, "a"))[1].read_all() == DATA
 
 
-async def test_an_upload_on_a_full_disk_goes_on_when_there_is_room(tmp_path: Path) -> None:
+async def test_an_upload_on_a_full_disk_resumes_when_space_is_free(tmp_path: Path) -> None:
     disk = BadDisk()
-    async with rooms(tmp_path / "data", disk) as (bench, objects):
+    async with open_rooms(tmp_path / "data", disk) as (bench, objects):
         blobs, uploads = Blobs(bench.store, objects), Uploads(bench.store, objects)
-        arrival = IncomingBlob(tenant=bench.tenant, owner="token:ann", size=len(DATA))
-        id = (await uploads.begin(arrival, key="a")).upload.id
+        incoming = IncomingBlob(tenant=bench.tenant, owner="token:ann", size=len(DATA))
+        id = (await uploads.begin(incoming, key="a")).upload.id
         failures = offset = 0
         while offset < len(DATA):
-            disk.room = failures
+            disk.steps_left = failures
             end = len(DATA) if failures % 2 else min(len(DATA), offset + PIECE_BYTES)
             try:
                 offset = (await uploads.receive(bench.tenant, id, offset, parts(DATA[offset:end]))).received
             except StorageFull:
                 failures += 1
-            disk.room = None
+            disk.steps_left = None
             assert (await uploads.take_over(bench.tenant, id)).received == offset
             assert await blobs.usage(bench.tenant) == Usage(reserved_bytes=len(DATA))
         done = await uploads.complete(bench.tenant, id)

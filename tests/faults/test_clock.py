@@ -1,4 +1,4 @@
-"""A wall clock that is set a day forward or back: no lease is lost or doubled, and scheduled work still runs."""
+"""A wall clock that jumps a day forward or back: no lease is lost or doubled, and scheduled jobs still run."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ both_ways = pytest.mark.parametrize("days", JUMPS, ids=["forward", "back"])
 
 
 @asynccontextmanager
-async def opened(folder: Path, clock: ManualClock) -> AsyncIterator[Bench]:
-    """A store that has just come up: nothing may be swept yet. What it leaves behind keeps every rule."""
+async def open_bench_at(folder: Path, clock: ManualClock) -> AsyncIterator[Bench]:
+    """Open a store, which may not sweep yet. Its file must satisfy every rule when it is closed."""
     store = await SQLiteStore.open(folder, clock=clock, lease_seconds=LEASE_SECONDS)
     try:
         yield Bench(store, clock, await Tenants(store).ensure_default())
@@ -37,12 +37,12 @@ async def opened(folder: Path, clock: ManualClock) -> AsyncIterator[Bench]:
 
 
 @both_ways
-async def test_a_jump_between_two_openings_costs_nobody_a_lease(tmp_path: Path, days: float) -> None:
+async def test_a_clock_jump_while_the_store_is_closed_ends_no_lease(tmp_path: Path, days: float) -> None:
     clock = ManualClock()
-    async with opened(tmp_path, clock) as bench:
+    async with open_bench_at(tmp_path, clock) as bench:
         claim = await bench.make_claim()
     clock.advance(days=days)
-    async with opened(tmp_path, clock) as bench:
+    async with open_bench_at(tmp_path, clock) as bench:
         for _ in range(10):
             clock.advance(seconds=LEASE_SECONDS / 11)
             assert (await bench.jobs.maintain()).swept == 0
@@ -54,12 +54,12 @@ async def test_a_jump_between_two_openings_costs_nobody_a_lease(tmp_path: Path, 
 
 
 @both_ways
-async def test_a_worker_that_stays_silent_is_swept_one_lease_after_the_opening(tmp_path: Path, days: float) -> None:
+async def test_a_silent_worker_is_swept_one_lease_after_the_store_is_opened(tmp_path: Path, days: float) -> None:
     clock = ManualClock()
-    async with opened(tmp_path, clock) as bench:
+    async with open_bench_at(tmp_path, clock) as bench:
         claim = await bench.make_claim()
     clock.advance(days=days)
-    async with opened(tmp_path, clock) as bench:
+    async with open_bench_at(tmp_path, clock) as bench:
         clock.advance(seconds=LEASE_SECONDS - 0.001)
         assert (await bench.jobs.maintain()).swept == 0
         clock.advance(seconds=0.001)
@@ -67,36 +67,36 @@ async def test_a_worker_that_stays_silent_is_swept_one_lease_after_the_opening(t
         with pytest.raises(LeaseLost):
             await bench.jobs.complete(claim)
         clock.advance(seconds=5)
-        (again,) = await bench.jobs.claim("other", ["noop"])
-        assert (again.job.id, again.job.crashes) == (claim.job.id, 1)
-        assert again.fence > claim.fence
+        (new_claim,) = await bench.jobs.claim("other", ["noop"])
+        assert (new_claim.job.id, new_claim.job.crashes) == (claim.job.id, 1)
+        assert new_claim.fence > claim.fence
 
 
 @both_ways
-async def test_scheduled_work_still_runs_after_a_jump_between_two_openings(tmp_path: Path, days: float) -> None:
+async def test_scheduled_jobs_run_after_a_clock_jump_while_the_store_is_closed(tmp_path: Path, days: float) -> None:
     clock = ManualClock()
-    async with opened(tmp_path, clock) as bench:
+    async with open_bench_at(tmp_path, clock) as bench:
         job = await bench.make_job(delay=60)
         failed = await bench.make_claim("fails")
         await bench.jobs.fail(failed, "try again")
     clock.advance(days=days)
-    async with opened(tmp_path, clock) as bench:
-        early = await bench.jobs.claim("worker", ["noop"])
-        assert bool(early) is (days > 0)
+    async with open_bench_at(tmp_path, clock) as bench:
+        early_claims = await bench.jobs.claim("worker", ["noop"])
+        assert bool(early_claims) is (days > 0)
         clock.advance(seconds=61)
-        late = await bench.jobs.claim("worker", ["noop"])
-        assert [claim.job.id for claim in early + late] == [job.id]
+        late_claims = await bench.jobs.claim("worker", ["noop"])
+        assert [claim.job.id for claim in early_claims + late_claims] == [job.id]
         assert len(await bench.jobs.claim("worker", ["fails"])) == 1
 
 
 @both_ways
-async def test_time_goes_on_after_a_jump_between_two_openings(tmp_path: Path, days: float) -> None:
-    """Leases and delays given after the jump run as long as they say, not a day longer."""
+async def test_new_leases_and_delays_are_exact_after_a_clock_jump(tmp_path: Path, days: float) -> None:
+    """Leases and delays that begin after the jump last exactly as long as requested."""
     clock = ManualClock()
-    async with opened(tmp_path, clock) as bench:
+    async with open_bench_at(tmp_path, clock) as bench:
         before = await bench.make_job()
     clock.advance(days=days)
-    async with opened(tmp_path, clock) as bench:
+    async with open_bench_at(tmp_path, clock) as bench:
         (claim,) = await bench.jobs.claim("worker", ["noop"])
         later = await bench.make_job("later", delay=30)
         assert before.created_at <= later.created_at
@@ -107,12 +107,12 @@ async def test_time_goes_on_after_a_jump_between_two_openings(tmp_path: Path, da
         assert (await bench.jobs.maintain()).swept == 1
 
 
-async def test_many_jumps_in_both_directions_keep_time_and_fences_growing(tmp_path: Path) -> None:
+async def test_times_and_fences_keep_increasing_after_many_clock_jumps(tmp_path: Path) -> None:
     clock = ManualClock()
     fences, times = [], []
     for days in (1, -1, -1, 3, -2, 0.5, -4, 1):
         clock.advance(days=days)
-        async with opened(tmp_path, clock) as bench:
+        async with open_bench_at(tmp_path, clock) as bench:
             await bench.make_job()
             (claim,) = await bench.jobs.claim("worker", ["noop"])
             clock.advance(seconds=1)
@@ -126,9 +126,9 @@ async def test_many_jumps_in_both_directions_keep_time_and_fences_growing(tmp_pa
     assert fences == sorted(set(fences))
 
 
-async def test_a_clock_that_goes_back_in_a_running_process_takes_no_time_back(tmp_path: Path) -> None:
+async def test_a_clock_that_jumps_back_does_not_shorten_or_extend_a_running_lease(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with opened(tmp_path, clock) as bench:
+    async with open_bench_at(tmp_path, clock) as bench:
         claim = await bench.make_claim()
         clock.advance(days=-1)
         beat = await bench.jobs.heartbeat(claim.job.id, claim.fence)
@@ -140,7 +140,7 @@ async def test_a_clock_that_goes_back_in_a_running_process_takes_no_time_back(tm
 
 
 class FakeTime:
-    """The system's clocks, moved by hand: the wall clock can jump, monotonic time only goes on."""
+    """The clocks of the system, moved by hand: the wall clock can jump, the monotonic clock only advances."""
 
     def __init__(self) -> None:
         self.wall = 1_800_000_000 * NANOSECONDS
@@ -152,7 +152,7 @@ class FakeTime:
     def monotonic_ns(self) -> int:
         return self.monotonic
 
-    def pass_by(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.wall += round(seconds * NANOSECONDS)
         self.monotonic += round(seconds * NANOSECONDS)
 
@@ -161,7 +161,7 @@ class FakeTime:
 
 
 @both_ways
-async def test_a_jump_of_the_wall_clock_does_not_reach_a_running_process(
+async def test_a_running_process_ignores_jumps_of_the_wall_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: float
 ) -> None:
     system = FakeTime()
@@ -169,16 +169,16 @@ async def test_a_jump_of_the_wall_clock_does_not_reach_a_running_process(
     monkeypatch.setattr(time, "monotonic_ns", system.monotonic_ns)
     store = await SQLiteStore.open(tmp_path, clock=SystemClock(), lease_seconds=LEASE_SECONDS)
     bench = Bench(store, ManualClock(), await Tenants(store).ensure_default())
-    held, silent = await bench.make_claim("held"), await bench.make_claim("silent")
+    beating, silent = await bench.make_claim("held"), await bench.make_claim("silent")
     await bench.make_job("later", delay=LEASE_SECONDS)
-    system.pass_by(LEASE_SECONDS / 2)
+    system.advance(LEASE_SECONDS / 2)
     system.jump(days)
     assert await bench.jobs.claim("worker", ["later", "held", "silent"]) == []
-    beat = await bench.jobs.heartbeat(held.job.id, held.fence)
-    assert (beat.lease_expires_at - held.lease_expires_at).total_seconds() == LEASE_SECONDS / 2
-    system.pass_by(LEASE_SECONDS / 2)
+    beat = await bench.jobs.heartbeat(beating.job.id, beating.fence)
+    assert (beat.lease_expires_at - beating.lease_expires_at).total_seconds() == LEASE_SECONDS / 2
+    system.advance(LEASE_SECONDS / 2)
     assert (await bench.jobs.maintain()).swept == 1
     assert [claim.job.type for claim in await bench.jobs.claim("worker", ["later"])] == ["later"]
     assert (await bench.reload(silent)).crashes == 1
-    assert (await bench.jobs.complete(held)).status is JobStatus.SUCCEEDED
+    assert (await bench.jobs.complete(beating)).status is JobStatus.SUCCEEDED
     await store.close()

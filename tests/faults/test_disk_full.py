@@ -1,4 +1,4 @@
-"""A disk that is full, or fails: the caller is told what is known, and the store goes on when the disk does."""
+"""A SQLite store on a disk that is full or fails: callers get the right error, and the store recovers with the disk."""
 
 from __future__ import annotations
 
@@ -29,39 +29,39 @@ from tests.faults.invariants import check_file
 from tests.faults.powercut import history_of
 from tests.faults.small_disk import small_disk
 from tests.faults.tables import dump, open_file
-from tests.faults.watched_files import WatchedFile, Watcher
+from tests.faults.watched_files import WatchedFile, WatchingVFS
 from tests.faults.workload import Workload
 
 WRITES_TRIED_MAX = 200
 
 
-class BadDisk(Watcher):
-    """Does as it is told: how much room it has, and whether writes or syncs fail.
+class BadDisk(WatchingVFS):
+    """A disk on which a test chooses how many writes succeed, and whether writes or syncs fail.
 
-    Only the log goes bad. An error in a checkpoint, after the commit, is swallowed by SQLite, but would come out of
-    the commit when a VFS in Python raises it; `test_a_checkpoint_that_fails_spoils_no_commit` has a real one.
+    Only the log is affected. SQLite ignores an error in a checkpoint, which comes after the commit, but an error that a
+    VFS in Python raises there would fail the commit. The test of a failed checkpoint therefore causes a real error.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.failures = 0
-        self.heal()
+        self.repair()
 
-    def heal(self) -> None:
-        """All is well from now on."""
-        self.room: int | None = None  # How many writes succeed before the disk is full.
-        self.failing = ""  # What fails: `write`, `sync`, `read`, or a `write` and everything after it (`dying`).
+    def repair(self) -> None:
+        """Let all calls succeed from now on."""
+        self.writes_left: int | None = None  # Writes that succeed before the disk is full.
+        self.failing = ""  # What fails: `write`, `sync`, `read`, or a `write` and all later calls (`dying`).
         self.chance: Callable[[], bool] = lambda: False
 
     def write(self, file: WatchedFile, data: bytes, offset: int) -> None:
         if file.is_log:
-            if self.room == 0 or self.chance():
+            if self.writes_left == 0 or self.chance():
                 self._fail(apsw.FullError)
             if self.failing in ("write", "dying", "dead") or self.chance():
                 self.failing = self.failing.replace("dying", "dead")
                 self._fail(apsw.IOError)
-            if self.room is not None:
-                self.room -= 1
+            if self.writes_left is not None:
+                self.writes_left -= 1
         super().write(file, data, offset)
 
     def sync(self, file: WatchedFile, flags: int) -> None:
@@ -79,25 +79,25 @@ class BadDisk(Watcher):
         raise error
 
 
-class Desk(Bench):
-    """A bench on a bad disk with one job in each state, so that every call has something to change."""
+class FullDiskBench(Bench):
+    """A bench on such a disk with a queued, a running and a finished job, so that every call has an effect."""
 
     folder: Path
     disk: BadDisk
     queued: Job
-    held: Claim
+    claim: Claim
     finished: Job
 
     async def prepare(self, disk: BadDisk) -> None:
-        """Make the jobs."""
+        """Create the jobs."""
         self.disk = disk
         self.finished = await self.make_job_in(JobStatus.SUCCEEDED)
-        self.held = await self.make_claim()
+        self.claim = await self.make_claim()
         self.queued = await self.make_job(tags=["first"])
         await self.make_job("later", delay=LEASE_SECONDS)
 
     async def rows(self) -> dict[str, list[tuple[Any, ...]]]:
-        """All that is in the file."""
+        """Read all rows of the file."""
 
         def read() -> dict[str, list[tuple[Any, ...]]]:
             with closing(open_file(self.folder / FILE_NAME)) as connection:
@@ -106,7 +106,7 @@ class Desk(Bench):
         return await asyncio.to_thread(read)
 
     async def finish_all(self) -> None:
-        """Prove that lanes, agenda and counts are right: every job can be finished, and the counts say so."""
+        """Check that lanes, schedule and counts are consistent: every job can be finished, and the counts agree."""
         self.clock.advance(seconds=2 * LEASE_SECONDS)
         for _ in range(20):
             await self.jobs.maintain()
@@ -120,182 +120,188 @@ class Desk(Bench):
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+async def bench(tmp_path: Path) -> AsyncIterator[FullDiskBench]:
     disk, clock, folder = BadDisk(), ManualClock(), tmp_path / "data"
     store = await SQLiteStore.open(folder, clock=clock, lease_seconds=LEASE_SECONDS, vfs=disk.vfs)
     clock.advance(seconds=LEASE_SECONDS)
-    desk = Desk(store, clock, await Tenants(store).ensure_default())
-    desk.folder = folder
-    await desk.prepare(disk)
-    yield desk
-    disk.heal()
+    bench = FullDiskBench(store, clock, await Tenants(store).ensure_default())
+    bench.folder = folder
+    await bench.prepare(disk)
+    yield bench
+    disk.repair()
     await store.close()
 
 
 @pytest.fixture(autouse=True)
 def logs() -> Iterator[list[EventDict]]:
-    """What was logged; drawing every traceback takes longer than the tests."""
+    """Capture log entries, because rendering every traceback takes longer than the tests."""
     with capture_logs() as logs:
         yield logs
 
 
-Call = Callable[[Desk], Awaitable[object]]
+Call = Callable[[FullDiskBench], Awaitable[object]]
 
 
-async def _sweep(desk: Desk) -> object:
-    desk.clock.advance(seconds=LEASE_SECONDS)
-    return await desk.jobs.maintain()
+async def _sweep(bench: FullDiskBench) -> object:
+    bench.clock.advance(seconds=LEASE_SECONDS)
+    return await bench.jobs.maintain()
 
 
 CALLS: dict[str, Call] = {
-    "enqueue": lambda desk: desk.jobs.enqueue(desk.tenant, "noop", {"n": 1}, idempotency_key="k", dedupe_key="d"),
-    "enqueue many": lambda desk: desk.jobs.enqueue_many([new_job(desk.tenant, "noop", "x" * 9000) for _ in range(30)]),
-    "claim": lambda desk: desk.jobs.claim("other", ["noop"], limit=5),
-    "heartbeat": lambda desk: desk.jobs.heartbeat(desk.held.job.id, desk.held.fence, progress=Progress(percent=50)),
-    "complete": lambda desk: desk.jobs.complete(desk.held, {"a": 1}),
-    "fail": lambda desk: desk.jobs.fail(desk.held, "broken"),
-    "snooze": lambda desk: desk.jobs.snooze(desk.held, 60),
-    "release": lambda desk: desk.jobs.release(desk.held),
-    "cancel": lambda desk: desk.jobs.cancel(desk.tenant, desk.queued.id),
-    "retry": lambda desk: desk.jobs.retry(desk.tenant, desk.finished.id),
-    "reschedule": lambda desk: desk.jobs.reschedule(desk.tenant, desk.queued.id, priority=1, tags=["second"]),
+    "enqueue": lambda bench: bench.jobs.enqueue(bench.tenant, "noop", {"n": 1}, idempotency_key="k", dedupe_key="d"),
+    "enqueue many": lambda bench: bench.jobs.enqueue_many(
+        [new_job(bench.tenant, "noop", "x" * 9000) for _ in range(30)]
+    ),
+    "claim": lambda bench: bench.jobs.claim("other", ["noop"], limit=5),
+    "heartbeat": lambda bench: bench.jobs.heartbeat(
+        bench.claim.job.id, bench.claim.fence, progress=Progress(percent=50)
+    ),
+    "complete": lambda bench: bench.jobs.complete(bench.claim, {"a": 1}),
+    "fail": lambda bench: bench.jobs.fail(bench.claim, "broken"),
+    "snooze": lambda bench: bench.jobs.snooze(bench.claim, 60),
+    "release": lambda bench: bench.jobs.release(bench.claim),
+    "cancel": lambda bench: bench.jobs.cancel(bench.tenant, bench.queued.id),
+    "retry": lambda bench: bench.jobs.retry(bench.tenant, bench.finished.id),
+    "reschedule": lambda bench: bench.jobs.reschedule(bench.tenant, bench.queued.id, priority=1, tags=["second"]),
     "sweep": _sweep,
-    "define": lambda desk: desk.jobs.define(Definition(type="noop", max_attempts=9)),
-    "create a tenant": lambda desk: desk.tenants.create("other"),
+    "define": lambda bench: bench.jobs.define(Definition(type="noop", max_attempts=9)),
+    "create a tenant": lambda bench: bench.tenants.create("other"),
 }
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-async def test_a_full_disk_changes_nothing_and_the_store_goes_on(desk: Desk, call: Call) -> None:
-    before = await desk.rows()
-    desk.disk.room = 0
+async def test_a_call_on_a_full_disk_changes_nothing_and_succeeds_later(bench: FullDiskBench, call: Call) -> None:
+    before = await bench.rows()
+    bench.disk.writes_left = 0
     for _ in range(2):
         with pytest.raises(StorageFull):
-            await call(desk)
-    assert await desk.rows() == before
-    desk.disk.heal()
-    await call(desk)
-    assert await desk.rows() != before
-    await desk.finish_all()
+            await call(bench)
+    assert await bench.rows() == before
+    bench.disk.repair()
+    await call(bench)
+    assert await bench.rows() != before
+    await bench.finish_all()
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-async def test_a_disk_that_fills_up_at_any_write_changes_nothing(desk: Desk, call: Call) -> None:
-    before = await desk.rows()
-    for room in range(WRITES_TRIED_MAX):
-        desk.disk.room = room
+async def test_a_disk_that_fills_up_during_a_call_leaves_no_change(bench: FullDiskBench, call: Call) -> None:
+    before = await bench.rows()
+    for writes_left in range(WRITES_TRIED_MAX):
+        bench.disk.writes_left = writes_left
         try:
-            await call(desk)
+            await call(bench)
         except StorageFull:
-            assert await desk.rows() == before
+            assert await bench.rows() == before
         else:
             break
-    assert 0 < room < WRITES_TRIED_MAX - 1
-    desk.disk.heal()
-    await desk.finish_all()
+    assert 0 < writes_left < WRITES_TRIED_MAX - 1
+    bench.disk.repair()
+    await bench.finish_all()
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("failing", ["write", "sync"])
-async def test_a_disk_that_fails_leaves_the_outcome_unknown(desk: Desk, call: Call, failing: str) -> None:
-    before = await desk.rows()
-    desk.disk.failing = failing
+async def test_a_call_on_a_failing_disk_has_an_unknown_outcome(bench: FullDiskBench, call: Call, failing: str) -> None:
+    before = await bench.rows()
+    bench.disk.failing = failing
     with pytest.raises(OutcomeUnknown):
-        await call(desk)
-    desk.disk.heal()
-    assert await desk.rows() == before, "SQLite rolls back, so nothing is there while the process lives"
-    await call(desk)
-    await desk.finish_all()
+        await call(bench)
+    bench.disk.repair()
+    assert await bench.rows() == before, "SQLite did not roll back in the running process"
+    await call(bench)
+    await bench.finish_all()
 
 
-async def test_a_store_trusts_nothing_it_could_not_read_again(desk: Desk, logs: list[EventDict]) -> None:
-    """The disk goes away while a claim takes the last job of its lane, and with it the way to look up the lanes."""
-    desk.sqlite.connection.pragma("cache_size", 0)
-    desk.disk.failing = "dying"
+async def test_a_store_that_cannot_reload_its_lanes_refuses_claims_until_it_can(
+    bench: FullDiskBench, logs: list[EventDict]
+) -> None:
+    """The disk fails while a claim takes the last job of its lane, and the lanes cannot be read again."""
+    bench.sqlite.connection.pragma("cache_size", 0)
+    bench.disk.failing = "dying"
     with pytest.raises(OutcomeUnknown):
-        await desk.jobs.claim("other", ["noop"], limit=100)
+        await bench.jobs.claim("other", ["noop"], limit=100)
     with pytest.raises(StoreError, match="cannot read its file"):
-        await desk.jobs.claim("other", ["noop"], limit=100)
+        await bench.jobs.claim("other", ["noop"], limit=100)
     assert "recovery_failed" in {entry["event"] for entry in logs}
-    desk.disk.heal()
-    assert [claim.job.id for claim in await desk.jobs.claim("other", ["noop"], limit=100)] == [desk.queued.id]
-    await desk.finish_all()
+    bench.disk.repair()
+    assert [claim.job.id for claim in await bench.jobs.claim("other", ["noop"], limit=100)] == [bench.queued.id]
+    await bench.finish_all()
 
 
-async def test_a_read_that_fails_says_so_and_the_next_one_succeeds(desk: Desk) -> None:
-    await desk.reload(desk.queued)
-    desk.disk.failing = "read"
+async def test_a_failed_read_raises_an_error_and_the_next_one_succeeds(bench: FullDiskBench) -> None:
+    await bench.reload(bench.queued)
+    bench.disk.failing = "read"
     with pytest.raises(StoreError, match="could not be read"):
-        await desk.jobs.attempts(desk.tenant, desk.finished.id)
-    desk.disk.heal()
-    assert len(await desk.jobs.attempts(desk.tenant, desk.finished.id)) == 1
+        await bench.jobs.attempts(bench.tenant, bench.finished.id)
+    bench.disk.repair()
+    assert len(await bench.jobs.attempts(bench.tenant, bench.finished.id)) == 1
 
 
-@pytest.mark.parametrize("there", [False, True], ids=["new", "there"])
-async def test_a_store_that_cannot_be_opened_says_why(tmp_path: Path, there: bool) -> None:
+@pytest.mark.parametrize("exists", [False, True], ids=["new", "existing"])
+async def test_opening_a_store_on_a_full_or_failing_disk_raises_an_error(tmp_path: Path, exists: bool) -> None:
     disk, clock = BadDisk(), ManualClock()
 
     async def open_and_close() -> None:
         store = await SQLiteStore.open(tmp_path, clock=clock, lease_seconds=LEASE_SECONDS, vfs=disk.vfs)
         await store.close()
 
-    if there:
+    if exists:
         await open_and_close()
-    disk.room = 0
+    disk.writes_left = 0
     with pytest.raises(StorageFull):
         await open_and_close()
-    disk.heal()
+    disk.repair()
     disk.failing = "write"
     with pytest.raises(StoreError, match="could not be opened"):
         await open_and_close()
-    disk.heal()
+    disk.repair()
     await open_and_close()
 
 
-async def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / FILE_NAME).write_bytes(b"something else " * 1000)
     with pytest.raises(StoreError, match="not a database"):
         await SQLiteStore.open(tmp_path, clock=ManualClock(), lease_seconds=LEASE_SECONDS)
 
 
-async def test_reads_go_on_while_the_disk_is_full(desk: Desk) -> None:
-    desk.disk.room = 0
+async def test_reads_succeed_while_the_disk_is_full(bench: FullDiskBench) -> None:
+    bench.disk.writes_left = 0
     with pytest.raises(StorageFull):
-        await desk.make_job()
-    assert (await desk.reload(desk.queued)).status is JobStatus.QUEUED
+        await bench.make_job()
+    assert (await bench.reload(bench.queued)).status is JobStatus.QUEUED
 
 
-async def test_one_failed_group_answers_every_caller_in_it(desk: Desk) -> None:
-    desk.disk.room = 0
-    answers = await asyncio.gather(*(desk.make_job() for _ in range(50)), return_exceptions=True)
+async def test_every_call_of_a_failed_group_commit_gets_the_error(bench: FullDiskBench) -> None:
+    bench.disk.writes_left = 0
+    answers = await asyncio.gather(*(bench.make_job() for _ in range(50)), return_exceptions=True)
     assert {type(answer) for answer in answers} == {StorageFull}
-    desk.disk.heal()
-    assert len(await asyncio.gather(*(desk.make_job() for _ in range(50)))) == 50
+    bench.disk.repair()
+    assert len(await asyncio.gather(*(bench.make_job() for _ in range(50)))) == 50
 
 
-async def test_a_checkpoint_that_fails_spoils_no_commit(tmp_path: Path) -> None:
-    """What was committed to the log is durable, whether it can be moved to the file or not."""
+async def test_a_failed_checkpoint_loses_no_commit(tmp_path: Path) -> None:
+    """A commit in the log is durable even if the checkpoint cannot copy it to the file."""
     clock, folder = ManualClock(), tmp_path / "data"
     store = await SQLiteStore.open(folder, clock=clock, lease_seconds=LEASE_SECONDS)
-    desk = Desk(store, clock, await Tenants(store).ensure_default())
-    await desk.jobs.enqueue_many([new_job(desk.tenant, "noop", "x" * 9000) for _ in range(100)])
+    bench = FullDiskBench(store, clock, await Tenants(store).ensure_default())
+    await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", "x" * 9000) for _ in range(100)])
     store.connection.pragma("wal_autocheckpoint", 1)
-    await desk.make_job()
+    await bench.make_job()
     size = (folder / FILE_NAME).stat().st_size
     with no_file_larger_than(size):
-        jobs = [await desk.make_job(payload="x" * 9000) for _ in range(5)]
+        jobs = [await bench.make_job(payload="x" * 9000) for _ in range(5)]
         assert (folder / FILE_NAME).stat().st_size == size
-    jobs.append(await desk.make_job())
+    jobs.append(await bench.make_job())
     assert (folder / FILE_NAME).stat().st_size > size
     for job in jobs:
-        assert (await desk.reload(job)).status is JobStatus.QUEUED
-    await desk.finish_all()
+        assert (await bench.reload(job)).status is JobStatus.QUEUED
+    await bench.finish_all()
     await store.close()
 
 
 @contextmanager
 def no_file_larger_than(size: int) -> Iterator[None]:
-    """A write beyond this size fails, in this process and for as long as the block lasts."""
+    """Let writes beyond this size fail, in this process and until the end of the block."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -305,7 +311,7 @@ def no_file_larger_than(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("life_number", range(3))
-async def test_work_on_a_disk_that_fails_now_and_then_stays_right(
+async def test_invariants_hold_on_a_disk_that_fails_at_random(
     tmp_path: Path, logs: list[EventDict], life_number: int
 ) -> None:
     seed = random.randrange(2**32)
@@ -332,34 +338,34 @@ async def _work_on(disk: BadDisk, folder: Path, chance: random.Random, recorder:
     maintenance.start()
     disk.chance = lambda: chance.random() < 0.005
     await workload.run(0.5)
-    disk.heal()
+    disk.repair()
     await maintenance.stop()
     await store.close()
 
 
-async def test_a_really_full_disk(tmp_path: Path) -> None:
+async def test_a_store_on_a_full_file_system_keeps_acknowledged_jobs_and_recovers(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as folder:
         clock = ManualClock()
         store = await SQLiteStore.open(folder / "data", clock=clock, lease_seconds=LEASE_SECONDS)
         bench = Bench(store, clock, await Tenants(store).ensure_default())
-        made = [await bench.make_job(payload="x" * 1000)]
+        jobs = [await bench.make_job(payload="x" * 1000)]
         filler = folder / "filler"
         _fill(filler)
         with suppress(StorageFull):
-            while len(made) < 1000:
-                made.append(await bench.make_job(payload="x" * 1000))
-        assert len(made) < 1000
+            while len(jobs) < 1000:
+                jobs.append(await bench.make_job(payload="x" * 1000))
+        assert len(jobs) < 1000
         with pytest.raises(StorageFull):
             await bench.make_job(payload="x" * 1000)
         stored = (await bench.jobs.list(bench.tenant, limit=1000)).items
-        assert [job.id for job in reversed(stored)] == [job.id for job in made]
+        assert [job.id for job in reversed(stored)] == [job.id for job in jobs]
         filler.unlink()
-        made.append(await bench.make_job())
+        jobs.append(await bench.make_job())
         await store.close()
-        again = await SQLiteStore.open(folder / "data", clock=clock, lease_seconds=LEASE_SECONDS)
-        claims = await Jobs(again, lease_seconds=LEASE_SECONDS).claim("worker", ["noop"], limit=1000)
-        await again.close()
-        assert [claim.job.id for claim in claims] == [job.id for job in made]
+        reopened = await SQLiteStore.open(folder / "data", clock=clock, lease_seconds=LEASE_SECONDS)
+        claims = await Jobs(reopened, lease_seconds=LEASE_SECONDS).claim("worker", ["noop"], limit=1000)
+        await reopened.close()
+        assert [claim.job.id for claim in claims] == [job.id for job in jobs]
 
 
 def _fill(path: Path) -> None:

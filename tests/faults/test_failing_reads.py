@@ -1,4 +1,4 @@
-"""A disk that cannot be read for a moment in the middle of a transaction: all of it is undone, or none."""
+"""A single failed read in a transaction: the transaction is rolled back as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOBS, CLAIMED, NEW = 300, 200, 7
 
 
 class FlakyReads(apsw.VFS):
-    """Fails one read of the writer, after `countdown` good ones."""
+    """Fails one read of the writer after `countdown` successful ones."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "")
@@ -34,7 +34,7 @@ class FlakyReads(apsw.VFS):
 
 
 class FlakyFile(apsw.VFSFile):
-    """A file of that disk."""
+    """A file on that disk."""
 
     def __init__(self, disk: FlakyReads, name: apsw.URIFilename | str | None, flags: list[int]) -> None:
         super().__init__("", name, flags)
@@ -61,7 +61,7 @@ async def _many_lost_leases(folder: Path, clock: ManualClock) -> str:
 
 
 @pytest.mark.parametrize("good_reads", range(24))
-async def test_a_read_that_fails_leaves_counts_and_events_exact(tmp_path: Path, good_reads: int) -> None:
+async def test_a_failed_read_leaves_jobs_counts_and_outcomes_consistent(tmp_path: Path, good_reads: int) -> None:
     clock, folder = ManualClock(), tmp_path / "data"
     tenant = await _many_lost_leases(folder, clock)
     disk = FlakyReads(f"flaky-{good_reads}")
@@ -69,7 +69,7 @@ async def test_a_read_that_fails_leaves_counts_and_events_exact(tmp_path: Path, 
     jobs = Jobs(store, lease_seconds=LEASE_SECONDS)
     clock.advance(seconds=10 * LEASE_SECONDS)
     disk.countdown = good_reads
-    made, tended = await asyncio.gather(
+    enqueued, maintained = await asyncio.gather(
         jobs.enqueue_many([new_job(tenant, "new") for _ in range(NEW)]), jobs.maintain(), return_exceptions=True
     )
     await store.close()
@@ -77,9 +77,9 @@ async def test_a_read_that_fails_leaves_counts_and_events_exact(tmp_path: Path, 
         states = dict(file.execute("SELECT status, count(*) FROM states GROUP BY status"))
         counts = dict(file.execute("SELECT status, sum(jobs) FROM counts GROUP BY status HAVING sum(jobs) <> 0"))
         swept = file.execute("SELECT count(*) FROM outcomes WHERE outcome = 'lost'").get
-    # Usually both are in one transaction; a writer that was quick has taken them one after the other.
-    refused, unswept = isinstance(made, BaseException), isinstance(tended, BaseException)
-    assert (refused or unswept) == (disk.failures > 0)
-    assert sum(states.values()) == JOBS + (0 if refused else NEW)
-    assert swept == (0 if unswept else CLAIMED)
+    # Usually both calls share a transaction. A fast writer commits them one after the other.
+    enqueue_failed, sweep_failed = isinstance(enqueued, BaseException), isinstance(maintained, BaseException)
+    assert (enqueue_failed or sweep_failed) == (disk.failures > 0)
+    assert sum(states.values()) == JOBS + (0 if enqueue_failed else NEW)
+    assert swept == (0 if sweep_failed else CLAIMED)
     assert counts == states

@@ -1,4 +1,4 @@
-"""Workers that stood still past their lease: whatever they say afterwards changes nothing."""
+"""Workers that paused for longer than their lease: their later calls change nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.jobs import Definition, JobStatus, LeaseLost
 from ingot.jobs.job_options import new_job
 from tests.factories import LEASE_SECONDS, Bench, open_bench
-from tests.faults.paused_workers import EFFECTS_PER_CYCLE, stand_still, take_over
+from tests.faults.paused_workers import STALE_CALLS_PER_CYCLE, run_paused_workers, take_over
 from tests.faults.sqlite_rules import broken_rules
 from tests.faults.tables import open_file
 
@@ -36,11 +36,13 @@ async def bench(folder: Path) -> AsyncIterator[Bench]:
 
 @pytest.mark.long
 async def test_a_worker_whose_lease_was_swept_changes_nothing(folder: Path) -> None:
-    assert await stand_still(folder, cycles=CYCLES, seed=random.randrange(2**32)) == EFFECTS_PER_CYCLE * CYCLES
+    assert (
+        await run_paused_workers(folder, cycles=CYCLES, seed=random.randrange(2**32)) == STALE_CALLS_PER_CYCLE * CYCLES
+    )
 
 
-async def test_a_worker_that_comes_back_before_the_sweep_keeps_its_job(bench: Bench) -> None:
-    """Time only permits a sweep: the fence decides."""
+async def test_a_worker_with_an_expired_lease_keeps_its_job_until_the_sweep(bench: Bench) -> None:
+    """An expired lease is valid until the sweep, because only the fence decides."""
     claim = await bench.make_claim()
     bench.clock.advance(seconds=10 * LEASE_SECONDS)
     await bench.jobs.heartbeat(claim.job.id, claim.fence)
@@ -48,7 +50,7 @@ async def test_a_worker_that_comes_back_before_the_sweep_keeps_its_job(bench: Be
     assert (await bench.jobs.complete(claim)).status is JobStatus.SUCCEEDED
 
 
-async def test_one_settles_when_the_swept_and_the_new_worker_answer_together(bench: Bench) -> None:
+async def test_only_the_new_worker_settles_when_it_competes_with_the_swept_one(bench: Bench) -> None:
     for _ in range(50):
         stale = await bench.make_claim()
         bench.clock.advance(seconds=LEASE_SECONDS)
@@ -62,40 +64,41 @@ async def test_one_settles_when_the_swept_and_the_new_worker_answer_together(ben
 
 
 @pytest.mark.parametrize("cap", [1, 2, 3, 5])
-async def test_a_poison_pill_is_dead_after_exactly_its_crash_cap(bench: Bench, cap: int) -> None:
+async def test_a_job_that_crashes_its_workers_is_dead_after_exactly_its_crash_cap(bench: Bench, cap: int) -> None:
     if cap != 3:  # the default
         await bench.jobs.define(Definition(type="noop", crash_cap=cap))
     job = await bench.make_job()
-    swallowed = 0
-    while await bench.jobs.claim(f"victim-{swallowed}", ["noop"]):
-        swallowed += 1
+    crashes = 0
+    while await bench.jobs.claim(f"victim-{crashes}", ["noop"]):
+        crashes += 1
         bench.clock.advance(seconds=LEASE_SECONDS)
         await bench.jobs.maintain()
         bench.clock.advance(seconds=5)
     dead = await bench.reload(job)
-    assert (swallowed, dead.status, dead.crashes, dead.failures, dead.attempts) == (cap, JobStatus.DEAD, cap, 0, cap)
+    assert (crashes, dead.status, dead.crashes, dead.failures, dead.attempts) == (cap, JobStatus.DEAD, cap, 0, cap)
 
 
-async def test_one_bad_row_stops_no_sweep(bench: Bench, folder: Path) -> None:
-    """A job that cannot be swept, here because of a trigger that forbids it, keeps no other in its chains."""
+async def test_a_job_that_cannot_be_swept_does_not_block_the_sweep_of_others(bench: Bench, folder: Path) -> None:
+    """A job that cannot be swept, here because of a trigger, does not prevent the sweep of others."""
     await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", n) for n in range(20)])
     claims = await bench.jobs.claim("worker", ["noop"], limit=20)
-    bad = claims[7].job.id
+    unsweepable = claims[7].job.id
     with closing(open_file(folder / FILE_NAME)) as connection:
         connection.execute(
-            f"CREATE TRIGGER bad BEFORE UPDATE ON states WHEN old.id = '{bad}' BEGIN SELECT raise(ABORT, 'bad'); END"
+            "CREATE TRIGGER bad BEFORE UPDATE ON states "
+            f"WHEN old.id = '{unsweepable}' BEGIN SELECT raise(ABORT, 'bad'); END"
         )
     bench.clock.advance(seconds=LEASE_SECONDS)
     assert (await bench.jobs.maintain()).swept == 19
     counts = (await bench.jobs.summary(bench.tenant)).counts
     assert (counts[JobStatus.RUNNING], counts[JobStatus.QUEUED]) == (1, 19)
     bench.clock.advance(seconds=5)
-    again = await bench.jobs.claim("other", ["noop"], limit=100)
-    assert {claim.job.id for claim in again} == {claim.job.id for claim in claims} - {bad}
+    new_claims = await bench.jobs.claim("other", ["noop"], limit=100)
+    assert {claim.job.id for claim in new_claims} == {claim.job.id for claim in claims} - {unsweepable}
 
 
-async def test_one_bad_row_stops_no_other_caller(bench: Bench, folder: Path) -> None:
-    """Callers that share a transaction with a bad one are served; the bad one is told, and nothing of it stays."""
+async def test_a_failing_enqueue_does_not_affect_others_in_its_transaction(bench: Bench, folder: Path) -> None:
+    """Only the failing call of a shared transaction gets an error and is rolled back."""
     with closing(open_file(folder / FILE_NAME)) as connection:
         connection.execute(
             "CREATE TRIGGER bad BEFORE INSERT ON states WHEN new.type = 'bad' BEGIN SELECT raise(ABORT, 'bad'); END"

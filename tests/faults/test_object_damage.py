@@ -1,4 +1,4 @@
-"""Bits that flip, files that are cut: whoever reads gets the right bytes or is told that they are damaged."""
+"""Flipped bits and truncated files: a reader gets the right bytes or an error."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ingot.kernel.clock import SystemClock
 from ingot.objects.local import LocalStore
 from tests.conformance.object_stores import put
 
-DAMAGES = 600
+DAMAGE_COUNT = 600
 SIZES = [1, 2, 4096, 16 * 1024 + 1, PART_BYTES - 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES + 4711]
 
-Harm = Callable[[bytearray, random.Random], None]  # Damages the bytes of a file.
+Damage = Callable[[bytearray, random.Random], None]  # Damages the bytes of a file.
 
 
 def flip_a_bit(data: bytearray, chance: random.Random) -> None:
@@ -30,7 +30,7 @@ def flip_many_bits(data: bytearray, chance: random.Random) -> None:
         data[chance.randrange(len(data))] ^= 1 + chance.randrange(255)
 
 
-def cut(data: bytearray, chance: random.Random) -> None:
+def truncate(data: bytearray, chance: random.Random) -> None:
     del data[
         chance.choice((0, len(data) - 1, chance.randrange(len(data)), (len(data) - 1) // PART_BYTES * PART_BYTES)) :
     ]
@@ -51,20 +51,20 @@ def add_bytes(data: bytearray, chance: random.Random) -> None:
     data += chance.randbytes(chance.choice((1, 512, PART_BYTES)))
 
 
-def first_wrong(data: bytes, harmed: bytes) -> int:
-    """The first byte that is not as it was; the number of bytes when all are."""
+def first_wrong(data: bytes, damaged: bytes) -> int:
+    """Return the position of the first changed byte, or the number of bytes if none is."""
     low, high = 0, len(data)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if harmed[:middle] == data[:middle] else (low, middle - 1)
+        low, high = (middle, high) if damaged[:middle] == data[:middle] else (low, middle - 1)
     return low
 
 
-HARMS: list[Harm] = [flip_a_bit, flip_a_bit, flip_many_bits, cut, cut, lose_bytes, write_zeros, add_bytes]
+DAMAGES: list[Damage] = [flip_a_bit, flip_a_bit, flip_many_bits, truncate, truncate, lose_bytes, write_zeros, add_bytes]
 
 
-class Shelf:
-    """Objects in a folder, with the right bytes of each."""
+class StoredObjects:
+    """Objects in a folder, with the original bytes of each."""
 
     def __init__(self, folder: Path, store: LocalStore) -> None:
         self.store = store
@@ -83,59 +83,61 @@ class Shelf:
         return self._folder / content.storage_key[-2:] / content.storage_key
 
     async def read(self, content: Content, start: int, end: int) -> tuple[bytes, bool]:
-        """What somebody gets who reads a range, and whether the reader was told that there is damage."""
-        got = bytearray()
+        """Read a range. Return the bytes that were received, and whether the reader got an error."""
+        received = bytearray()
         try:
             async for part in read_verified(self.store, content, start, end):
-                got += part
+                received += part
         except BlobDamaged:
-            return bytes(got), True
-        return bytes(got), False
+            return bytes(received), True
+        return bytes(received), False
 
 
 @pytest.fixture
-async def shelf(tmp_path: Path) -> AsyncIterator[Shelf]:
+async def stored(tmp_path: Path) -> AsyncIterator[StoredObjects]:
     """Objects of many sizes."""
     store = await LocalStore.open(tmp_path, clock=SystemClock())
-    shelf, chance = Shelf(tmp_path, store), random.Random(8)
+    stored, chance = StoredObjects(tmp_path, store), random.Random(8)
     for size in SIZES:
         # Half of the bytes are zeros, as in many files.
-        await shelf.add(
+        await stored.add(
             b"".join(chance.choice((bytes(512), chance.randbytes(512))) for _ in range(size // 512 + 1))[:size]
         )
-    yield shelf
+    yield stored
     await store.close()
 
 
-async def test_damaged_bytes_are_never_given_away(shelf: Shelf) -> None:
+async def test_damaged_bytes_are_never_returned(stored: StoredObjects) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    found = 0
-    for _ in range(DAMAGES):
-        content, data = chance.choice(shelf.objects)
-        harmed = bytearray(data)
-        chance.choice(HARMS)(harmed, chance)
-        wrong = first_wrong(data, bytes(harmed))
-        shelf.path(content).write_bytes(harmed)
+    damages_found = 0
+    for _ in range(DAMAGE_COUNT):
+        content, data = chance.choice(stored.objects)
+        damaged = bytearray(data)
+        chance.choice(DAMAGES)(damaged, chance)
+        wrong = first_wrong(data, bytes(damaged))
+        stored.path(content).write_bytes(damaged)
         for _ in range(3):
             start = chance.choice((0, chance.randrange(len(data))))
             end = chance.choice((len(data), chance.randrange(start, len(data) + 1)))
-            got, told = await shelf.read(content, start, end)
-            assert data[start:end].startswith(got), f"wrong bytes were read, seed {seed}"
-            assert told or len(got) == end - start, f"bytes are missing and nothing was said, seed {seed}"
+            received, is_damaged = await stored.read(content, start, end)
+            assert data[start:end].startswith(received), f"wrong bytes were read, seed {seed}"
+            assert is_damaged or len(received) == end - start, f"bytes are missing without an error, seed {seed}"
             covers = start < end and start // PART_BYTES <= wrong // PART_BYTES and wrong < end
-            assert told or not covers, f"damage at {wrong} was not told to who read {start} to {end}, seed {seed}"
-            found += told
-        assert await whole(shelf.store, content) is (wrong == len(data))
-        shelf.path(content).write_bytes(data)
-    assert found > DAMAGES
-    for content, data in shelf.objects:
-        assert await shelf.read(content, 0, len(data)) == (data, False)
+            assert is_damaged or not covers, (
+                f"damage at {wrong} was not reported to a reader of {start} to {end}, seed {seed}"
+            )
+            damages_found += is_damaged
+        assert await is_whole(stored.store, content) is (wrong == len(data))
+        stored.path(content).write_bytes(data)
+    assert damages_found > DAMAGE_COUNT
+    for content, data in stored.objects:
+        assert await stored.read(content, 0, len(data)) == (data, False)
 
 
-async def whole(store: LocalStore, content: Content) -> bool:
-    """What a scrub finds out."""
+async def is_whole(store: LocalStore, content: Content) -> bool:
+    """Whether a scrub finds no damage."""
     assert content.storage_key is not None
     try:
         return await hash_object(store, content.storage_key, content.size) == content
@@ -143,41 +145,41 @@ async def whole(store: LocalStore, content: Content) -> bool:
         return False
 
 
-async def test_another_objects_bytes_are_damage(shelf: Shelf) -> None:
-    (first, data), (second, other) = shelf.objects[-1], shelf.objects[-2]
-    shelf.path(first).write_bytes(other)
-    shelf.path(second).write_bytes(data)
+async def test_bytes_of_another_object_are_damage(stored: StoredObjects) -> None:
+    (first, data), (second, other) = stored.objects[-1], stored.objects[-2]
+    stored.path(first).write_bytes(other)
+    stored.path(second).write_bytes(data)
     for content in (first, second):
-        assert await shelf.read(content, 0, content.size) == (b"", True)
+        assert await stored.read(content, 0, content.size) == (b"", True)
 
 
-async def test_parts_in_another_order_are_damage(shelf: Shelf) -> None:
-    content, data = shelf.objects[-1]
-    shelf.path(content).write_bytes(data[PART_BYTES : 2 * PART_BYTES] + data[:PART_BYTES] + data[2 * PART_BYTES :])
-    assert await shelf.read(content, 0, content.size) == (b"", True)
-    assert await shelf.read(content, 2 * PART_BYTES + 1, content.size) == (data[2 * PART_BYTES + 1 :], False)
+async def test_parts_in_the_wrong_order_are_damage(stored: StoredObjects) -> None:
+    content, data = stored.objects[-1]
+    stored.path(content).write_bytes(data[PART_BYTES : 2 * PART_BYTES] + data[:PART_BYTES] + data[2 * PART_BYTES :])
+    assert await stored.read(content, 0, content.size) == (b"", True)
+    assert await stored.read(content, 2 * PART_BYTES + 1, content.size) == (data[2 * PART_BYTES + 1 :], False)
 
 
-async def test_a_file_that_is_gone_is_damage(shelf: Shelf) -> None:
-    for content, _ in shelf.objects:
-        shelf.path(content).unlink()
-        assert await shelf.read(content, 0, content.size) == (b"", True)
-        assert not await whole(shelf.store, content)
+async def test_a_missing_file_is_damage(stored: StoredObjects) -> None:
+    for content, _ in stored.objects:
+        stored.path(content).unlink()
+        assert await stored.read(content, 0, content.size) == (b"", True)
+        assert not await is_whole(stored.store, content)
 
 
-async def test_a_file_that_is_cut_while_it_is_read_is_damage(shelf: Shelf) -> None:
-    content, data = shelf.objects[-1]
-    parts = read_verified(shelf.store, content, 0, content.size)
+async def test_a_file_that_is_truncated_during_a_read_is_damage(stored: StoredObjects) -> None:
+    content, data = stored.objects[-1]
+    parts = read_verified(stored.store, content, 0, content.size)
     assert await anext(parts) == data[:PART_BYTES]
-    shelf.path(content).write_bytes(data[: PART_BYTES + 10])
+    stored.path(content).write_bytes(data[: PART_BYTES + 10])
     with pytest.raises(BlobDamaged):
         await anext(parts)
 
 
-async def test_an_empty_object_is_right_whatever_is_in_its_file(shelf: Shelf) -> None:
-    await shelf.add(b"")
-    content, _ = shelf.objects[-1]
+async def test_an_empty_object_is_whole_whatever_its_file_contains(stored: StoredObjects) -> None:
+    await stored.add(b"")
+    content, _ = stored.objects[-1]
     for data in (b"", b"more"):
-        shelf.path(content).write_bytes(data)
-        assert await shelf.read(content, 0, 0) == (b"", False)
-        assert await whole(shelf.store, content)
+        stored.path(content).write_bytes(data)
+        assert await stored.read(content, 0, 0) == (b"", False)
+        assert await is_whole(stored.store, content)

@@ -1,4 +1,4 @@
-"""A process that stores and deletes objects is killed at random moments, and nothing acknowledged is lost."""
+"""Kills of a process that stores and deletes objects: acknowledged steps are never lost."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.object_kill_run import ObjectLife
+from tests.faults.object_kill_run import ObjectKillRun
 
 KILLS = 50
 ACKED = 400
 
 
 @pytest.mark.long
-def test_no_finished_object_is_lost_however_often_the_process_is_killed(tmp_path: Path) -> None:
-    life = ObjectLife(tmp_path / "life", random.randrange(2**32))
-    while life.kills < KILLS or life.acked < ACKED:
-        life.kill_at_random()
-        life.check()
-    print(f"{life.kills} kills, {life.acked} acknowledged steps, seed {life.seed}")
+def test_finished_objects_survive_kills_of_the_process(tmp_path: Path) -> None:
+    run = ObjectKillRun(tmp_path / "life", random.randrange(2**32))
+    while run.kills < KILLS or run.acked < ACKED:
+        run.kill_at_random()
+        run.check()
+    print(f"{run.kills} kills, {run.acked} acknowledged steps, seed {run.seed}")

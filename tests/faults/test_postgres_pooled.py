@@ -1,4 +1,4 @@
-"""Behind a proxy that pools transactions every call may meet another server connection, and nothing goes wrong."""
+"""A store behind a proxy that pools transactions, where every call may use another server connection."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ingot.jobs import Jobs, JobStatus
 from ingot.jobs.errors import JobNotFound
 from ingot.kernel.errors import StoreMisconfigured
 from tests.faults.pgbouncer import SERVER_CONNECTIONS, open_bouncer
-from tests.faults.postgres_environment import (
+from tests.faults.postgres_cluster import (
     DRAIN_SECONDS_MAX,
     LEASE_SECONDS,
     CountingRecorder,
-    Shift,
-    World,
-    open_world,
+    PostgresCluster,
+    PostgresWorkload,
+    open_cluster,
 )
 from tests.faults.recorded_calls import SLUGS
 from tests.waiting import eventually
@@ -39,65 +39,65 @@ VERBS = {"enqueue", "claim", "heartbeat", "settle", "cancel", "retry", "change"}
 
 
 class Pooled:
-    """A server, and the way to it through the pool."""
+    """A server, and the URL of its pool."""
 
-    def __init__(self, world: World, url: str) -> None:
-        self.world = world
+    def __init__(self, cluster: PostgresCluster, url: str) -> None:
+        self.cluster = cluster
         self.url = url
 
 
 @pytest.fixture(scope="module")
 async def pooled() -> AsyncIterator[Pooled]:
-    """A server of its own with a pool before it."""
-    async with open_world() as world, open_bouncer(world.server.folder) as url:
-        yield Pooled(world, url)
+    """A server of its own behind a pool."""
+    async with open_cluster() as cluster, open_bouncer(cluster.server.folder) as url:
+        yield Pooled(cluster, url)
 
 
 @pytest.fixture(autouse=True)
 def logs() -> Iterator[list[EventDict]]:
-    """What is logged while things go wrong; drawing all of it would be most of the work."""
+    """Capture the many log entries, because rendering them would take most of the time."""
     with capture_logs() as captured:
         yield captured
 
 
-async def test_a_client_of_the_pool_meets_several_server_connections(pooled: Pooled) -> None:
+async def test_a_client_of_the_pool_uses_several_server_connections(pooled: Pooled) -> None:
     async def backends(connection: asyncpg.Connection[asyncpg.Record]) -> set[int]:
         return {await connection.fetchval("SELECT pg_backend_pid()") for _ in range(200)}
 
     clients = [await asyncpg.connect(pooled.url, statement_cache_size=0) for _ in range(4)]
     try:
-        met = await asyncio.gather(*map(backends, clients))
+        backends_by_client = await asyncio.gather(*map(backends, clients))
     finally:
         for client in clients:
             await client.close()
-    assert 1 < max(map(len, met)) <= SERVER_CONNECTIONS
+    assert 1 < max(map(len, backends_by_client)) <= SERVER_CONNECTIONS
 
 
 class Reader:
-    """Reads as one tenant and as the other, in turn, and notes what each was shown."""
+    """Reads as one tenant and the other in turn, and records the jobs that each could see."""
 
     def __init__(self, store: PostgresStore, tenants: list[str]) -> None:
         self.jobs = Jobs(store, lease_seconds=LEASE_SECONDS)
         self.events = Events(store)
         self.tenants = tenants
-        self.shown: dict[str, set[str]] = {tenant: set() for tenant in tenants}
+        self.visible_jobs: dict[str, set[str]] = {tenant: set() for tenant in tenants}
         self.reads = 0
 
     async def read(self, times: int) -> None:
-        """Read many times, in every way there is."""
+        """Read many times, with every kind of read."""
         for number in range(times):
             tenant, other = self.tenants[:: 1 if number % 2 else -1]
             match number % 8 // 2:
                 case 0:
                     page = await self.jobs.list(tenant, limit=5)
-                    self.shown[tenant].update(job.id for job in page.items)
+                    self.visible_jobs[tenant].update(job.id for job in page.items)
                     assert {job.tenant for job in page.items} <= {tenant}
                 case 1:
                     events = await self.events.read(tenant, limit=5)
-                    told = [msgspec.json.decode(event.data)["id"] for event in events]
-                    self.shown[tenant].update(told)
-                case 2 if self.shown[other]:
-                    job_id = next(iter(self.shown[other]))
+                    job_ids = [msgspec.json.decode(event.data)["id"] for event in events]
+                    self.visible_jobs[tenant].update(job_ids)
+                case 2 if self.visible_jobs[other]:
+                    job_id = next(iter(self.visible_jobs[other]))
                     assert (await self.jobs.get(other, job_id)).id == job_id
                     with pytest.raises(JobNotFound):
                         await self.jobs.get(tenant, job_id)
@@ -110,29 +110,29 @@ class Reader:
 
 
 @pytest.mark.long
-async def test_a_store_behind_the_pool_keeps_its_promises(pooled: Pooled) -> None:
+async def test_all_invariants_hold_behind_the_pool(pooled: Pooled) -> None:
     recorder = CountingRecorder()
     stop = asyncio.Event()
     seed = random.randrange(2**32)
-    async with pooled.world.store(pooled.url, pooled=True) as store:
-        shift = Shift(store, recorder, seed=seed)
-        await shift.prepare()
+    async with pooled.cluster.store(pooled.url, pooled=True) as store:
+        workload = PostgresWorkload(store, recorder, seed=seed)
+        await workload.prepare()
         reader = Reader(store, [(await Tenants(store).get(slug)).id for slug in SLUGS])
         async with asyncio.TaskGroup() as group:
-            group.create_task(shift.work_until(stop, times=2))
+            group.create_task(workload.work_until(stop, times=2))
             await asyncio.gather(*[reader.read(READS_OF_EACH) for _ in range(READERS)])
             await eventually(lambda: _has_every_end(reader))
             stop.set()
-        last = Shift(store, recorder, seed=seed)
+        last = PostgresWorkload(store, recorder, seed=seed)
         await last.prepare()
-        assert await last.drain(DRAIN_SECONDS_MAX), "J9 the work did not come to an end"
+        assert await last.drain(DRAIN_SECONDS_MAX), "J9 the work did not finish"
     history = recorder.history()
-    tables = await pooled.world.check(history, quiet=False)
+    tables = await pooled.cluster.check(history, wait_until_idle=False)
     print(f"{recorder.acked} acknowledged calls, {reader.reads} reads, {len(tables.jobs)} jobs, seed {seed}")
     assert {job.status for job in tables.jobs.values()} == ENDS
     assert {call.verb for call in history.calls.values() if call.acked} == VERBS
-    for tenant, shown in reader.shown.items():
-        assert {tables.jobs[job_id].tenant for job_id in shown} == {tenant}
+    for tenant, visible_jobs in reader.visible_jobs.items():
+        assert {tables.jobs[job_id].tenant for job_id in visible_jobs} == {tenant}
 
 
 async def _has_every_end(reader: Reader) -> bool:
@@ -140,7 +140,7 @@ async def _has_every_end(reader: Reader) -> bool:
     return all(any(count[JobStatus(end)] for count in counts) for end in ENDS)
 
 
-async def test_the_pool_would_break_a_store_that_does_not_know_of_it(pooled: Pooled) -> None:
+async def test_a_store_that_is_not_configured_for_the_pool_is_refused(pooled: Pooled) -> None:
     async def use(store: PostgresStore) -> None:
         jobs = Jobs(store, lease_seconds=LEASE_SECONDS)
         tenant = (await Tenants(store).ensure_default()).id
@@ -149,12 +149,12 @@ async def test_the_pool_would_break_a_store_that_does_not_know_of_it(pooled: Poo
             await jobs.get(tenant, job.id)
 
     with pytest.raises(StoreMisconfigured, match="INGOT_DATABASE_POOLED"):
-        async with pooled.world.store(pooled.url, pooled=False) as store:
+        async with pooled.cluster.store(pooled.url, pooled=False) as store:
             await asyncio.gather(*[use(store) for _ in range(8)])
 
 
-async def test_the_same_use_is_fine_for_one_that_does(pooled: Pooled) -> None:
-    async with pooled.world.store(pooled.url, pooled=True) as store:
+async def test_a_store_that_is_configured_for_the_pool_works(pooled: Pooled) -> None:
+    async with pooled.cluster.store(pooled.url, pooled=True) as store:
         jobs = Jobs(store, lease_seconds=LEASE_SECONDS)
         tenant = (await Tenants(store).ensure_default()).id
 

@@ -1,4 +1,4 @@
-"""The power goes: whatever part of the unsynced writes is lost, nothing acknowledged is."""
+"""Loss of power: any part of the unsynced writes may be lost, but no acknowledged call."""
 
 from __future__ import annotations
 
@@ -11,46 +11,48 @@ import pytest
 
 from ingot.engines.sqlite.connection import WRITER_PRAGMAS
 from tests.faults.invariants import Broken
-from tests.faults.power_cut_run import Outage
+from tests.faults.power_cut_run import PowerCutRun
 
 CUTS = 80
 RUNS_TO_CATCH_MAX = 20
 
 
 @pytest.mark.long
-async def test_nothing_acknowledged_is_lost_when_the_power_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outage = Outage(tmp_path / "outage", random.randrange(2**32))
-    chance = random.Random(outage.seed)
-    while outage.cuts < CUTS:
+async def test_acknowledged_calls_survive_a_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    power_run = PowerCutRun(tmp_path / "outage", random.randrange(2**32))
+    chance = random.Random(power_run.seed)
+    while power_run.cuts < CUTS:
         monkeypatch.setitem(WRITER_PRAGMAS, "wal_autocheckpoint", chance.choice((8, 50, 4000)))
-        await outage.run()
-    print(f"{outage.cuts} cuts, {outage.history.acked} acknowledged calls, seed {outage.seed}")
-    assert outage.history.acked > 0
+        await power_run.run()
+    print(f"{power_run.cuts} cuts, {power_run.history.acked} acknowledged calls, seed {power_run.seed}")
+    assert power_run.history.acked > 0
 
 
 @pytest.mark.parametrize("synchronous", [0, 1], ids=["OFF", "NORMAL"])
-async def test_a_weaker_sync_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synchronous: int) -> None:
+async def test_the_check_fails_with_a_weaker_synchronous_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synchronous: int
+) -> None:
     monkeypatch.setitem(WRITER_PRAGMAS, "synchronous", synchronous)
     with pytest.raises(Broken):
         await _until_caught(tmp_path)
 
 
-async def test_an_answer_before_the_commit_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apsw, "Connection", Hasty)
+async def test_the_check_fails_if_calls_return_before_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apsw, "Connection", CommitsLate)
     with pytest.raises(Broken, match=r"J1|J3|J4"):
         await _until_caught(tmp_path)
 
 
 async def _until_caught(folder: Path) -> None:
-    outage = Outage(folder / "outage", random.randrange(2**32))
+    power_run = PowerCutRun(folder / "outage", random.randrange(2**32))
     for _ in range(RUNS_TO_CATCH_MAX):
-        await outage.run()
+        await power_run.run()
 
 
-class Hasty(apsw.Connection):
-    """Says that a commit is done, and does it when the next transaction begins."""
+class CommitsLate(apsw.Connection):
+    """Reports a commit as done, and commits when the next transaction begins."""
 
     owes_commit = False
 

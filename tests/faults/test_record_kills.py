@@ -1,4 +1,4 @@
-"""Processes that change records are killed: what was acknowledged is there, with its audit entries and nothing else."""
+"""Kills of processes that change records: acknowledged changes and exactly their audit entries are stored."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ingot.wiring.stores import open_store
 from tests.postgres import database_for
 from tests.processes import started_async
 
-LIVES = 4
-PROCESSES = 2
+ROUNDS = 4
+FORKSERVER = 2
 NAMES = ("a", "b", "c")
 KEY = bytes(32)
 CHILD = """
@@ -53,28 +53,28 @@ asyncio.run(main())
 """
 
 
-async def change_until_killed(settings: Settings, life: str, changes: int) -> list[tuple[str, int, str]]:
-    """Let a process change records, kill it after so many, and return all that it has acknowledged."""
-    words = (settings.data, settings.database_url or "", life)
-    async with started_async(sys.executable, "-c", CHILD, *words, stdout=asyncio.subprocess.PIPE) as child:
+async def change_until_killed(settings: Settings, run: str, changes: int) -> list[tuple[str, int, str]]:
+    """Let a process change records, kill it after `changes`, and return all changes that it acknowledged."""
+    arguments = (settings.data, settings.database_url or "", run)
+    async with started_async(sys.executable, "-c", CHILD, *arguments, stdout=asyncio.subprocess.PIPE) as child:
         assert child.stdout is not None
-        said = b"".join([await child.stdout.readline() for _ in range(changes)])
-        assert said.count(b"\n") == changes, "the child failed"
+        output = b"".join([await child.stdout.readline() for _ in range(changes)])
+        assert output.count(b"\n") == changes, "the child failed"
         child.kill()
-        said += await child.stdout.read()
-    whole = said[: said.rindex(b"\n")].decode().split("\n")
+        output += await child.stdout.read()
+    whole = output[: output.rindex(b"\n")].decode().split("\n")
     return [(name, int(version), value) for name, version, value in (line.split(" ", 2) for line in whole)]
 
 
-async def check(settings: Settings, known: dict[str, tuple[int, str]]) -> None:
-    """Every acknowledged change is there, and at most one more of each process. Each version has one audit entry."""
+async def check(settings: Settings, last_acknowledged: dict[str, tuple[int, str]]) -> None:
+    """Check that every acknowledged change is stored, at most one more per process, and one audit entry per version."""
     store = await open_store(settings, SystemClock())
     try:
         tenant, secrets = (await Tenants(store).ensure_default()).id, Secrets(store, [KEY])
         entries = (await Audit(store).list(tenant, action="secret.put", limit=PAGE_ROWS_MAX)).items
-        for name, (version, value) in known.items():
+        for name, (version, value) in last_acknowledged.items():
             record = await secrets.get(tenant, name)
-            assert version <= record.version <= version + PROCESSES
+            assert version <= record.version <= version + FORKSERVER
             if record.version == version:
                 assert await secrets.reveal(tenant, name) == value
             assert sum(entry.target == f"secret/{name}" for entry in entries) == record.version
@@ -86,12 +86,12 @@ async def check(settings: Settings, known: dict[str, tuple[int, str]]) -> None:
 async def test_acknowledged_changes_of_records_survive_kills(engine: str, tmp_path: Path) -> None:
     url = None if engine == "sqlite" else (await database_for(tmp_path)).server_url
     settings, chance = Settings(data=tmp_path, database_url=url), random.Random(7)
-    known: dict[str, tuple[int, str]] = {}
-    for life in range(LIVES):
-        servers = 1 if engine == "sqlite" else PROCESSES  # On PostgreSQL they change the same records.
-        lives = (change_until_killed(settings, f"{life}-{n}", chance.randint(5, 20)) for n in range(servers))
-        for name, version, value in sorted(chain.from_iterable(await asyncio.gather(*lives)), key=lambda one: one[1]):
-            assert known.get(name, (0, ""))[0] < version, "two changes have the same version"
-            known[name] = version, value
-        await check(settings, known)
-    assert known.keys() == set(NAMES)
+    last_acknowledged: dict[str, tuple[int, str]] = {}
+    for run in range(ROUNDS):
+        servers = 1 if engine == "sqlite" else FORKSERVER  # On PostgreSQL both change the same records.
+        runs = (change_until_killed(settings, f"{run}-{n}", chance.randint(5, 20)) for n in range(servers))
+        for name, version, value in sorted(chain.from_iterable(await asyncio.gather(*runs)), key=lambda one: one[1]):
+            assert last_acknowledged.get(name, (0, ""))[0] < version, "two changes have the same version"
+            last_acknowledged[name] = version, value
+        await check(settings, last_acknowledged)
+    assert last_acknowledged.keys() == set(NAMES)

@@ -1,4 +1,4 @@
-"""A process that clears a removed tenant is killed again and again: the next goes on, and nothing else is touched."""
+"""Kills of processes that clear a removed tenant: the next one continues, and other tenants stay unchanged."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ asyncio.run(main())
 
 
 async def clear_until_killed(folder: Path, rounds: int) -> bool:
-    """Let a process clear so many rounds and kill it; answers whether it said before that nothing is left."""
+    """Let a process clear for some rounds and kill it. Return whether it had reported that nothing is left."""
     async with started_async(sys.executable, "-c", CHILD, folder, stdout=asyncio.subprocess.PIPE) as child:
         assert child.stdout is not None
-        said: list[bytes] = []
-        while len(said) < rounds and (line := await child.stdout.readline()):
-            said.append(line.strip())
-    assert said, "the child failed"
-    return said[-1] == b"0"
+        lines: list[bytes] = []
+        while len(lines) < rounds and (line := await child.stdout.readline()):
+            lines.append(line.strip())
+    assert lines, "the child failed"
+    return lines[-1] == b"0"
 
 
-async def test_a_clearing_that_is_killed_goes_on_where_it_stood(tmp_path: Path) -> None:
+async def test_the_removal_of_a_tenant_continues_after_kills(tmp_path: Path) -> None:
     settings, chance = Settings(data=tmp_path), random.Random(6)
     async with services.open(settings=settings, maintenance=False) as ingot:
         tenants = [ingot.default_tenant, await ingot.tenants.create("acme")]
@@ -53,10 +53,10 @@ async def test_a_clearing_that_is_killed_goes_on_where_it_stood(tmp_path: Path) 
             await ingot.jobs.enqueue_many([new_job(tenant.id, "noop", tags=["red"]) for _ in range(JOBS)])
         events = await ingot.events.read(tenants[0].id, limit=1000)
         await ingot.tenants.remove("acme")
-    lives = 1
+    runs = 1
     while not await clear_until_killed(tmp_path, chance.randint(5, 20)):
-        lives += 1
-    assert lives > 1
+        runs += 1
+    assert runs > 1
     async with services.open(settings=settings, maintenance=False) as ingot:
         assert await ingot.events.read(ingot.default_tenant.id, limit=1000) == events
         assert sum((await ingot.jobs.summary(ingot.default_tenant.id)).counts.values()) == JOBS

@@ -1,6 +1,6 @@
-"""Files of SQLite that can be watched: a VFS on top of the system's own, with every write and sync passing by.
+"""A SQLite VFS on top of the system's own, through which every read, write and sync passes.
 
-Shared memory passes through to the system's VFS, so the write-ahead log works as it always does.
+Shared memory is left to the system's VFS, so that the write-ahead log works as usual.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _names = count(1)
 
 
 class WatchedFile(apsw.VFSFile):
-    """An open file whose changes go by way of the watcher."""
+    """An open file that passes its calls to the VFS."""
 
-    def __init__(self, watcher: Watcher, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
+    def __init__(self, vfs: WatchingVFS, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         path = name.filename() if isinstance(name, apsw.URIFilename) else (name or "")
         self.name = Path(path).name
-        self.made = bool(flags[0] & apsw.SQLITE_OPEN_CREATE)
-        self._watcher = watcher
+        self.may_create = bool(flags[0] & apsw.SQLITE_OPEN_CREATE)
+        self._vfs = vfs
         super().__init__("", name, flags)
 
     @property
@@ -40,22 +40,22 @@ class WatchedFile(apsw.VFSFile):
         return bool(self.name) and not self.is_log and not self.is_journal
 
     def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
-        return self._watcher.read(self, amount, offset)
+        return self._vfs.read(self, amount, offset)
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
-        with self._watcher.lock:
-            self._watcher.write(self, bytes(data), offset)
+        with self._vfs.lock:
+            self._vfs.write(self, bytes(data), offset)
 
     def xTruncate(self, newsize: int) -> None:  # noqa: N802
-        with self._watcher.lock:
-            self._watcher.truncate(self, newsize)
+        with self._vfs.lock:
+            self._vfs.truncate(self, newsize)
 
     def xSync(self, flags: int) -> None:  # noqa: N802
-        self._watcher.sync(self, flags)
+        self._vfs.sync(self, flags)
 
 
-class Watcher(apsw.VFS):
-    """Sees every change. What a subclass does not hand on to `super()` does not happen."""
+class WatchingVFS(apsw.VFS):
+    """Receives every call. A call that a subclass does not pass on to `super()` has no effect."""
 
     def __init__(self) -> None:
         self.vfs = f"watched-{next(_names)}"
@@ -73,24 +73,24 @@ class Watcher(apsw.VFS):
             self.delete(filename, syncdir)
 
     def opened(self, file: WatchedFile) -> None:
-        """A file was opened, and made when it was missing."""
+        """Called after a file was opened, and created if it was missing."""
 
     def read(self, file: WatchedFile, amount: int, offset: int) -> bytes:
-        """Some bytes are to be read."""
+        """Read bytes."""
         return apsw.VFSFile.xRead(file, amount, offset)
 
     def write(self, file: WatchedFile, data: bytes, offset: int) -> None:
-        """Some bytes are to be written."""
+        """Write bytes."""
         apsw.VFSFile.xWrite(file, data, offset)
 
     def truncate(self, file: WatchedFile, size: int) -> None:
-        """A file is to be cut."""
+        """Change the size of a file."""
         apsw.VFSFile.xTruncate(file, size)
 
     def sync(self, file: WatchedFile, flags: int) -> None:
-        """What was written is to be made durable."""
+        """Make all writes durable."""
         apsw.VFSFile.xSync(file, flags)
 
     def delete(self, filename: str, sync_folder: bool) -> None:
-        """A file is to be deleted."""
+        """Delete a file."""
         apsw.VFS.xDelete(self, filename, sync_folder)

@@ -162,7 +162,7 @@ MUTANTS = [
         file="wiring/api_server.py",
         old="        ingot.stop_waiting()\n        app.stop()\n",
         new="        app.stop()\n",
-        caught_by="tests/faults/test_stop_in_outage.py::test_who_waits_for_the_database_is_told_when_the_server_stops",
+        caught_by="tests/faults/test_stop_in_outage.py::test_requests_that_wait_for_the_database_get_an_error_when_the_server_stops",
     ),
     Mutant(
         name="a request that the stop overtakes is an error of the server",

@@ -42,7 +42,7 @@ MUTANTS = [
         file="objects/local_writer.py",
         old="                    self._free_space.check(0)  # Other",
         new="                    # Other",
-        caught_by="tests/faults/test_spare_space.py::test_two_at_once_do_not_take_the_spare",
+        caught_by="tests/faults/test_spare_space.py::test_two_concurrent_writes_leave_the_spare_space_free",
     ),
     Mutant(
         name="bytes of unknown number that fill the disk",
@@ -50,7 +50,7 @@ MUTANTS = [
         file="objects/local_writer.py",
         old="                self._free_space.check(len(data))\n",
         new="                pass\n",
-        caught_by="tests/faults/test_spare_space.py::test_bytes_of_unknown_number_stop_before_the_spare",
+        caught_by="tests/faults/test_spare_space.py::test_a_write_of_unknown_size_stops_before_the_spare_space",
     ),
     Mutant(
         name="two writers of one upload",
@@ -66,7 +66,7 @@ MUTANTS = [
         file="blobs/hashing.py",
         old="            verify_part(offset // PART_BYTES, part, content.part_checksums)\n",
         new="",
-        caught_by="tests/faults/test_object_damage.py::test_damaged_bytes_are_never_given_away",
+        caught_by="tests/faults/test_object_damage.py::test_damaged_bytes_are_never_returned",
     ),
     Mutant(
         name="a second object at an address",
@@ -98,7 +98,7 @@ MUTANTS = [
         file="blobs/uploads.py",
         old="            with suppress(StoreError):  # Report",
         new="            if True:  # Report",
-        caught_by="tests/faults/test_blobs_on_full_disk.py::test_an_upload_on_a_full_disk_goes_on_when_there_is_room",
+        caught_by="tests/faults/test_blobs_on_full_disk.py::test_an_upload_on_a_full_disk_resumes_when_space_is_free",
     ),
     Mutant(
         name="strays that are young",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SETTLE = "tests/conformance/test_settle.py"
-POWER = "tests/faults/test_power.py::test_nothing_acknowledged_is_lost_when_the_power_goes"
+POWER = "tests/faults/test_power.py::test_acknowledged_calls_survive_a_power_loss"
 PROVIDER = "tests/outbound/test_provider.py"
 PROVIDER_TOKENS = "tests/outbound/test_provider_tokens.py"
 WORKERS = "tests/conformance/test_workers.py"
@@ -25,5 +25,7 @@ REUSED_FILES = "tests/http/test_reused_files.py"
 JOB_UPLOADS = "tests/conformance/test_job_uploads.py"
 BLOB_UPLOADS = "tests/conformance/test_blob_uploads.py"
 MACHINES = "tests/conformance/test_machines.py::test_a_store_behaves_like_its_model"
-OBJECT_POWER = "tests/faults/test_object_power.py::test_an_object_is_whole_or_not_there_and_what_was_synced_goes_on"
+OBJECT_POWER = (
+    "tests/faults/test_object_power.py::test_an_object_is_whole_or_missing_and_synced_bytes_survive_a_power_loss"
+)
 ADDRESSES = "tests/objects/test_s3_signed_urls.py"

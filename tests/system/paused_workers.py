@@ -18,7 +18,7 @@ from tests.waiting import until
 CRASH_CAP = 50
 
 
-def stand_still(folder: Path, *, workers: int, rounds: int, tell: Callable[[str], None] = lambda _: None) -> int:
+def run_paused_workers(folder: Path, *, workers: int, rounds: int, tell: Callable[[str], None] = lambda _: None) -> int:
     """Have workers stand still, all of them again and again, and check all that they did; answers how many times."""
     with crew(folder, lease_seconds=1) as one:
         definition = {"crash_cap": CRASH_CAP}

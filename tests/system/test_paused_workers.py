@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.paused_workers import stand_still
+from tests.system.paused_workers import run_paused_workers
 
 
 @pytest.mark.long
 def test_what_a_worker_does_that_stood_still_past_its_lease_does_not_count(tmp_path: Path) -> None:
-    assert stand_still(tmp_path, workers=5, rounds=6) == 30
+    assert run_paused_workers(tmp_path, workers=5, rounds=6) == 30
