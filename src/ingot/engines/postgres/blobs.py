@@ -13,7 +13,7 @@ from ingot.blobs.errors import UploadNotFound
 from ingot.blobs.model import Content, FinishedUpload, Key, PurgeResult, StoredUpload
 from ingot.engines.postgres import dependents
 from ingot.engines.postgres.blob_rows import digest_of, key_of, read_upload
-from ingot.engines.postgres.command_batcher import in_turns
+from ingot.engines.postgres.command_batcher import send_distinct
 from ingot.engines.postgres.connection import ERRORS_BY_SQLSTATE, Database, Record
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.function_calls import CALL, json_text
@@ -42,21 +42,23 @@ def weigh(command: ports.PutBlob | ports.FinishUpload) -> int:
 
 async def put_blobs(db: Database, lane_cache: LaneCache, commands: Sequence[ports.PutBlob]) -> list[Key | IngotError]:
     """Set keys in a batch. Commands for the same key run in their order."""
-    return await in_turns(commands, lambda command: (command.tenant, command.key), partial(_put, db, lane_cache))
+    return await send_distinct(commands, lambda command: (command.tenant, command.key), partial(_put, db, lane_cache))
 
 
 async def finish_uploads(
     db: Database, lane_cache: LaneCache, commands: Sequence[ports.FinishUpload]
 ) -> list[FinishedUpload | IngotError]:
     """Finish uploads in a batch. Commands for the same upload run in their order."""
-    return await in_turns(commands, lambda command: (command.tenant, command.id), partial(_finish, db, lane_cache))
+    return await send_distinct(commands, lambda command: (command.tenant, command.id), partial(_finish, db, lane_cache))
 
 
 async def delete_keys(
     db: Database, lane_cache: LaneCache, commands: Sequence[ports.DeleteKey]
 ) -> list[Key | IngotError]:
     """Delete keys in a batch. Commands for the same key run in their order."""
-    return await in_turns(commands, lambda command: (command.tenant, command.key), partial(_delete, db, lane_cache))
+    return await send_distinct(
+        commands, lambda command: (command.tenant, command.key), partial(_delete, db, lane_cache)
+    )
 
 
 async def _put(db: Database, lane_cache: LaneCache, commands: list[ports.PutBlob]) -> Sequence[Key | IngotError | None]:

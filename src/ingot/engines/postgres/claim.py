@@ -1,4 +1,4 @@
-"""Handing work to workers."""
+"""Claims: choose the lanes for workers' claims and lease their jobs."""
 
 from __future__ import annotations
 
@@ -28,16 +28,21 @@ from ingot.jobs.model import Claim
 from ingot.jobs.ports import ClaimJobs
 from ingot.kernel.logs import report
 
-TenantType = tuple[str, str]  # A tenant and a type.
+TenantType = tuple[str, str]  # A tenant and a job type.
 
 SCAN_ROWS_MIN: Final = 8
-SCAN_SPREAD: Final = 3.0  # Lanes that are filled by chance differ by so many roots of what each has.
-LANES_FACTOR: Final = 4
-LANE_BUSY: Final = -1  # What is told of a limited lane that somebody else claims from at this moment.
+SCAN_SPREAD: Final = 3.0  # Standard deviations by which randomly filled lanes of a tenant may differ.
+LANES_FACTOR: Final = 4  # Growth of the number of scanned lanes from round to round.
+LANE_BUSY: Final = -1  # Capacity that `ingot.claim` returns for a limited lane while another claim takes from it.
 
 
 class LaneScan(msgspec.Struct):
-    """A lane that is looked into: from where to where, how far, and the share and place of its tenant."""
+    """The range of a lane to read, and the share of its tenant.
+
+    `version` is that of the hint when the scan was planned. `turn` numbers the tenants of a claim in the order of their
+    turns, and `step` is the number of jobs in one turn. The tenant gets up to `share` jobs from all of its lanes.
+    `rows_max` limits the rows that are read from this lane.
+    """
 
     lane: Lane
     hint: LaneHint
@@ -50,148 +55,188 @@ class LaneScan(msgspec.Struct):
     rows_max: int
 
 
-async def claim(db: Database, memory: LaneCache, commands: Sequence[ClaimJobs]) -> list[list[Claim]]:
-    """Serve claims of the same types and tenant, in the order in which they came."""
-    waiting = memory.lanes_for(commands[0].types, commands[0].tenant)
-    own: list[list[Claim]] = [[] for _ in commands]
-    asking = [index for index, command in enumerate(commands) if command.limit]
+async def claim(db: Database, lane_cache: LaneCache, commands: Sequence[ClaimJobs]) -> list[list[Claim]]:
+    """Serve claims for the same types and tenant, in the order in which they arrived."""
+    lanes_by_tenant = lane_cache.lanes_for(commands[0].types, commands[0].tenant)
+    claims: list[list[Claim]] = [[] for _ in commands]
+    unfilled = [index for index, command in enumerate(commands) if command.limit]
     lanes_max = LANES_MAX
-    while waiting and asking:
-        limits = [commands[index].limit - len(own[index]) for index in asking]
+    while lanes_by_tenant and unfilled:
+        limits = [commands[index].limit - len(claims[index]) for index in unfilled]
         try:
-            scans, crowded = await plan_scans(db, memory, commands[0].types, waiting, sum(limits), lanes_max)
+            scans, partly_scanned = await plan_scans(
+                db, lane_cache, commands[0].types, lanes_by_tenant, sum(limits), lanes_max
+            )
             sent_at = time.monotonic()
-            rows, cost = await _call_claim(db, memory, scans, [commands[index] for index in asking], limits)
+            rows, seconds = await _call_claim(db, lane_cache, scans, [commands[index] for index in unfilled], limits)
         except Exception as error:
-            if not any(own):
+            if not any(claims):
                 raise
-            report("claim_cut_short", error)  # What was leased before is for those who asked.
-            return own
-        rooms, closed = record_limits(memory, scans, rows, crowded)
+            report("claim_cut_short", error)
+            return claims  # Earlier rounds leased these jobs.
+        capacities, unavailable = record_limits(lane_cache, scans, rows, partly_scanned)
         for row in rows:
-            asker, lane = asking[row[0] - 1], row[1] - 1
-            own[asker].append(claim_of(row, scans[lane].lane, commands[asker]))
-        record_claims(memory, commands, scans, rows, waiting, rooms, closed, crowded, sent_at=sent_at, cost=cost)
+            index, lane = unfilled[row[0] - 1], row[1] - 1
+            claims[index].append(claim_of(row, scans[lane].lane, commands[index]))
+        record_claims(
+            lane_cache,
+            commands,
+            scans,
+            rows,
+            lanes_by_tenant,
+            capacities,
+            unavailable,
+            partly_scanned,
+            sent_at=sent_at,
+            seconds=seconds,
+        )
         lanes_max *= LANES_FACTOR
-        asking = [index for index in asking if len(own[index]) < commands[index].limit]
-    return own
+        unfilled = [index for index in unfilled if len(claims[index]) < commands[index].limit]
+    return claims
 
 
 def record_claims(
-    memory: LaneCache,
+    lane_cache: LaneCache,
     commands: Sequence[ClaimJobs],
     scans: list[LaneScan],
     rows: Sequence[Record],
-    waiting: dict[str, list[HintedLane]],
-    rooms: dict[Lane, int],
-    closed: set[TenantType],
-    crowded: set[str],
+    lanes_by_tenant: dict[str, list[HintedLane]],
+    capacities: dict[Lane, int],
+    unavailable: set[TenantType],
+    partly_scanned: set[str],
     *,
     sent_at: float,
-    cost: float,
+    seconds: float,
 ) -> None:
-    """Note which jobs were claimed, and take the lanes that have no more off those that are `waiting`."""
-    given = Counter(row[1] for row in rows)
-    taken = Counter[str]()
-    for lane, jobs in given.items():
-        taken[scans[lane - 1].lane.tenant] += jobs
-    more = _truncated_tenants(scans, rows)
-    _update_hints(memory, scans, rows, taken, rooms, more | crowded, sent_at=sent_at, cost=cost)
-    for tenant in _exhausted_tenants(scans, taken, more):  # Their lanes have no more, and their turns go to the others.
-        if rest := _claimable_lanes(waiting[tenant], scans, given, rooms, closed) if tenant in crowded else []:
-            waiting[tenant] = rest
+    """Record which jobs were claimed, and remove the lanes without further jobs from `lanes_by_tenant`."""
+    jobs_by_scan = Counter(row[1] for row in rows)
+    jobs_by_tenant = Counter[str]()
+    for number, jobs in jobs_by_scan.items():
+        jobs_by_tenant[scans[number - 1].lane.tenant] += jobs
+    truncated = _truncated_tenants(scans, rows)
+    _update_hints(
+        lane_cache,
+        scans,
+        rows,
+        jobs_by_tenant,
+        capacities,
+        truncated | partly_scanned,
+        sent_at=sent_at,
+        seconds=seconds,
+    )
+    # The scanned lanes of these tenants have no more jobs to claim. Other tenants get their turns.
+    for tenant in _exhausted_tenants(scans, jobs_by_tenant, truncated):
+        if remaining := (
+            _claimable_lanes(lanes_by_tenant[tenant], scans, jobs_by_scan, capacities, unavailable)
+            if tenant in partly_scanned
+            else []
+        ):
+            lanes_by_tenant[tenant] = remaining
         else:
-            del waiting[tenant]
-    memory.notify_events_written(taken)
-    memory.turns.for_types(commands[0].types).record_claimed(taken, memory.weights, waiting=waiting)
+            del lanes_by_tenant[tenant]
+    lane_cache.notify_events_written(jobs_by_tenant)
+    lane_cache.fair_shares.for_types(commands[0].types).record_claimed(
+        jobs_by_tenant, lane_cache.weights, waiting=lanes_by_tenant
+    )
     if rows:
-        _record_expiries(memory, rows[0]["started_at"], commands)
+        _record_expiries(lane_cache, rows[0]["started_at"], commands)
 
 
 async def plan_scans(
     db: Database,
-    memory: LaneCache,
+    lane_cache: LaneCache,
     types: Sequence[str],
-    waiting: dict[str, list[HintedLane]],
+    lanes_by_tenant: dict[str, list[HintedLane]],
     jobs: int,
     lanes_max: int,
 ) -> tuple[list[LaneScan], set[str]]:
-    """The lanes of the tenants whose turn it is, and the tenants that have still others.
+    """Plan scans for the tenants that get the next turns. Also return the tenants of which lanes are left out.
 
-    Of those, what lies behind the beginning of a lane that is left out is not taken: that comes first.
+    The scans of such a tenant end at the first head of the lanes that are left out, because that job comes first.
     """
-    turns = memory.turns.for_types(types).next_turns(jobs, {tenant: memory.weights[tenant] for tenant in waiting})
+    turns = lane_cache.fair_shares.for_types(types).next_turns(
+        jobs, {tenant: lane_cache.weights[tenant] for tenant in lanes_by_tenant}
+    )
     shares: Counter[str] = Counter()
     for turn in turns:
         shares[turn.tenant] += turn.jobs
     step = turns[0].jobs
     scans: list[LaneScan] = []
-    crowded = set()
-    for place, (tenant, share) in enumerate(shares.items()):
-        lanes: Sequence[HintedLane] = waiting[tenant]
+    partly_scanned = set()
+    for index, (tenant, share) in enumerate(shares.items()):
+        lanes: Sequence[HintedLane] = lanes_by_tenant[tenant]
         end = LANE_END
         if len(lanes) > max(share, lanes_max):
-            lanes, end = await first_lanes(db, memory, lanes, max(share, lanes_max))
-            end = LANE_END if end == LANE_START else end  # Something was put into very many lanes at this moment.
-            crowded.add(tenant)
-        reads = _scan_rows_max(share, len(lanes))
+            lanes, end = await first_lanes(db, lane_cache, lanes, max(share, lanes_max))
+            end = LANE_END if end == LANE_START else end  # Very many lanes got jobs during the query.
+            partly_scanned.add(tenant)
+        rows_max = _scan_rows_max(share, len(lanes))
         scans += [
-            LaneScan(lane, hint, hint.scan_start(), end, hint.version, place, step, share, reads)
+            LaneScan(lane, hint, hint.scan_start(), end, hint.version, index, step, share, rows_max)
             for lane, hint in lanes
         ]
-    return scans, crowded
+    return scans, partly_scanned
 
 
 def _scan_rows_max(share: int, lanes: int) -> int:
-    """How far to look into each of a tenant's lanes, that they give its share together."""
+    """Return how many rows to read from each lane of a tenant, so that all together contain its share."""
     if lanes == 1:
         return share
-    part = share / lanes
-    return min(share, max(SCAN_ROWS_MIN, ceil(part + SCAN_SPREAD * sqrt(part))))
+    mean = share / lanes
+    return min(share, max(SCAN_ROWS_MIN, ceil(mean + SCAN_SPREAD * sqrt(mean))))
 
 
 def _claimable_lanes(
-    lanes: list[HintedLane], scans: list[LaneScan], given: Counter[int], rooms: dict[Lane, int], closed: set[TenantType]
+    lanes: list[HintedLane],
+    scans: list[LaneScan],
+    jobs_by_scan: Counter[int],
+    capacities: dict[Lane, int],
+    unavailable: set[TenantType],
 ) -> list[HintedLane]:
-    """A tenant's lanes but those that can give nothing now: looked into to the end for nothing, or without room."""
+    """Return the lanes of a tenant that may still give jobs to this claim.
+
+    The others were scanned to the end without a job, or have no capacity.
+    """
     idle = {
         scan.lane
         for number, scan in enumerate(scans, start=1)
-        if not given[number] and (scan.end == LANE_END or rooms.get(scan.lane, 1) <= 0)
+        if not jobs_by_scan[number] and (scan.end == LANE_END or capacities.get(scan.lane, 1) <= 0)
     }
-    return [known for known in lanes if known[0] not in idle and _tenant_type(known[0]) not in closed]
+    return [hinted for hinted in lanes if hinted[0] not in idle and _tenant_type(hinted[0]) not in unavailable]
 
 
 def _truncated_tenants(scans: list[LaneScan], rows: Sequence[Record]) -> set[str]:
-    """The tenants with a lane that gave all that was read of it: they may have more than they could give."""
+    """Return the tenants with a lane of which all rows that were read were claimed. It may have more."""
     if all(scan.rows_max == scan.share for scan in scans):
         return set()
-    given = Counter(row["lane"] for row in rows)
+    jobs_by_scan = Counter(row["lane"] for row in rows)
     return {
-        scan.lane.tenant for number, scan in enumerate(scans, start=1) if given[number] == scan.rows_max < scan.share
+        scan.lane.tenant
+        for number, scan in enumerate(scans, start=1)
+        if jobs_by_scan[number] == scan.rows_max < scan.share
     }
 
 
-def _exhausted_tenants(scans: list[LaneScan], taken: Counter[str], more: set[str]) -> set[str]:
-    tenants = {scan.lane.tenant for scan in scans if taken[scan.lane.tenant] < scan.share}
-    return tenants - more
+def _exhausted_tenants(scans: list[LaneScan], jobs_by_tenant: Counter[str], truncated: set[str]) -> set[str]:
+    tenants = {scan.lane.tenant for scan in scans if jobs_by_tenant[scan.lane.tenant] < scan.share}
+    return tenants - truncated
 
 
 async def _call_claim(
-    db: Database, memory: LaneCache, scans: list[LaneScan], commands: list[ClaimJobs], limits: list[int]
+    db: Database, lane_cache: LaneCache, scans: list[LaneScan], commands: list[ClaimJobs], limits: list[int]
 ) -> tuple[list[Record], float]:
-    # A claim locks more of several lanes than it takes: another of ours at the same time would pass over that.
-    crowded = len({scan.turn for scan in scans}) < len(scans)
-    if memory.is_crowded({scan.lane.type for scan in scans}, now=crowded) or (
-        memory.limited and any(_tenant_type(scan.lane) in memory.limited for scan in scans)
+    # A claim over several lanes locks more rows than it takes. A concurrent claim of this process would skip them.
+    multi_lane = len({scan.turn for scan in scans}) < len(scans)
+    if lane_cache.has_multi_lane_claims({scan.lane.type for scan in scans}, now=multi_lane) or (
+        lane_cache.limited_types and any(_tenant_type(scan.lane) in lane_cache.limited_types for scan in scans)
     ):
-        async with memory.claim_lock:
+        async with lane_cache.claim_lock:
             return await db.call_timed(CALL.claim, *claim_parameters(scans, commands, limits))
     return await db.call_timed(CALL.claim, *claim_parameters(scans, commands, limits))
 
 
 def claim_parameters(scans: list[LaneScan], commands: Sequence[ClaimJobs], limits: list[int]) -> list[Any]:
-    """The parameters of `ingot.claim`."""
+    """Return the parameters of `ingot.claim`."""
     return [
         [scan.lane.type for scan in scans],
         [scan.lane.tenant for scan in scans],
@@ -215,26 +260,28 @@ def claim_parameters(scans: list[LaneScan], commands: Sequence[ClaimJobs], limit
 
 
 def record_limits(
-    memory: LaneCache, scans: list[LaneScan], rows: list[Record], crowded: set[str]
+    lane_cache: LaneCache, scans: list[LaneScan], rows: list[Record], partly_scanned: set[str]
 ) -> tuple[dict[Lane, int], set[TenantType]]:
-    """Take off the rows that tell how many more may run of limited lanes, and answer that.
+    """Remove the rows about limits from `rows` and record them.
 
-    Also the types of tenants of which nothing can be had now, whatever the lane.
+    Return the capacities of limited lanes, and the types of tenants that can give no jobs from any lane now.
     """
-    told = next((place for place, row in enumerate(rows) if row[0]), len(rows))
-    rooms = {scans[row["lane"] - 1].lane: row["attempts"] for row in rows[:told]}
-    full = {_tenant_type(scans[row["lane"] - 1].lane) for row in rows[:told] if row["failures"] == 0}
-    del rows[:told]
-    for lane, room in rooms.items():
-        memory.limited.add(_tenant_type(lane))
-        if room == LANE_BUSY:
-            memory.retry_busy_lane(lane)
-        elif room == 0:
-            memory.suspend_lane(lane)
-    for tenant, type in full:
-        if tenant in crowded:  # Those that were left out are not to come before the others.
-            memory.suspend_type(tenant, type)
-    return rooms, full | {_tenant_type(lane) for lane, room in rooms.items() if room == LANE_BUSY}
+    limit_rows = next((index for index, row in enumerate(rows) if row[0]), len(rows))
+    capacities = {scans[row["lane"] - 1].lane: row["attempts"] for row in rows[:limit_rows]}
+    full_types = {_tenant_type(scans[row["lane"] - 1].lane) for row in rows[:limit_rows] if row["failures"] == 0}
+    del rows[:limit_rows]
+    for lane, capacity in capacities.items():
+        lane_cache.limited_types.add(_tenant_type(lane))
+        if capacity == LANE_BUSY:
+            lane_cache.retry_busy_lane(lane)
+        elif capacity == 0:
+            lane_cache.suspend_lane(lane)
+    for tenant, type in full_types:
+        if tenant in partly_scanned:  # Otherwise the lanes that were left out would start before the others.
+            lane_cache.suspend_type(tenant, type)
+    return capacities, full_types | {
+        _tenant_type(lane) for lane, capacity in capacities.items() if capacity == LANE_BUSY
+    }
 
 
 def _tenant_type(lane: Lane) -> TenantType:
@@ -242,35 +289,35 @@ def _tenant_type(lane: Lane) -> TenantType:
 
 
 def _update_hints(
-    memory: LaneCache,
+    lane_cache: LaneCache,
     scans: list[LaneScan],
     rows: Sequence[Record],
-    taken: Counter[str],
-    rooms: dict[Lane, int],
-    more: set[str],
+    jobs_by_tenant: Counter[str],
+    capacities: dict[Lane, int],
+    tenants_with_more: set[str],
     *,
     sent_at: float,
-    cost: float,
+    seconds: float,
 ) -> None:
-    """Note how far each lane was claimed, and which have nothing more."""
-    # They come in order, so that the last of a lane tells.
-    last = {row["lane"]: row for row in (rows if len(scans) > 1 else rows[-1:])}
+    """Record how far each lane was claimed, and drop the lanes that are empty."""
+    # Rows of a lane are in order, so the dict keeps the last one.
+    last_rows = {row["lane"]: row for row in (rows if len(scans) > 1 else rows[-1:])}
     for number, scan in enumerate(scans, start=1):
         lane, hint = scan.lane, scan.hint
         if scan.begin == LANE_START:
             hint.full_scan_at = sent_at
-            hint.full_scan_interval_seconds = repeat_interval(cost, minimum=HINT_SECONDS)
-        if row := last.get(number):
+            hint.full_scan_interval_seconds = repeat_interval(seconds, minimum=HINT_SECONDS)
+        if row := last_rows.get(number):
             hint.record_claim(scan.begin, (row["priority"], row["run_at"], row["id"]), scan.version)
         elif scan.begin == LANE_START and hint.version == scan.version:
             hint.after = LANE_START
-        asked = min(scan.share, rooms.get(lane, scan.share))  # With no more room than this, it may have more.
-        if lane.tenant in more:
+        jobs_max = min(scan.share, capacities.get(lane, scan.share))  # A lane that gave so many may have more.
+        if lane.tenant in tenants_with_more:
             continue
-        if scan.begin == LANE_START and taken[lane.tenant] < asked and hint.version == scan.version:
-            memory.drop_lane(lane, hint)
+        if scan.begin == LANE_START and jobs_by_tenant[lane.tenant] < jobs_max and hint.version == scan.version:
+            lane_cache.drop_lane(lane, hint)
 
 
-def _record_expiries(memory: LaneCache, started_at: int, commands: Sequence[ClaimJobs]) -> None:
+def _record_expiries(lane_cache: LaneCache, started_at: int, commands: Sequence[ClaimJobs]) -> None:
     for lease in {command.lease for command in commands}:
-        memory.record_expiry(started_at + lease)
+        lane_cache.record_expiry(started_at + lease)

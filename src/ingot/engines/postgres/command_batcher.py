@@ -1,4 +1,4 @@
-"""Calls of one kind go together: while some batches are under way the next gathers, and no timer is needed."""
+"""Batching of commands. While batches are running, new commands form the next one, so no timer is needed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ RunBatch = Callable[[list[C]], Awaitable[Sequence[A | IngotError]]]
 
 
 class CommandBatcher(Generic[C, A]):
-    """Runs commands of one kind in batches. `weigh` says how many rows a command stands for.
+    """Runs commands of one kind in batches.
 
-    `rows_max` says how many go together. What many tenants share is written once for each of them, so that fewer and
-    larger batches are better there. `in_flight_max` says how many batches are under way at a time: what waits for the
-    same rows is better off in one batch. `told` is called with the number of commands that were committed together.
+    `weigh` returns the number of rows that a command counts for, and `rows_max` the maximum for a batch. Each batch
+    writes some rows once per tenant, so fewer and larger batches are cheaper when there are many tenants.
+    `in_flight_max` limits concurrent batches. Use 1 for commands that lock the same rows: concurrent batches would only
+    wait for each other. `on_commit` is called with the number of commands in each committed batch.
     """
 
     def __init__(
@@ -49,30 +50,30 @@ class CommandBatcher(Generic[C, A]):
 
     @property
     def waiting_commands(self) -> int:
-        """How many commands were not begun yet."""
+        """The number of commands that have not been started."""
         return len(self._queued)
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing waits and nothing is under way."""
+    def is_idle(self) -> bool:
+        """Whether no commands are queued or running."""
         return not self._queued and not self._running
 
     def submit(self, command: C) -> asyncio.Future[A]:
-        """Queue a command; the future is done when its transaction is durable."""
+        """Queue a command. The future completes when its transaction is durable."""
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[A] = loop.create_future()
+        future: asyncio.Future[A] = loop.create_future()
         if self._closing:
-            answer.set_exception(StoreError("The store is closed."))
+            future.set_exception(StoreError("The store is closed."))
         elif len(self._queued) >= QUEUED_COMMANDS_MAX:
-            answer.set_exception(StoreBusy())
+            future.set_exception(StoreBusy())
         else:
-            self._queued.append((command, answer))
+            self._queued.append((command, future))
             if len(self._queued) == 1:
-                loop.call_soon(self._start)  # What comes in the same turn of the loop goes along.
-        return answer
+                loop.call_soon(self._start)  # Commands of the same event loop turn join the batch.
+        return future
 
     async def close(self) -> None:
-        """Take no more commands, and finish those that were queued."""
+        """Reject new commands and finish the queued ones."""
         self._closing = True
         while self._queued or self._running:
             self._start()
@@ -98,7 +99,7 @@ class CommandBatcher(Generic[C, A]):
         self._start()
 
     async def _run_batch(self, batch: list[tuple[C, asyncio.Future[A]]]) -> None:
-        """Run a batch together, or, when one of its commands makes it fail, each by itself."""
+        """Run a batch. If one of its commands makes it fail, run each command alone."""
         results: Sequence[A | IngotError]
         try:
             results = await self._run([command for command, _ in batch])
@@ -106,38 +107,41 @@ class CommandBatcher(Generic[C, A]):
         except Exception as error:
             if len(batch) > 1 and not isinstance(error.__cause__, UNREACHABLE_ERRORS):
                 report("batch_failed", error, commands=len(batch))
-                for waiting in batch:
-                    await self._run_batch([waiting])
+                for entry in batch:
+                    await self._run_batch([entry])
                 return
             results = [translate_error(error, action="used")]
-        for (_, answer), result in zip(batch, results, strict=True):
-            deliver(answer, result)
+        for (_, future), result in zip(batch, results, strict=True):
+            deliver(future, result)
 
 
-async def in_turns(
+async def send_distinct(
     commands: Sequence[C],
-    name: Callable[[C], Hashable],
+    key: Callable[[C], Hashable],
     send: Callable[[list[C]], Awaitable[Sequence[A | None]]],
 ) -> list[A]:
-    """Send commands together, no two of the same name at a time. `None` answers one that has to be sent again."""
+    """Send commands in batches in which each key occurs once, and return the answers in order.
+
+    Commands with the same key are sent in the given order. A command whose answer is `None` is sent again.
+    """
     answers: dict[int, A] = {}
-    waiting = list(range(len(commands)))
-    while waiting:
-        named: dict[Hashable, int] = {}
-        for place in waiting:
-            named.setdefault(name(commands[place]), place)
-        together = list(named.values())
-        found = await send([commands[place] for place in together])
-        answers |= {place: answer for place, answer in zip(together, found, strict=True) if answer is not None}
-        waiting = [place for place in waiting if place not in answers]
-    return [answers[place] for place in range(len(commands))]
+    unanswered = list(range(len(commands)))
+    while unanswered:
+        first_by_key: dict[Hashable, int] = {}
+        for index in unanswered:
+            first_by_key.setdefault(key(commands[index]), index)
+        batch = list(first_by_key.values())
+        results = await send([commands[index] for index in batch])
+        answers |= {index: answer for index, answer in zip(batch, results, strict=True) if answer is not None}
+        unanswered = [index for index in unanswered if index not in answers]
+    return [answers[index] for index in range(len(commands))]
 
 
-def deliver(answer: asyncio.Future[Any], result: Any) -> None:
-    """Give a caller that still waits its result or its error."""
-    if answer.done():
+def deliver(future: asyncio.Future[Any], result: Any) -> None:
+    """Complete a future with a result or an error, unless its caller was canceled."""
+    if future.done():
         return
     if isinstance(result, IngotError):
-        answer.set_exception(result)
+        future.set_exception(result)
     else:
-        answer.set_result(result)
+        future.set_result(result)

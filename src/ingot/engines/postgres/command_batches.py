@@ -1,4 +1,4 @@
-"""Commands that crowds send: those of one kind are run together."""
+"""Commands that run in batches because they are frequent."""
 
 from __future__ import annotations
 
@@ -22,43 +22,47 @@ from ingot.jobs.ports import AppendLogs, ClaimJobs, Enqueue, LogEntry, MaintainJ
 from ingot.kernel.logs import detached_context
 
 LOG_CHARS_PER_ROW: Final = 1024
-BLOBS_IN_FLIGHT_MAX: Final = 1  # Each holds what tenants keep: a second batch would mostly wait for the first.
-Scope = tuple[tuple[str, ...], str | None]
+BLOBS_IN_FLIGHT_MAX: Final = 1  # Each batch locks the usage of tenants, so a second one would mostly wait.
+ClaimScope = tuple[tuple[str, ...], str | None]
 C = TypeVar("C")
 A = TypeVar("A")
 
 
 class CommandBatches:
-    """The batches of commands: those of claims by what they ask for, the others by kind."""
+    """The command batchers: one for each kind of command, and for claims one for each set of types and tenant."""
 
-    def __init__(self, context: Context, follow: DependentReleaser) -> None:
+    def __init__(self, context: Context, dependents: DependentReleaser) -> None:
         self._context = context
-        self._follow = follow
-        db, memory = context.database, context.lane_cache
-        self._handover = Handover(db, memory)
+        self._dependents = dependents
+        db, lane_cache = context.database, context.lane_cache
+        self._handover = Handover(db, lane_cache)
         self._by_kind: list[CommandBatcher[Any, Any]] = []
         self._enqueues = self._add(self._handover.enqueue, lambda command: len(command.jobs), "enqueue")
-        # What orders have to do with files waits for others of their tenant; those without do not wait with them.
-        self._filed = self._add(
-            partial(enqueue.enqueue, db, memory), lambda command: sum(map(enqueue.weigh, command.jobs)), "enqueue"
+        # Orders with files may wait for locks of their tenant. Orders without files must not wait with them.
+        self._enqueues_with_files = self._add(
+            partial(enqueue.enqueue, db, lane_cache), lambda command: sum(map(enqueue.weigh, command.jobs)), "enqueue"
         )
         settles = self._add(
-            partial(settle.settle, db, memory),
+            partial(settle.settle, db, lane_cache),
             lambda command: len(command.settles),
             "settle",
-            rows_max=memory.batch_rows_max,
+            rows_max=lane_cache.batch_rows_max,
         )
-        renews = self._add(partial(settle.renew, db, memory), lambda command: len(command.beats), "renew")
+        renews = self._add(partial(settle.renew, db, lane_cache), lambda command: len(command.beats), "renew")
         self._logs = self._add(
-            partial(settle.append_logs, db), lambda command: sum(map(_weight_of_log, command.entries)), None
+            partial(settle.append_logs, db), lambda command: sum(map(_weigh_log_entry, command.entries)), None
         )
-        self._publishes = self._add(partial(events.publish, db, memory), events.weigh, None)
-        one = BLOBS_IN_FLIGHT_MAX
-        puts = self._add(partial(blobs.put_blobs, db, memory), blobs.weigh, "put_blob", in_flight_max=one)
-        finishes = self._add(partial(blobs.finish_uploads, db, memory), blobs.weigh, "finish_upload", in_flight_max=one)
-        deletes = self._add(partial(blobs.delete_keys, db, memory), lambda _: 1, "delete_key", in_flight_max=one)
-        self._claims: dict[Scope, CommandBatcher[ClaimJobs, list[Claim]]] = {}
-        self._tending: asyncio.Task[MaintenanceResult] | None = None
+        self._publishes = self._add(partial(events.publish, db, lane_cache), events.weigh, None)
+        in_flight_max = BLOBS_IN_FLIGHT_MAX
+        puts = self._add(partial(blobs.put_blobs, db, lane_cache), blobs.weigh, "put_blob", in_flight_max=in_flight_max)
+        finishes = self._add(
+            partial(blobs.finish_uploads, db, lane_cache), blobs.weigh, "finish_upload", in_flight_max=in_flight_max
+        )
+        deletes = self._add(
+            partial(blobs.delete_keys, db, lane_cache), lambda _: 1, "delete_key", in_flight_max=in_flight_max
+        )
+        self._claims: dict[ClaimScope, CommandBatcher[ClaimJobs, list[Claim]]] = {}
+        self._maintenance: asyncio.Task[MaintenanceResult] | None = None
         self.commands: BoundCommands = {
             Enqueue: self._enqueue,
             ClaimJobs: self._claim,
@@ -66,7 +70,7 @@ class CommandBatches:
             AppendLogs: self._logs.submit,
             SettleJobs: settles.submit,
             PublishEvent: self._publish,
-            MaintainJobs: self._tend,
+            MaintainJobs: self._maintain,
             PutBlob: puts.submit,
             FinishUpload: finishes.submit,
             DeleteKey: deletes.submit,
@@ -75,76 +79,77 @@ class CommandBatches:
     def _add(
         self, run: RunBatch[C, A], weigh: Callable[[C], int], kind: str | None, **limits: Any
     ) -> CommandBatcher[C, A]:
-        """Batches of commands that are committed as those of a kind; `None` are those that are not told of."""
-        told = (lambda _: None) if kind is None else partial(self._context.lane_cache.notify_committed, kind)
-        batches = CommandBatcher(run, weigh=weigh, on_commit=told, **limits)
-        self._by_kind.append(batches)
-        return batches
+        """Add a batcher. Its commits are reported to listeners under `kind`, or not at all if that is `None`."""
+        on_commit = (lambda _: None) if kind is None else partial(self._context.lane_cache.notify_committed, kind)
+        batcher = CommandBatcher(run, weigh=weigh, on_commit=on_commit, **limits)
+        self._by_kind.append(batcher)
+        return batcher
 
     @property
     def waiting(self) -> int:
-        """How many commands were not begun yet, but for logs and published events."""
-        counted = [batches for batches in self._by_kind if batches not in (self._logs, self._publishes)]
-        return sum(batches.waiting_commands for batches in (*counted, *self._claims.values()))
+        """The number of commands that have not been started, without logs and published events."""
+        counted = [batcher for batcher in self._by_kind if batcher not in (self._logs, self._publishes)]
+        return sum(batcher.waiting_commands for batcher in (*counted, *self._claims.values()))
 
     async def close(self) -> None:
-        """Take no more commands, and finish those that were queued."""
-        for batches in (*self._by_kind, *self._claims.values()):
-            await batches.close()
-        if self._tending is not None:
-            await asyncio.wait([self._tending])
+        """Reject new commands and finish the queued ones."""
+        for batcher in (*self._by_kind, *self._claims.values()):
+            await batcher.close()
+        if self._maintenance is not None:
+            await asyncio.wait([self._maintenance])
 
     def _enqueue(self, command: Enqueue) -> Awaitable[list[Enqueued]]:
         with_files = any(map(has_files, command.jobs))
-        return (self._filed if with_files else self._enqueues).submit(command)
+        return (self._enqueues_with_files if with_files else self._enqueues).submit(command)
 
     async def _publish(self, command: PublishEvent) -> Published:
         await check_tenant(self._context, command.tenant)
         return await self._publishes.submit(command)
 
     async def _claim(self, command: ClaimJobs) -> list[Claim]:
-        memory = self._context.lane_cache
+        lane_cache = self._context.lane_cache
         if command.tenant is not None:
             await check_tenant(self._context, command.tenant)
-        memory.record_request(command.types, command.tenant)
-        await self._tend_when_due()
+        lane_cache.record_request(command.types, command.tenant)
+        await self._maintain_if_due()
         if (answer := self._handover.join(command)) is not None:
             return await answer
         scope = tuple(command.types), command.tenant
-        batches = self._claims.get(scope)
-        if batches is None:
-            for idle in [key for key, known in self._claims.items() if known.idle]:
+        batcher = self._claims.get(scope)
+        if batcher is None:
+            for idle in [key for key, other in self._claims.items() if other.is_idle]:
                 del self._claims[idle]
-            batches = self._claims[scope] = CommandBatcher(
-                partial(claim.claim, self._context.database, memory),
+            batcher = self._claims[scope] = CommandBatcher(
+                partial(claim.claim, self._context.database, lane_cache),
                 weigh=lambda command: command.limit,
-                rows_max=memory.batch_rows_max,
-                on_commit=partial(memory.notify_committed, "claim"),
+                rows_max=lane_cache.batch_rows_max,
+                on_commit=partial(lane_cache.notify_committed, "claim"),
             )
-        return await batches.submit(command)
+        return await batcher.submit(command)
 
-    async def _tend(self, _: MaintainJobs) -> MaintenanceResult:
-        await self._follow.wait_until_idle()
-        tended = await self._tend_together()
-        await self._follow.wait_until_idle()
-        return tended
+    async def _maintain(self, _: MaintainJobs) -> MaintenanceResult:
+        await self._dependents.wait_until_idle()
+        result = await self._join_maintenance()
+        await self._dependents.wait_until_idle()
+        return result
 
-    async def _tend_when_due(self) -> None:
-        """Claims do what is due themselves, all of them together."""
-        await self._follow.wait_until_idle()
-        memory = self._context.lane_cache
-        agenda = memory.next_maintenance_at()
-        if memory.is_poll_due() or (agenda is not None and agenda <= memory.now()):
-            await self._tend_together()
-            await self._follow.wait_until_idle()
+    async def _maintain_if_due(self) -> None:
+        """Run due maintenance before a claim. Concurrent claims wait for the same run."""
+        await self._dependents.wait_until_idle()
+        lane_cache = self._context.lane_cache
+        due_at = lane_cache.next_maintenance_at()
+        if lane_cache.is_poll_due() or (due_at is not None and due_at <= lane_cache.now()):
+            await self._join_maintenance()
+            await self._dependents.wait_until_idle()
 
-    async def _tend_together(self) -> MaintenanceResult:
-        if self._tending is None or self._tending.done():
-            tending = maintenance.maintain(self._context.database, self._context.lane_cache)
-            self._tending = asyncio.create_task(tending, context=detached_context())
-        return await asyncio.shield(self._tending)
+    async def _join_maintenance(self) -> MaintenanceResult:
+        """Wait for the current run of maintenance, or start one."""
+        if self._maintenance is None or self._maintenance.done():
+            run = maintenance.maintain(self._context.database, self._context.lane_cache)
+            self._maintenance = asyncio.create_task(run, context=detached_context())
+        return await asyncio.shield(self._maintenance)
 
 
-def _weight_of_log(entry: LogEntry) -> int:
-    """A long text counts as many rows, so that what goes together stays small."""
+def _weigh_log_entry(entry: LogEntry) -> int:
+    """Return the number of rows that an entry counts for. Long texts count more, to keep batches small."""
     return 1 + len(entry.text) // LOG_CHARS_PER_ROW

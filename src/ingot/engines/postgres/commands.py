@@ -1,6 +1,6 @@
-"""The commands that run one by one, and the function that runs each. `PostgresStore.run` looks them up here.
+"""The commands that run one at a time, and the function for each.
 
-The others go together with those of their kind: see `CommandBatches`.
+Frequent commands run in batches instead: see `CommandBatches`.
 """
 
 from __future__ import annotations

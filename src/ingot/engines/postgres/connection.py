@@ -1,4 +1,4 @@
-"""Connections: how they are opened, how a call is made on one, and what its errors mean to us."""
+"""The connection pool: calls, reads, retries, and the translation of database errors."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ from ingot.records.model import RecordChanged, RecordNotFound, TooManyRecords
 Record = asyncpg.Record
 CONNECTIONS_MAX: Final = 10
 SERVER_ROLE: Final = "ingot_server"
-RETRY_SECONDS_MAX: Final = 20.0  # How long a call goes on against a server that is away.
+RETRY_SECONDS_MAX: Final = 20.0  # How long a call is retried while the server is unreachable.
 RETRY_PAUSE_SECONDS_MAX: Final = 0.5
-CALL_SECONDS_MAX: Final = 60.0  # A server that does not answer for so long is taken for gone.
+CALL_SECONDS_MAX: Final = 60.0  # After this time without a response, the server counts as unreachable.
 CONFLICTS_MAX: Final = 50
-# Reads that find what they need by an index, all as of one moment.
+# For reads that use indexes only and share one snapshot.
 BEGIN_SNAPSHOT: Final = """
     BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
     SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 else:
     PlainConnection = asyncpg.Connection  # Generic in its stubs only.
 
-# The server went away or is coming up: the call may be sent again.
+# The server is stopping, starting or unreachable: the call can be retried.
 UNREACHABLE_ERRORS = (
     OSError,
     asyncpg.InterfaceError,
@@ -84,7 +84,7 @@ UNREACHABLE_ERRORS = (
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
 )
-# The same before anything was sent.
+# Errors before anything was sent.
 NOT_SENT_ERRORS = (
     ConnectionRefusedError,
     FileNotFoundError,
@@ -92,19 +92,21 @@ NOT_SENT_ERRORS = (
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
 )
-# Another transaction was in the way and nothing was done: the same call again meets a new state.
+# A conflict with another transaction, and nothing was changed: the call can be retried.
 CONFLICT_ERRORS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.UniqueViolationError)
 
 
-def _quota_exceeded(about: str) -> QuotaExceeded:
-    scope, *numbers = about.split()
-    usage, limit, asked = map(int, numbers)
-    return QuotaExceeded(scope="tenant" if scope == "tenant" else "token", usage=usage, limit=limit, requested=asked)
+def _quota_exceeded(detail: str) -> QuotaExceeded:
+    scope, *numbers = detail.split()
+    usage, limit, requested = map(int, numbers)
+    return QuotaExceeded(
+        scope="tenant" if scope == "tenant" else "token", usage=usage, limit=limit, requested=requested
+    )
 
 
-def _duplicate_job(message: str, about: str) -> DuplicateJob:
-    """An order is told as an application is, in JSON; a retry is told the id of the holder."""
-    holder = msgspec.json.decode(about)["holder_id"] if about.startswith("{") else about
+def _duplicate_job(message: str, detail: str) -> DuplicateJob:
+    """Return the error with the holder, which is JSON after an enqueue and an ID after a retry."""
+    holder = msgspec.json.decode(detail)["holder_id"] if detail.startswith("{") else detail
     return DuplicateJob(message, holder_id=holder)
 
 
@@ -133,7 +135,7 @@ ERRORS_BY_SQLSTATE: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN046": lambda message, _: UploadTaken(message),
     "IN047": lambda message, _: LeaseLost(message),
     "IN048": lambda message, _: BlobNotFound(message),
-    "IN049": lambda _, about: _quota_exceeded(about),
+    "IN049": lambda _, detail: _quota_exceeded(detail),
     "IN051": lambda _, __: ObjectsElsewhere(),
     "IN061": lambda _, key: KeyExists.for_key(key),
     "IN062": lambda message, _: KeyChanged(message),
@@ -143,12 +145,15 @@ ERRORS_BY_SQLSTATE: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN070": lambda message, _: RecordNotFound(message),
     "IN071": lambda _, version: RecordChanged(version=int(version)),
     "IN072": lambda message, _: TooManyRecords(message),
-    "IN073": lambda message, _: StoreError(message, hint="Make orders with new_job; nothing was changed."),
+    "IN073": lambda message, _: StoreError(message, hint="Nothing was changed. Create orders with new_job."),
 }
 
 
 class RowAlreadyExists(Exception):
-    """A new row met one that is there; `maybe_ours` when the call was sent before and its answer was lost."""
+    """A new row has the key of an existing one.
+
+    `maybe_ours` is true if an earlier try of the call may have inserted that row, because its answer was lost.
+    """
 
     def __init__(self, *, maybe_ours: bool) -> None:
         super().__init__()
@@ -156,15 +161,15 @@ class RowAlreadyExists(Exception):
 
 
 class Connection(PlainConnection):
-    """A connection of our pool. What we set is set for a transaction only, so there is nothing to reset."""
+    """A connection of the pool. Settings last for one transaction, so a reset is not needed."""
 
     def get_reset_query(self) -> str:
-        """Nothing: a reset would cost a round trip for every call."""
+        """Return no query. A reset would cost each call a round trip."""
         return ""
 
 
 class Database:
-    """A pool of connections, and the two ways to use it: `call` a function, or `read` as a tenant."""
+    """A pool of connections, used to `call` functions and to `read` as a tenant."""
 
     def __init__(self, pool: asyncpg.Pool[Record], *, pooled: bool, owns_pool: bool = True) -> None:
         self.pool = pool
@@ -174,7 +179,7 @@ class Database:
         self.pooled = pooled
 
     def stop_retrying(self) -> None:
-        """Wait no longer for a server that is away, from now on."""
+        """Fail calls, now and later, instead of retrying while the server is unreachable."""
         self.closing.set()
 
     async def close(self) -> None:
@@ -183,28 +188,31 @@ class Database:
             await self.pool.close()
 
     async def call_timed(self, statement: str, *values: Any) -> tuple[list[Record], float]:
-        """The same as `call`, and the seconds it took, without those spent waiting for a server that was away."""
+        """Run one statement as `call` does. Also return how many seconds the last try took."""
         seconds = 0.0
 
         async def attempt() -> list[Record]:
             nonlocal seconds
-            began = time.monotonic()
+            started_at = time.monotonic()
             rows = await self._call(statement, values)
-            seconds = time.monotonic() - began
+            seconds = time.monotonic() - started_at
             return rows
 
         return await self._retry(attempt), seconds
 
     async def call(self, statement: str, *values: Any, once: bool = False, read_only: bool = False) -> list[Record]:
-        """Run one statement, durable when it returns; sent again while the server is away.
+        """Run one statement, which is durable when this returns. It is retried while the server is unreachable.
 
-        One that must not be done twice is for `once`: it raises `OutcomeUnknown` when its answer was lost. One that
-        only `reads` may be refused at any try.
+        With `once`, it is not retried after its answer was lost; that raises `OutcomeUnknown`. With `read_only`, a lost
+        answer changed nothing, so errors of later tries are definite.
         """
         return await self._retry(lambda: self._call(statement, values), once=once, read_only=read_only)
 
     async def insert(self, statement: str, *values: Any) -> tuple[list[Record], bool]:
-        """The same for new rows, and whether it was sent more than once. Raises `AlreadyThere` when a row is there."""
+        """Run one statement that inserts rows. Also return whether it was sent more than once.
+
+        Raises `RowAlreadyExists` if a row with the same key exists.
+        """
         tries = 0
 
         async def attempt() -> list[Record]:
@@ -215,7 +223,7 @@ class Database:
         return await self._retry(attempt, unique=True), tries > 1
 
     async def call_maybe_repeated(self, statement: str, *values: Any) -> tuple[list[Record], bool]:
-        """The same as `call`, and whether it may have been done before: it was sent, and its answer was lost."""
+        """Run one statement as `call` does. Also return whether an earlier try may have succeeded, its answer lost."""
         maybe_done = False
 
         async def attempt() -> list[Record]:
@@ -229,44 +237,45 @@ class Database:
         return await self._retry(attempt), maybe_done
 
     async def read(self, tenant: str, statement: str, *values: Any) -> list[Record]:
-        """Run a statement that sees the rows of one tenant."""
+        """Run a statement that sees only the rows of one tenant."""
         return (await self._retry(lambda: self._read(tenant, [(statement, values)])))[0]
 
-    async def read_snapshot(self, tenant: str, reads: Callable[[Any], Awaitable[T]]) -> T:
-        """Run several statements that see the rows of one tenant, all as they were at one moment."""
-        return await self._retry(lambda: self._read_snapshot(tenant, reads))
+    async def read_snapshot(self, tenant: str, run: Callable[[Any], Awaitable[T]]) -> T:
+        """Run several statements in one snapshot that see only the rows of one tenant."""
+        return await self._retry(lambda: self._read_snapshot(tenant, run))
 
     async def call_and_read(
-        self, call: str, values: tuple[Any, ...], tenant: str, read: str, *of: Any, once: bool
+        self, call: str, values: tuple[Any, ...], tenant: str, read: str, *read_values: Any, once: bool
     ) -> tuple[list[Record], list[Record]]:
-        """Call a function and read on, in one transaction; answers what both answered.
+        """Call a function and then read as a tenant, in one transaction, and return the rows of both.
 
-        What may be done `once` is not sent again after a loss.
+        With `once`, the transaction is not retried after its answer was lost.
         """
-        answers = await self._retry(lambda: self._read(tenant, [(call, values), (read, of)]), once=once)
+        answers = await self._retry(lambda: self._read(tenant, [(call, values), (read, read_values)]), once=once)
         return answers[0], answers[1]
 
     async def _call(self, statement: str, values: tuple[Any, ...]) -> list[Record]:
         async with self.pool.acquire() as connection:
             if not self.pooled:
                 return await connection.fetch(statement, *values)
-            async with connection.transaction():  # A proxy keeps a server for us only inside a transaction.
+            async with connection.transaction():  # A proxy keeps the server connection only inside a transaction.
                 return await connection.fetch(statement, *values)
 
-    async def _read(self, tenant: str, steps: list[tuple[str, tuple[Any, ...]]]) -> list[list[Record]]:
+    async def _read(self, tenant: str, statements: list[tuple[str, tuple[Any, ...]]]) -> list[list[Record]]:
         async with self.pool.acquire() as connection, as_tenant(connection, tenant):
-            return [await connection.fetch(statement, *values) for statement, values in steps]
+            return [await connection.fetch(statement, *values) for statement, values in statements]
 
-    async def _read_snapshot(self, tenant: str, reads: Callable[[Any], Awaitable[T]]) -> T:
+    async def _read_snapshot(self, tenant: str, run: Callable[[Any], Awaitable[T]]) -> T:
         async with self.pool.acquire() as connection, as_tenant(connection, tenant, begin=BEGIN_SNAPSHOT):
-            return await reads(connection)
+            return await run(connection)
 
     async def _retry(
         self, attempt: Callable[[], Awaitable[T]], *, once: bool = False, unique: bool = False, read_only: bool = False
     ) -> T:
-        """Try again while another transaction is in the way, or the server is away.
+        """Retry after conflicts with other transactions, and while the server is unreachable.
 
-        A call whose answer was lost may have been done: what it says afterwards is not to be taken for a first answer.
+        A try whose answer was lost may have succeeded. If a later try is refused, this raises `OutcomeUnknown`, because
+        the refusal may be the result of that success.
         """
         deadline = time.monotonic() + RETRY_SECONDS_MAX
         pause, conflicts, maybe_done = 0.01, 0, False
@@ -284,12 +293,12 @@ class Database:
             except UNREACHABLE_ERRORS as error:
                 maybe_done = maybe_done or not (read_only or isinstance(error, NOT_SENT_ERRORS))
                 if maybe_done and (once or self.closing.is_set() or time.monotonic() > deadline):
-                    raise OutcomeUnknown("The connection was lost before the answer came.") from error
+                    raise OutcomeUnknown("The connection was lost before the response arrived.") from error
                 if self.closing.is_set():
-                    raise StoreError("The database is away, and the store is being closed.") from error
+                    raise StoreError("The database is unreachable, and the store is closing.") from error
                 if time.monotonic() > deadline:
                     raise translate_error(error, action="reached") from error
-                if not self.unreachable:  # Once, however many calls wait for it.
+                if not self.unreachable:  # Log once, not for each call that waits.
                     self.unreachable = True
                     report("server_away", error)
                 with suppress(TimeoutError):
@@ -298,23 +307,23 @@ class Database:
                 pause = min(pause * 2, RETRY_PAUSE_SECONDS_MAX)
             except asyncpg.PostgresError as error:
                 if maybe_done and error.sqlstate in ERRORS_BY_SQLSTATE:
-                    raise OutcomeUnknown("The first answer was lost, and by now this is refused.") from error
+                    raise OutcomeUnknown("The first response was lost, and the retry was refused.") from error
                 raise translate_error(error, action="used") from error
 
 
 @asynccontextmanager
 async def as_tenant(connection: Any, tenant: str, *, begin: str = "BEGIN") -> AsyncIterator[None]:
-    """A transaction that sees the rows of one tenant. Begun with one round trip, the tenant in its text."""
-    assert is_id(tenant), "only an id may stand in the text of a statement"
+    """Open a transaction that sees only the rows of one tenant. The statement contains the ID, to save a round trip."""
+    assert is_id(tenant), "only an ID can be part of a statement"
     try:
         await connection.execute(f"{begin}; SET LOCAL ingot.tenant = '{tenant}'")
         yield
         await connection.execute("COMMIT")
     except BaseException as error:
-        # Of a call that was canceled half way it is not known yet what the server made of it.
-        unknown = isinstance(error, asyncio.CancelledError)
-        if not connection.is_closed() and (unknown or connection.is_in_transaction()):
-            with suppress(*UNREACHABLE_ERRORS, asyncpg.PostgresError):  # Then there is nothing to roll back.
+        # After a cancellation, the driver may not know yet whether the transaction has begun.
+        is_canceled = isinstance(error, asyncio.CancelledError)
+        if not connection.is_closed() and (is_canceled or connection.is_in_transaction()):
+            with suppress(*UNREACHABLE_ERRORS, asyncpg.PostgresError):  # The server has rolled it back.
                 await connection.execute("ROLLBACK")
         raise
 
@@ -322,7 +331,7 @@ async def as_tenant(connection: Any, tenant: str, *, begin: str = "BEGIN") -> As
 async def open_pool(
     url: str, *, pooled: bool, connections: int, connection_class: type[Connection]
 ) -> asyncpg.Pool[Record]:
-    """Open the pool. Raises `StoreError` when the server cannot be reached."""
+    """Open a connection pool. Raises `StoreError` if the server cannot be reached."""
     try:
         return await asyncpg.create_pool(
             url,
@@ -340,22 +349,25 @@ async def open_pool(
 
 
 def endpoint_of(url: str) -> str:
-    """Where a URL leads, without who goes there."""
-    address, _, query = url.partition("?")
-    where = address.rpartition("@")[2].removeprefix("postgresql://").removeprefix("postgres://")
-    return dict(parse_qsl(query)).get("host", "") + where
+    """Return the host, port and database of a URL, without the role and password."""
+    base, _, query = url.partition("?")
+    endpoint = base.rpartition("@")[2].removeprefix("postgresql://").removeprefix("postgres://")
+    return dict(parse_qsl(query)).get("host", "") + endpoint
 
 
 def invalid_url_error(setting: str) -> StoreMisconfigured:
-    """A URL that cannot be read; it is not shown, because it may hold a password."""
+    """Return the error for an invalid database URL, without the URL, which may contain a password."""
     return StoreMisconfigured(
-        f"{setting} cannot be read.",
-        hint="It looks like postgresql://role:password@host:5432/database; write / @ : in a password as %2F %40 %3A.",
+        f"{setting} is not a valid database URL.",
+        hint="Example: postgresql://role:password@host:5432/database. Write / @ : in a password as %2F %40 %3A.",
     )
 
 
 def translate_error(error: Exception, *, action: str, endpoint: str = "") -> IngotError:
-    """What an error of the driver means to those who wait."""
+    """Return our error for an error of the driver.
+
+    Unexpected errors are logged, except while a store is opened (`action="reached"`), when the caller reports them.
+    """
     match error:
         case IngotError():
             return error
@@ -363,35 +375,38 @@ def translate_error(error: Exception, *, action: str, endpoint: str = "") -> Ing
             return ERRORS_BY_SQLSTATE[error.sqlstate](str(error.args[0]), error.detail or "")
         case asyncpg.InvalidAuthorizationSpecificationError() | asyncpg.InvalidPasswordError():
             return StoreMisconfigured(
-                f"The database refused us: {error}.",
-                hint=f"Check role and password; the first migration creates {SERVER_ROLE} (INGOT_DATABASE_OWNER_URL), "
-                "a worker's role by `ingot database worker-role`.",
+                f"The database refused access: {error}.",
+                hint=f"Check the role and the password. The first migration (INGOT_DATABASE_OWNER_URL) creates "
+                f"{SERVER_ROLE}, and `ingot database worker-role` creates the role of a worker.",
             )
         case asyncpg.InvalidCatalogNameError():
             return StoreMisconfigured(
-                f"The database refused us: {error}.", hint="Make the database first, or correct its name in the URL."
+                f"The database refused access: {error}.", hint="Create the database, or correct its name in the URL."
             )
         case asyncpg.DuplicatePreparedStatementError() | asyncpg.InvalidSQLStatementNameError():
             return StoreMisconfigured(
-                "Something between us and the database gives every transaction another connection.",
-                hint="Set INGOT_DATABASE_POOLED=true behind a proxy that pools transactions.",
+                "A proxy between Ingot and the database uses different connections for different transactions.",
+                hint="Set INGOT_DATABASE_POOLED=true.",
             )
         case asyncpg.InsufficientPrivilegeError():
             return StoreMisconfigured(
-                f"The database refused us: {error}.",
-                hint="A migration needs a role that may make roles and schemas, a worker one that serves a tenant.",
+                f"The database refused access: {error}.",
+                hint="A migration needs a role that can create roles and schemas. "
+                "A worker needs the worker role of its tenant.",
             )
         case asyncpg.DiskFullError():
             return StorageFull()
         case asyncpg.SerializationError() | asyncpg.DeadlockDetectedError() | asyncpg.LockNotAvailableError():
-            return StoreBusy("Other transactions hold for too long what this one needs.")
+            return StoreBusy("The command conflicted with other transactions for too long.")
         case asyncpg.TooManyConnectionsError():
-            return StoreBusy("The database takes no more connections.")
+            return StoreBusy("The database accepts no more connections.")
         case _:
-            if action != "reached":  # Who opens the store tells of it.
+            if action != "reached":
                 report("database_failed", error)
             at = f" at {endpoint}" if endpoint else ""
             return StoreError(
                 f"The database{at} cannot be {action}: {str(error) or type(error).__name__}",
-                hint="Check the host and port in the URL, and that the server runs." if action == "reached" else None,
+                hint="Check the host and port in the URL, and that the server is running."
+                if action == "reached"
+                else None,
             )

@@ -1,4 +1,4 @@
-"""What every command works on, and the types of the tables that name the function for each."""
+"""The context in which commands run, and the types of the tables of commands."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ T = TypeVar("T")
 
 
 class Context(msgspec.Struct, frozen=True):
-    """The database, and the hints that this process keeps about it."""
+    """The database, and what this process knows of it."""
 
     database: Database
     lane_cache: LaneCache
 
     async def find(self, kind: type[T], call: str, *values: Any) -> T | None:
-        """Call a function that answers one JSON text or nothing, and decode it."""
+        """Call a function that returns one JSON text or NULL, and decode it."""
         ((text,),) = await self.database.call(call, *values)
         return None if text is None else decode(kind, text)
 
     async def fetch(self, kind: type[T], call: str, *values: Any) -> T:
-        """Call a function that always answers one JSON text, and decode it."""
+        """Call a function that always returns one JSON text, and decode it."""
         ((text,),) = await self.database.call(call, *values)
         return decode(kind, text)
 
     async def find_all(self, kind: type[T], call: str, *values: Any) -> list[T]:
-        """Call a function that answers JSON texts, and decode each."""
+        """Call a function that returns any number of JSON texts, and decode each."""
         return [decode(kind, text) for (text,) in await self.database.call(call, *values)]
 
 

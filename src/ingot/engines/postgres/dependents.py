@@ -1,4 +1,4 @@
-"""What follows when jobs have ended: others that waited for them go on, and batches are complete."""
+"""Dependents: release jobs whose parents have ended, and complete batches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BatchKeys = set[tuple[str, str]]
 
 
 class UnblockedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that is blocked no more."""
+    """A job that is no longer blocked: it was queued or canceled."""
 
     id: str
     tenant: str
@@ -39,57 +39,63 @@ class UnblockedJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_json(cls, text: str) -> UnblockedJob:
-        """One from its text."""
+        """Decode a job from its JSON text."""
         return msgspec.json.decode(text, type=cls)
 
 
-def record_unblocked(memory: LaneCache, moved: Iterable[UnblockedJob]) -> None:
-    """Note that jobs are queued or canceled, and what follows from that."""
-    if canceled := _record_unblocked(memory, list(moved)):
-        memory.notify_jobs_ended(
+def record_unblocked(lane_cache: LaneCache, jobs: Iterable[UnblockedJob]) -> None:
+    """Record that jobs were queued or canceled, and release the dependents of the canceled ones."""
+    if canceled := _record_unblocked(lane_cache, list(jobs)):
+        lane_cache.notify_jobs_ended(
             [job.id for job in canceled], {(job.tenant, job.batch) for job in canceled if job.batch is not None}
         )
 
 
-def _record_unblocked(memory: LaneCache, moved: Sequence[UnblockedJob]) -> list[UnblockedJob]:
-    """Note what became of jobs; answers those that are canceled."""
+def _record_unblocked(lane_cache: LaneCache, jobs: Sequence[UnblockedJob]) -> list[UnblockedJob]:
+    """Record that jobs were queued or canceled, and return the canceled ones."""
     lanes: dict[Lane, list[tuple[int, int, str]]] = {}
-    canceled = [job for job in moved if job.status == JobStatus.CANCELED]
-    for job in moved:
+    canceled = [job for job in jobs if job.status == JobStatus.CANCELED]
+    for job in jobs:
         if job.status == JobStatus.QUEUED and job.ready:
             lane = Lane(job.type, job.tenant, job.limit_key)
             lanes.setdefault(lane, []).append((job.priority, job.run_at, NIL_ID))
         elif job.status == JobStatus.QUEUED:
-            memory.record_due_time(job.run_at)
-    for type, jobs in Counter(job.type for job in canceled).items():
-        memory.notify_jobs_canceled(type, jobs)
+            lane_cache.record_due_time(job.run_at)
+    for type, count in Counter(job.type for job in canceled).items():
+        lane_cache.notify_jobs_canceled(type, count)
     for lane, positions in lanes.items():
-        memory.announce_ready(lane, len(positions), first=min(positions))
+        lane_cache.announce_ready(lane, len(positions), first=min(positions))
     return canceled
 
 
 class DependentReleaser:
-    """Does it beside the calls that ended the jobs, which do not wait for it; what is lost, the watch finds again."""
+    """Releases dependents in the background, so that the calls that end jobs do not wait for it.
 
-    def __init__(self, db: Database, memory: LaneCache) -> None:
-        self._db, self._lane_cache = db, memory
+    A poll finds the releases that failed or that a crashed process did not complete.
+    """
+
+    def __init__(self, db: Database, lane_cache: LaneCache) -> None:
+        self._db, self._lane_cache = db, lane_cache
         self._tasks: set[asyncio.Task[None]] = set()
         self._scanned_to = NIL_ID
-        memory.jobs_ended_callbacks.append(self.start)
+        lane_cache.jobs_ended_callbacks.append(self.start)
 
     def start(self, parents: Iterable[str], batches: Iterable[tuple[str, str]]) -> None:
-        """These jobs have ended, or jobs that wait for them have come; jobs of these batches have ended."""
+        """Start to release the dependents of these parents, and to complete these batches.
+
+        The parents are jobs that ended or got new dependents. The batches have jobs that ended.
+        """
         task = asyncio.create_task(self._run(list(parents), set(batches)), context=detached_context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def wait_until_idle(self) -> None:
-        """Wait until what was begun is done."""
+        """Wait until all releases that were started are complete."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def release_missed(self) -> None:
-        """Find jobs that ended and are still waited for, some at a time, round and round."""
+        """Release the remaining dependents of ended jobs. Each call checks a bounded number of parents in a cycle."""
         if not self._lane_cache.has_dependencies:
             return
         rows = await self._db.call(CALL.ended_parents, self._scanned_to, PARENTS_PER_CALL_MAX)
@@ -98,7 +104,7 @@ class DependentReleaser:
             await self._run(ended, set())
 
     async def fold_batches(self) -> None:
-        """Fold the numbers of batches, and tell of those that were complete and not told of."""
+        """Fold the counters of batches, and complete batches whose completion was missed."""
         rows = await self._db.call(CALL.fold_batches, FOLD_DELTAS_MAX)
         if rows:
             await self._run([], {(row["tenant"], row["batch"]) for row in rows})
@@ -106,8 +112,8 @@ class DependentReleaser:
     async def _run(self, parents: list[str], batches: BatchKeys) -> None:
         try:
             while parents:
-                some, parents = parents[:PARENTS_PER_CALL_MAX], parents[PARENTS_PER_CALL_MAX:]
-                parents += await self._release(some, batches)
+                chunk, parents = parents[:PARENTS_PER_CALL_MAX], parents[PARENTS_PER_CALL_MAX:]
+                parents += await self._release(chunk, batches)
             if batches:
                 tenants, names = zip(*sorted(batches), strict=True)
                 await self._db.call(CALL.close_batches, list(tenants), list(names))
@@ -115,11 +121,11 @@ class DependentReleaser:
             report("follow_failed", error)
 
     async def _release(self, parents: list[str], batches: BatchKeys) -> list[str]:
-        """Move a bounded number of those that waited; answers for whom to do it next."""
+        """Release a bounded number of dependents. Return the parents to continue with, and add to `batches`."""
         rows = await self._db.call(CALL.release, parents, RELEASE_JOBS_MAX)
         canceled = _record_unblocked(
             self._lane_cache, [UnblockedJob(**row) for row in rows if row["status"] != JobStatus.BLOCKED]
         )
         batches |= {(job.tenant, job.batch) for job in canceled if job.batch is not None}
-        ended = [job.id for job in canceled]
-        return [*parents, *ended] if len(rows) == RELEASE_JOBS_MAX else ended
+        canceled_ids = [job.id for job in canceled]
+        return [*parents, *canceled_ids] if len(rows) == RELEASE_JOBS_MAX else canceled_ids

@@ -1,4 +1,4 @@
-"""What keeps a job from running."""
+"""The state behind an explanation: what a waiting job waits for."""
 
 from __future__ import annotations
 
@@ -20,33 +20,37 @@ from ingot.kernel.clock import to_datetime, to_datetime_or_none, to_micros
 
 
 async def find_waiting(context: Context, command: GetWaitState) -> WaitState | None:
-    """Look at everything that could be in the way of a job."""
-    db, memory, tenant = context.database, context.lane_cache, command.tenant
+    """Return what could keep a job from running, or `None` if there is no such job."""
+    db, lane_cache, tenant = context.database, context.lane_cache, command.tenant
     if not may_exist(context, tenant, command.job_id):
         return None
     rows = await db.read(tenant, SQL.get_job, command.job_id)
     if not rows:
         return None
     job, limit_key = job_of(rows[0]), rows[0]["limit_key"]
-    ((now, *most, asked_at),) = await db.call(CALL.find_limits, tenant, job.type)
-    asked_at = max((at for at in (asked_at, memory.last_request_at(job.type, tenant)) if at is not None), default=None)
-    waiting = WaitState(job=job, now=to_datetime(now), limit_key=limit_key, last_claim_at=to_datetime_or_none(asked_at))
+    ((now, *maximums, recorded_at),) = await db.call(CALL.find_limits, tenant, job.type)
+    last_claim_at = max(
+        (at for at in (recorded_at, lane_cache.last_request_at(job.type, tenant)) if at is not None), default=None
+    )
+    state = WaitState(
+        job=job, now=to_datetime(now), limit_key=limit_key, last_claim_at=to_datetime_or_none(last_claim_at)
+    )
     if job.status is JobStatus.BLOCKED:
         parents = await db.read(tenant, SQL.open_parents, job.id)
         uploads = await db.read(tenant, SQL.open_uploads, job.id)
         return msgspec.structs.replace(
-            waiting,
+            state,
             parents=[(row["parent"], STATUSES[row["status"]]) for row in parents],
             uploads=[row["name"] for row in uploads],
         )
     if job.status is not JobStatus.QUEUED:
-        return waiting
+        return state
     pause = await find_record(db, PAUSE_KIND.name, tenant, job.type)
     return msgspec.structs.replace(
-        waiting,
+        state,
         jobs_ahead=await _count_ahead(db, job, limit_key),
         pause=None if pause is None else pause_from_record(PAUSE_KIND.decode(pause)),
-        limits=await _limits(db, job, limit_key, ConcurrencyLimits(*most)),
+        limits=await _limit_usage(db, job, limit_key, ConcurrencyLimits(*maximums)),
     )
 
 
@@ -56,10 +60,10 @@ async def _count_ahead(db: Database, job: Job, limit_key: str) -> int:
     return int(ahead)
 
 
-async def _limits(db: Database, job: Job, limit_key: str, bounds: ConcurrencyLimits) -> list[LimitUsage]:
-    """The limits there are, from the widest to the narrowest, and who runs under each."""
-    limits: list[LimitUsage] = []
-    for scope, most, type, key in scopes_of(bounds, job.type, limit_key):
+async def _limit_usage(db: Database, job: Job, limit_key: str, limits: ConcurrencyLimits) -> list[LimitUsage]:
+    """Return the limits of a job, from the widest to the narrowest, with the jobs that run under each."""
+    usage: list[LimitUsage] = []
+    for scope, maximum, type, key in scopes_of(limits, job.type, limit_key):
         ((running, holders),) = await db.read(job.tenant, SQL.running_under, job.tenant, type, key)
-        limits.append(LimitUsage(scope=scope, maximum=most, running=running, holders=holders or []))
-    return limits
+        usage.append(LimitUsage(scope=scope, maximum=maximum, running=running, holders=holders or []))
+    return usage

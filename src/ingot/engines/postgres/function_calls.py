@@ -1,4 +1,7 @@
-"""The calls of our functions, made from their signatures: `CALL.open_key` is `SELECT * FROM ingot.open_key($1, $2)`."""
+"""Statements that call our SQL functions, generated from their signatures.
+
+`CALL.open_key` is `SELECT * FROM ingot.open_key($1, $2)`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _NESTED = re.compile(r"\([^()]*\)")
 
 
 class FunctionCalls:
-    """The calls of all functions in the schema, as attributes."""
+    """Statements that call the functions of the schema, as attributes."""
 
     def __init__(self, package: str) -> None:
         for file in resources.files(package).iterdir():
@@ -26,12 +29,12 @@ class FunctionCalls:
 
 
 def json_text(value: object) -> str | None:
-    """A value as functions take it that take JSON; `None` is NULL."""
+    """Encode a parameter as JSON. `None` becomes NULL."""
     return None if value is None else msgspec.json.encode(value).decode()
 
 
 def _call_text(name: str, parameters: str, returns: str) -> str:
-    count = len([one for one in _NESTED.sub("", parameters).split(",") if one.strip()])
+    count = len([parameter for parameter in _NESTED.sub("", parameters).split(",") if parameter.strip()])
     values = ", ".join(f"${number}" for number in range(1, count + 1))
     return f"SELECT {'* FROM ' if returns == 'TABLE' else ''}ingot.{name}({values})"
 

@@ -1,4 +1,4 @@
-"""Handing new jobs to claims that wait for them, in the call that makes the jobs: one commit instead of two."""
+"""Handover of new jobs to waiting claims, in the call that creates them: one commit instead of two."""
 
 from __future__ import annotations
 
@@ -25,11 +25,9 @@ from ingot.jobs.model import Claim, NewJob
 from ingot.jobs.ports import ClaimJobs, Enqueue
 from ingot.kernel.ids import is_id
 
-GATHER_TURNS_MAX: Final = 8  # Event loop turns until every claim that was woken has asked.
-START_TURNS: Final = 4  # Event loop turns from the answer of a claim to the start of its handler.
-NEW_JOB_ROW: Final = (
-    -1
-)  # The asker in rows that tell of jobs that were made; the others tell of jobs that were claimed.
+GATHER_TURNS_MAX: Final = 8  # Event loop turns in which woken claims send their request.
+START_TURNS: Final = 4  # Event loop turns from the answer to a claim until its handler has started.
+NEW_JOB_ROW: Final = -1  # Marks rows of created jobs. In the other rows, the first column numbers the claim.
 _ENQUEUE_PARAMETERS: Final = CALL.enqueue.count("$")
 _CLAIM_CALL: Final = re.sub(r"\$(\d+)", lambda number: f"${int(number[1]) + _ENQUEUE_PARAMETERS}", CALL.claim)
 _NEW_JOB_COLUMNS: Final = f"""
@@ -39,12 +37,16 @@ _NEW_JOB_COLUMNS: Final = f"""
     NULL AS created_at, limit_key AS source, NULL AS depth, NULL AS timeout_seconds, NULL AS texts, NULL AS tags,
     NULL AS last_error, NULL AS after, NULL AS runs_anyway, NULL AS inputs
 """
-# The claim runs after the jobs were made, and sees them. If it ran before, it would find nothing, and wait on.
+# UNION ALL runs the claim after the enqueue. In the other order it would find no job, and the claims would keep
+# waiting.
 ENQUEUE_AND_CLAIM: Final = f"{CALL.enqueue.replace('*', _NEW_JOB_COLUMNS, 1)} UNION ALL {_CLAIM_CALL}"
 
 
 class WokenClaims(msgspec.Struct, eq=False):
-    """Claims that were woken for jobs which are about to be made. All of them ask for the same."""
+    """Claims that were woken for jobs that are about to be created. All have the same types and tenant.
+
+    `expected` is the number of woken claims that have not sent their request yet.
+    """
 
     lane: Lane
     expected: int
@@ -52,100 +54,122 @@ class WokenClaims(msgspec.Struct, eq=False):
 
 
 class Handover:
-    """Accepts orders, and gives their jobs to claims of this process that wait for them."""
+    """Creates jobs and leases them to waiting claims of this process in one call."""
 
-    def __init__(self, db: Database, memory: LaneCache) -> None:
+    def __init__(self, db: Database, lane_cache: LaneCache) -> None:
         self._db = db
-        self._lane_cache = memory
+        self._lane_cache = lane_cache
         self._woken_claims: list[WokenClaims] = []
 
     def enqueue(self, commands: Sequence[Enqueue]) -> Awaitable[list[EnqueueAnswer]]:
-        """Accept commands together, and serve claims that wait for their jobs."""
+        """Create the jobs of these commands, and lease them to waiting claims if that keeps the order of jobs."""
         orders = [order for command in commands for order in command.jobs]
         lane = _common_lane(self._lane_cache, orders)
         if lane is None or not (woken := self._lane_cache.wake_early(lane, len(orders))):
             return enqueue.enqueue(self._db, self._lane_cache, commands)
         return self._enqueue(commands, WokenClaims(lane, woken))
 
-    async def _enqueue(self, commands: Sequence[Enqueue], gathering: WokenClaims) -> list[EnqueueAnswer]:
-        self._woken_claims.append(gathering)
+    async def _enqueue(self, commands: Sequence[Enqueue], woken: WokenClaims) -> list[EnqueueAnswer]:
+        self._woken_claims.append(woken)
         try:
             for _ in range(GATHER_TURNS_MAX):
-                if gathering.expected <= 0:
+                if woken.expected <= 0:
                     break
                 await asyncio.sleep(0)
         finally:
-            self._woken_claims.remove(gathering)
-        send = partial(_enqueue_and_claim, gathering) if gathering.claims else enqueue.send_orders
+            self._woken_claims.remove(woken)
+        send = partial(_enqueue_and_claim, woken) if woken.claims else enqueue.send_orders
         try:
             return await enqueue.enqueue(self._db, self._lane_cache, commands, send=send)
         finally:
-            for _, answer in gathering.claims:
-                deliver(answer, [])  # When nothing could be made, they wait on.
+            for _, future in woken.claims:
+                deliver(future, [])  # Claims that got no job keep waiting.
 
     def join(self, command: ClaimJobs) -> asyncio.Future[list[Claim]] | None:
-        """Serve this claim with the jobs that it was woken for, when they were not sent yet."""
-        for gathering in self._woken_claims:
-            lane, claims = gathering.lane, gathering.claims
+        """Add a claim to the batch for which it was woken. Return `None` if there is no such batch, or it was sent."""
+        for woken in self._woken_claims:
+            lane, claims = woken.lane, woken.claims
             if lane.type not in command.types or command.tenant not in (None, lane.tenant):
                 continue
-            gathering.expected -= 1
+            woken.expected -= 1
             first = claims[0][0] if claims else command
-            alike = (command.types, command.tenant) == (first.types, first.tenant)
-            if alike and not self._lane_cache.lanes_for(command.types, command.tenant):
-                answer: asyncio.Future[list[Claim]] = asyncio.get_running_loop().create_future()
-                claims.append((command, answer))
-                return answer
+            is_alike = (command.types, command.tenant) == (first.types, first.tenant)
+            if is_alike and not self._lane_cache.lanes_for(command.types, command.tenant):
+                future: asyncio.Future[list[Claim]] = asyncio.get_running_loop().create_future()
+                claims.append((command, future))
+                return future
         return None
 
 
-def _common_lane(memory: LaneCache, orders: Sequence[NewJob]) -> Lane | None:
-    """The lane of these orders, when all of them are due, and there is nothing else of their type to be weighed."""
+def _common_lane(lane_cache: LaneCache, orders: Sequence[NewJob]) -> Lane | None:
+    """Return the lane of these orders if a handover cannot change the order of jobs, otherwise `None`.
+
+    All orders must be plain and due jobs of one type and tenant, without other ready jobs of the type and without
+    limits.
+    """
     tenant, type = orders[0].tenant, orders[0].type
-    if memory.has_running_limits or memory.limited or type in memory.lanes or memory.is_crowded([type], now=False):
+    if (
+        lane_cache.has_running_limits
+        or lane_cache.limited_types
+        or type in lane_cache.lanes
+        or lane_cache.has_multi_lane_claims([type], now=False)
+    ):
         return None
     for order in orders:
         if order.tenant != tenant or order.type != type or order.run_at is not None or order.delay or order.after:
             return None
-    if (tenant, type) in memory.rules or not is_id(tenant):
+    if (tenant, type) in lane_cache.rules or not is_id(tenant):
         return None
     return Lane(type, tenant, "")
 
 
 async def _enqueue_and_claim(
-    gathering: WokenClaims, db: Database, memory: LaneCache, groups: Sequence[Sequence[NewJob]]
+    woken: WokenClaims, db: Database, lane_cache: LaneCache, groups: Sequence[Sequence[NewJob]]
 ) -> SendResult:
-    """The same as `enqueue.send`, and serve the claims that were gathered."""
-    lane, commands = gathering.lane, [command for command, _ in gathering.claims]
-    hint = memory.ensure_lane(lane)
+    """Create jobs as `enqueue.send_orders` does, and serve the woken claims."""
+    lane, commands = woken.lane, [command for command, _ in woken.claims]
+    hint = lane_cache.ensure_lane(lane)
     limits = [command.limit for command in commands]
-    lanes = {lane.tenant: [(lane, hint)]}
-    scans, crowded = await claim.plan_scans(db, memory, commands[0].types, lanes, sum(limits), LANES_MAX)
+    lanes_by_tenant = {lane.tenant: [(lane, hint)]}
+    scans, partly_scanned = await claim.plan_scans(
+        db, lane_cache, commands[0].types, lanes_by_tenant, sum(limits), LANES_MAX
+    )
     sent_at = time.monotonic()
     rows, sent_twice = await db.insert(
-        ENQUEUE_AND_CLAIM, *enqueue.order_columns(memory, groups), *claim.claim_parameters(scans, commands, limits)
+        ENQUEUE_AND_CLAIM, *enqueue.order_columns(lane_cache, groups), *claim.claim_parameters(scans, commands, limits)
     )
-    cost = time.monotonic() - sent_at
-    claimed = [row for row in rows if row["asker"] != NEW_JOB_ROW]
-    rooms, closed = claim.record_limits(memory, scans, claimed, crowded)
+    seconds = time.monotonic() - sent_at
+    claimed_rows = [row for row in rows if row["asker"] != NEW_JOB_ROW]
+    capacities, unavailable = claim.record_limits(lane_cache, scans, claimed_rows, partly_scanned)
     claims: list[list[Claim]] = [[] for _ in commands]
-    for row in claimed:
-        asker = row["asker"] - 1
-        claims[asker].append(claim_of(row, lane, commands[asker]))
-    for (_, answer), own in zip(gathering.claims, claims, strict=True):
-        deliver(answer, own)
+    for row in claimed_rows:
+        index = row["asker"] - 1
+        claims[index].append(claim_of(row, lane, commands[index]))
+    for (_, future), jobs in zip(woken.claims, claims, strict=True):
+        deliver(future, jobs)
     for _ in range(START_TURNS):  # Let handlers start before the bookkeeping below.
         await asyncio.sleep(0)
-    claim.record_claims(memory, commands, scans, claimed, lanes, rooms, closed, crowded, sent_at=sent_at, cost=cost)
-    made = {
+    claim.record_claims(
+        lane_cache,
+        commands,
+        scans,
+        claimed_rows,
+        lanes_by_tenant,
+        capacities,
+        unavailable,
+        partly_scanned,
+        sent_at=sent_at,
+        seconds=seconds,
+    )
+    new_jobs = {
         row["lane"]: AcceptedValues(
             row["priority"], row["run_at"], row["max_attempts"], row["started_at"], row["source"]
         )
         for row in rows
         if row["asker"] == NEW_JOB_ROW
     }
-    answers = enqueue.record_enqueued(memory, groups, made, claimed={row["id"] for row in claimed})
-    if not hint.version:  # Nothing was left, and nothing came since: the lane is as unknown as before.
-        memory.drop_lane(lane, hint)
-    memory.notify_committed("claim", len(commands))
+    answers = enqueue.record_enqueued(lane_cache, groups, new_jobs, claimed={row["id"] for row in claimed_rows})
+    if not hint.version:  # All jobs were claimed and none inserted since, so the lane is not live.
+        lane_cache.drop_lane(lane, hint)
+    lane_cache.notify_committed("claim", len(commands))
     return answers, sent_twice

@@ -1,4 +1,4 @@
-"""Steering jobs from outside: cancel, retry, change."""
+"""Control of jobs: cancel, retry, change."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from ingot.jobs.model import Job, JobStatus
 from ingot.jobs.ports import CancelJob, ChangeJob, RetryJob
 from ingot.kernel.clock import MICROS, to_micros
 
-CLOCK_SKEW_MICROS_MAX: Final = (
-    MICROS  # What is due by the database's clock may seem not to be by ours, and is told either way.
-)
+# A job that is due by the clock of the database may not be by ours. Up to this difference, it is handled as both.
+CLOCK_SKEW_MICROS_MAX: Final = MICROS
 
 
 async def cancel(context: Context, command: CancelJob) -> Job:
-    """Cancel a waiting job, ask a running one to stop."""
+    """Cancel a waiting job, or request a running one to stop."""
     return await _call_and_read_job(context, CALL.cancel, command)
 
 
 async def retry(context: Context, command: RetryJob) -> Job:
-    """Put a finished job back in the queue."""
+    """Queue a finished job again."""
     return await _call_and_read_job(
         context,
         CALL.retry,
@@ -40,7 +39,7 @@ async def retry(context: Context, command: RetryJob) -> Job:
 
 
 async def change(context: Context, command: ChangeJob) -> Job:
-    """Change a waiting job, or the tags of any."""
+    """Change a waiting job, or the tags of any job."""
     return await _call_and_read_job(
         context,
         CALL.change,
@@ -55,23 +54,23 @@ async def change(context: Context, command: ChangeJob) -> Job:
 async def _call_and_read_job(
     context: Context, call: str, command: CancelJob | RetryJob | ChangeJob, *values: Any, once: bool = False
 ) -> Job:
-    memory = context.lane_cache
+    lane_cache = context.lane_cache
     if not may_exist(context, command.tenant, command.job_id):
         raise JobNotFound(f"there is no job {command.job_id[:64]!r} in this tenant")
-    called, rows = await context.database.call_and_read(
+    results, rows = await context.database.call_and_read(
         call, (command.tenant, command.job_id, *values), command.tenant, SQL.get_job, command.job_id, once=once
     )
-    if not rows:  # It was finished, and has been removed since.
+    if not rows:  # The finished job has just been removed.
         raise JobNotFound(f"there is no job {command.job_id[:64]!r} in this tenant")
     job = job_of(rows[0])
     if job.status is JobStatus.CANCELED:
-        if called[0][0]:
-            memory.notify_jobs_canceled(job.type, 1)
-        memory.notify_jobs_ended([job.id], [] if job.batch is None else [(job.tenant, job.batch)])
+        if results[0][0]:
+            lane_cache.notify_jobs_canceled(job.type, 1)
+        lane_cache.notify_jobs_ended([job.id], [] if job.batch is None else [(job.tenant, job.batch)])
     if job.status is JobStatus.QUEUED:
-        run_at, now = to_micros(job.run_at), memory.now()
+        run_at, now = to_micros(job.run_at), lane_cache.now()
         if run_at <= now + CLOCK_SKEW_MICROS_MAX:
-            memory.announce_ready(Lane(job.type, job.tenant, rows[0]["limit_key"]), 1)
+            lane_cache.announce_ready(Lane(job.type, job.tenant, rows[0]["limit_key"]), 1)
         if run_at > now:
-            memory.record_due_time(run_at)
+            lane_cache.record_due_time(run_at)
     return job

@@ -1,4 +1,4 @@
-"""Files of jobs, as they are told."""
+"""Reading files of jobs."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from ingot.kernel.clock import to_datetime
 
 
 async def list_files(context: Context, command: ListJobFiles) -> list[JobFile]:
-    """The files of a job."""
+    """Return the files of a job."""
     tenant, job_id = command.tenant, command.job_id
-    known = may_exist(context, tenant, job_id)
-    rows = await context.database.read(tenant, SQL.files_of_job, job_id) if known else []
+    exists = may_exist(context, tenant, job_id)
+    rows = await context.database.read(tenant, SQL.files_of_job, job_id) if exists else []
     if not rows:
         raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
     return [_file_of(row, row["blob"], row["kind"], row["name"]) for row in rows if row["name"] is not None]
 
 
 async def find_running(context: Context, command: FindRunningJob) -> RunningJob:
-    """The job that runs under a fence."""
+    """Return the job that runs under a fence."""
     row = await _find_running_job(context, command)
     return RunningJob(job_id=command.job_id, tenant=row["tenant"], type=row["type"], attempt=row["attempts"])
 
 
 async def open_file(context: Context, command: OpenJobFile) -> tuple[JobFile, Content]:
-    """What the job that runs under a fence was given, or saved before."""
+    """Return an input, the payload or a checkpoint of the job that runs under a fence."""
     kind, name = command.kind, command.name
     row = await _find_running_job(context, command, kind, name)
     if kind not in READABLE_KINDS or row["digest"] is None:
@@ -52,12 +52,12 @@ async def open_file(context: Context, command: OpenJobFile) -> tuple[JobFile, Co
 async def _find_running_job(
     context: Context, command: FindRunningJob | OpenJobFile, kind: str | None = None, name: str | None = None
 ) -> Record:
-    """A job and a file of it. Raises `JobNotFound`, or `LeaseLost` unless it runs under this fence."""
+    """Return a job and one of its files. Raises `JobNotFound`, or `LeaseLost` if it does not run under this fence."""
     rows = await context.database.call(CALL.open_file, command.job_id, kind, name)
     row = rows[0] if rows else None
-    lost = lease_error(command, row, holder=None if row is None else row["holder"])
-    if lost is not None or row is None:
-        raise lost or JobNotFound
+    error = lease_error(command, row, holder=None if row is None else row["holder"])
+    if error is not None or row is None:
+        raise error or JobNotFound
     return row
 
 

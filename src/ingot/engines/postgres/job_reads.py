@@ -1,4 +1,4 @@
-"""Reading jobs as their tenant: the database shows its rows and no others."""
+"""Reads of jobs. The database shows each read only the rows of its tenant."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ingot.kernel.ids import is_id
 
 
 def may_exist(context: Context, tenant: str, job_id: str) -> bool:
-    """Whether there can be such a job: none is there of a tenant that was removed."""
+    """Whether such a job can exist: the IDs are valid, and the tenant was not removed."""
     return is_id(tenant) and is_id(job_id) and tenant not in context.lane_cache.removed_tenants
 
 
 async def get_job(context: Context, command: ports.GetJob) -> Job | None:
-    """The job with this id."""
+    """Return the job with this ID, or `None`."""
     if not may_exist(context, command.tenant, command.job_id):
         return None
     rows = await context.database.read(command.tenant, SQL.get_job, command.job_id)
@@ -33,16 +33,16 @@ async def get_job(context: Context, command: ports.GetJob) -> Job | None:
 
 
 async def list_jobs(context: Context, command: ports.ListJobs) -> tuple[list[Job], str | None]:
-    """A page of jobs, newest first, and the position to go on from."""
+    """Return a page of jobs, newest first, and the position from which the list continues."""
     where, before, limit = command.where, command.before, command.limit
     await check_tenant(context, where.tenant)
     return await context.database.read_snapshot(
-        where.tenant, lambda reads: read_page(reads, where, before=before, limit=limit)
+        where.tenant, lambda connection: read_page(connection, where, before=before, limit=limit)
     )
 
 
 async def list_attempts(context: Context, command: ports.ListAttempts) -> list[Attempt]:
-    """The attempts of a job, oldest first."""
+    """Return the attempts of a job, oldest first."""
     if not may_exist(context, command.tenant, command.job_id):
         return []
     rows = await context.database.read(command.tenant, SQL.attempts_of_job, command.job_id)
@@ -50,11 +50,12 @@ async def list_attempts(context: Context, command: ports.ListAttempts) -> list[A
 
 
 async def read_log(context: Context, command: ports.ReadLog) -> JobLog | None:
-    """What an attempt wrote, from a character on."""
+    """Return the log of an attempt, starting at a character."""
     if not may_exist(context, command.tenant, command.job_id):
         return None
-    asked = (command.job_id, command.attempt, command.after)
-    rows = await context.database.read(command.tenant, SQL.log_of_attempt, *asked)
+    rows = await context.database.read(
+        command.tenant, SQL.log_of_attempt, command.job_id, command.attempt, command.after
+    )
     if not rows:
         return None
     (row,) = rows
@@ -73,28 +74,32 @@ async def read_log(context: Context, command: ports.ReadLog) -> JobLog | None:
 
 
 async def summarize_jobs(context: Context, command: ports.SummarizeJobs) -> Summary:
-    """Exact counts of a tenant's jobs by status, and the age of the oldest ready work."""
+    """Return exact counts of a tenant's jobs by status, and the age of the oldest ready job."""
     tenant = command.tenant
     await check_tenant(context, tenant)
     ((counts_text, oldest, now),) = await context.database.read(tenant, SQL.summary_of_tenant, tenant, command.type)
-    counted = msgspec.json.decode(counts_text or "{}", type=dict[JobStatus, int])
-    return summary_of(counted, oldest, now)
+    counts = msgspec.json.decode(counts_text or "{}", type=dict[JobStatus, int])
+    return summary_of(counts, oldest, now)
 
 
 async def tally_jobs(context: Context, command: ports.CountMatchingJobs) -> tuple[dict[JobStatus, int], bool]:
-    """How many jobs fit a filter, by status, and whether there may be more."""
+    """Count the jobs that match a filter by status. Also return whether there may be more."""
     await check_tenant(context, command.where.tenant)
-    return await context.database.read_snapshot(command.where.tenant, lambda reads: read_tally(reads, command.where))
+    return await context.database.read_snapshot(
+        command.where.tenant, lambda connection: read_tally(connection, command.where)
+    )
 
 
 async def count_jobs(context: Context, command: ports.CountJobs) -> dict[str, dict[JobStatus, int]]:
-    """Exact counts of a tenant's jobs by type and status."""
+    """Return exact counts of a tenant's jobs by type and status."""
     await check_tenant(context, command.tenant)
-    return await context.database.read_snapshot(command.tenant, lambda reads: read_counts(reads, command.tenant))
+    return await context.database.read_snapshot(
+        command.tenant, lambda connection: read_counts(connection, command.tenant)
+    )
 
 
 async def get_batch(context: Context, command: ports.GetBatch) -> Batch | None:
-    """The jobs of a batch in numbers."""
+    """Return the counts of a batch by status, or `None` if it has no jobs."""
     tenant, batch = command.tenant, command.batch
     await check_tenant(context, tenant)
     ((total, succeeded, dead, canceled),) = await context.database.read(tenant, SQL.get_batch, tenant, batch)
@@ -105,7 +110,7 @@ async def get_batch(context: Context, command: ports.GetBatch) -> Batch | None:
 
 
 async def list_leases(context: Context, command: ports.ListLeases) -> list[tuple[str, int]]:
-    """Running jobs of a worker, each with its fence."""
+    """Return running jobs of a worker, each with its fence."""
     tenant = command.tenant if command.tenant is None or is_id(command.tenant) else NIL_ID
     rows = await context.database.call(CALL.leases_of_worker, command.worker, tenant, command.limit)
     return [(row["id"], row["fence"]) for row in rows]

@@ -1,4 +1,4 @@
-"""Rows as Python sees them."""
+"""Conversion of rows of jobs and events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ingot.jobs.ports import ClaimJobs
 from ingot.jobs.worker_model import WorkerEventData
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
 
-NO_TEXTS: Final = (None,) * 8  # Of those that most jobs do not have.
+NO_TEXTS: Final = (None,) * 8  # The column `texts` is NULL for jobs without any of these eight values.
 BATCH_COMPLETED: Final = "batch.completed"
 WORKER_EVENTS: Final = ("worker.online", "worker.offline")
 STATUSES: Final = {status.value: status for status in JobStatus}
@@ -32,9 +32,9 @@ SOURCES: Final = {source.value: source for source in Source}
 
 
 class EventEntryRow(msgspec.Struct, array_like=True, gc=False):
-    """What an event says about a job, or the same about several, in the order of `ingot.news`; it may end early.
+    """An entry of the column `entries` of events, about one job or several, in the order of `ingot.news`.
 
-    Of an event that a user published, the JSON text of its data stands where the id of a job would, and that is all.
+    Trailing fields may be missing. An event that a user published has only a name, and the JSON of its data as `ids`.
     """
 
     name: str
@@ -54,15 +54,15 @@ class EventEntryRow(msgspec.Struct, array_like=True, gc=False):
     stage: str | None = None
 
     def event_data(self) -> Sequence[JobEventData | Batch | WorkerEventData | msgspec.Raw]:
-        """The same for people, for each job. Of a batch the numbers stand where those of a job would.
+        """Return the data of the events, one for each job.
 
-        Of a worker all stands where the type of a job would, as JSON text.
+        An event of a batch has its counts in the fields of a job. An event of a worker has its data as JSON in `type`.
         """
         if self.name in WORKER_EVENTS:
             return [msgspec.json.decode(self.type, type=WorkerEventData)]
         if self.name == BATCH_COMPLETED:
-            numbers = {"succeeded": self.failures, "dead": self.crashes, "canceled": self.fence}
-            return [Batch(batch=str(self.ids), total=self.attempts, unfinished=0, **numbers)]
+            counts = {"succeeded": self.failures, "dead": self.crashes, "canceled": self.fence}
+            return [Batch(batch=str(self.ids), total=self.attempts, unfinished=0, **counts)]
         if not self.type:
             return [msgspec.Raw(str(self.ids).encode())]
         return [
@@ -86,19 +86,19 @@ class EventEntryRow(msgspec.Struct, array_like=True, gc=False):
 
 
 def raw_json(text: bytes | None) -> msgspec.Raw:
-    """JSON text from its column."""
+    """Return the JSON of a column, `null` for NULL."""
     return NULL if text is None else msgspec.Raw(text)
 
 
 def inputs_of(text: str | None) -> dict[str, str]:
-    """The inputs that are here, by name, from their column."""
+    """Return the blob IDs of inputs by name, without those that are not uploaded yet."""
     if text is None:
         return {}
     return {name: blob for name, blob in msgspec.json.decode(text).items() if blob is not None}
 
 
 def job_of(row: Record) -> Job:
-    """The job for people, from a row of `job_rows`."""
+    """Return the job of a row of `job_rows`."""
     return Job(
         id=str(row["id"]),
         tenant=str(row["tenant"]),
@@ -140,7 +140,10 @@ def job_of(row: Record) -> Job:
 
 
 def claim_of(row: Record, lane: Lane, command: ClaimJobs) -> Claim:
-    """The job as handed to a worker, from a row of `ingot.claim`, by position: a worker gets thousands a second."""
+    """Return the claim of a row of `ingot.claim`.
+
+    Columns are read by position, because workers claim thousands of jobs per second.
+    """
     (
         _,
         _,

@@ -1,4 +1,4 @@
-"""Which of very many lanes of a tenant come first: looking into each of them would cost more than the work itself."""
+"""Lane heads: find the first of very many lanes of a tenant without scanning all of them."""
 
 from __future__ import annotations
 
@@ -28,53 +28,55 @@ HintedLane = tuple[Lane, LaneHint]
 
 
 async def first_lanes(
-    db: Database, memory: LaneCache, lanes: Sequence[HintedLane], most: int
+    db: Database, lane_cache: LaneCache, lanes: Sequence[HintedLane], count: int
 ) -> tuple[Sequence[HintedLane], Position]:
-    """The lanes whose work begins before that of the others, and where that of the others begins.
+    """Return the `count` lanes whose heads come first, and the first head of the other lanes.
 
-    What is remembered of a lane may lie before its work, and never behind it, as far as this process knows: so lanes
-    are asked again until those that seem to come first do.
+    A cached head may be earlier than the first ready job of its lane, never later, as far as this process knows. So the
+    lanes that seem to come first are queried until their order is confirmed.
     """
-    asked = await _query_heads(db, memory, [known for known in lanes if known[1].head is None or known[1].is_stale()])
-    looks = most + 1
+    queried = await _query_heads(
+        db, lane_cache, [hinted for hinted in lanes if hinted[1].head is None or hinted[1].is_stale()]
+    )
+    candidates = count + 1
     while True:
-        first = nsmallest(looks, lanes, key=_head)
-        if all(lane in asked for lane, _ in first[: most + 1]):
-            return first[:most], _head(first[most])
-        asked |= await _query_heads(db, memory, [known for known in first if known[0] not in asked])
-        looks *= 2  # Where those that came first have gone, others have too.
+        first = nsmallest(candidates, lanes, key=_head)
+        if all(lane in queried for lane, _ in first[: count + 1]):
+            return first[:count], _head(first[count])
+        queried |= await _query_heads(db, lane_cache, [hinted for hinted in first if hinted[0] not in queried])
+        candidates *= 2  # If the jobs of the first lanes are gone, those of the next lanes probably are too.
 
 
-def _head(known: HintedLane) -> Position:
-    return known[1].head or LANE_START
+def _head(hinted: HintedLane) -> Position:
+    return hinted[1].head or LANE_START
 
 
-async def _query_heads(db: Database, memory: LaneCache, lanes: Sequence[HintedLane]) -> set[Lane]:
-    """Ask where the work of these lanes begins, and answer which were asked."""
+async def _query_heads(db: Database, lane_cache: LaneCache, lanes: Sequence[HintedLane]) -> set[Lane]:
+    """Query and cache the heads of these lanes, and return the lanes."""
     if not lanes:
         return set()
     sent_at = time.monotonic()
-    asked = [(lane, hint, hint.scan_start(), hint.version) for lane, hint in lanes]
-    rows, cost = await db.call_timed(
+    queries = [(lane, hint, hint.scan_start(), hint.version) for lane, hint in lanes]
+    rows, seconds = await db.call_timed(
         CALL.heads,
-        [lane.type for lane, *_ in asked],
-        [lane.tenant for lane, *_ in asked],
-        [lane.limit_key for lane, *_ in asked],
-        [begin[0] for _, _, begin, _ in asked],
-        [begin[1] for _, _, begin, _ in asked],
-        [begin[2] for _, _, begin, _ in asked],
+        [lane.type for lane, *_ in queries],
+        [lane.tenant for lane, *_ in queries],
+        [lane.limit_key for lane, *_ in queries],
+        [begin[0] for _, _, begin, _ in queries],
+        [begin[1] for _, _, begin, _ in queries],
+        [begin[2] for _, _, begin, _ in queries],
     )
     heads = {row["lane"]: (row["priority"], row["run_at"], row["id"]) for row in rows}
-    for number, (lane, hint, begin, version) in enumerate(asked, start=1):
-        if meanwhile := hint.version - version:  # Something was put into it, perhaps before all else.
-            if meanwhile <= len(hint.recent):
-                hint.head = min([heads.get(number, LANE_END), *islice(reversed(hint.recent), meanwhile)])
+    for number, (lane, hint, begin, version) in enumerate(queries, start=1):
+        if inserts := hint.version - version:  # Jobs were inserted during the query, perhaps before the head.
+            if inserts <= len(hint.recent_inserts):
+                hint.head = min([heads.get(number, LANE_END), *islice(reversed(hint.recent_inserts), inserts)])
             continue
         hint.head = heads.get(number, LANE_END)
         if begin == LANE_START:
             hint.full_scan_at = sent_at
-            hint.full_scan_interval_seconds = repeat_interval(cost, minimum=HINT_SECONDS)
+            hint.full_scan_interval_seconds = repeat_interval(seconds, minimum=HINT_SECONDS)
             hint.after = LANE_START if hint.head == LANE_END else (hint.head[0], hint.head[1], NIL_ID)
             if hint.head == LANE_END:
-                memory.drop_lane(lane, hint)
-    return {lane for lane, *_ in asked}
+                lane_cache.drop_lane(lane, hint)
+    return {lane for lane, *_ in queries}

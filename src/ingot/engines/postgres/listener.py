@@ -1,4 +1,4 @@
-"""Many processes, one queue: what others did is looked for now and then, and told at once where that can be."""
+"""The listener of a store: polls the database and exchanges notifications with other processes."""
 
 from __future__ import annotations
 
@@ -27,27 +27,29 @@ RECORD_REQUESTS_SECONDS: Final = 10.0
 
 
 class DatabaseListener(Loop):
-    """Looks at the database about once a second, folds counts, and passes news between processes.
+    """Polls the database about once a second, folds counters, and exchanges notifications with other processes.
 
-    Polling is always right; news are only a hint. Behind a proxy that pools transactions nobody can listen, and
-    polling is all there is.
+    Notifications only make other processes poll earlier. They do not work behind a proxy that pools transactions;
+    polling alone is sufficient.
     """
 
     name = "postgres.watch"
 
-    def __init__(self, url: str, db: Database, memory: LaneCache, follow: DependentReleaser, *, listens: bool) -> None:
+    def __init__(
+        self, url: str, db: Database, lane_cache: LaneCache, dependents: DependentReleaser, *, listens: bool
+    ) -> None:
         super().__init__()
-        self._dependents = follow
-        self._url, self._db, self._lane_cache, self.listens = url, db, memory, listens
+        self._dependents = dependents
+        self._url, self._db, self._lane_cache, self.listens = url, db, lane_cache, listens
         self._process_id = new_id()
         self._listener: asyncpg.Connection[asyncpg.Record] | None = None
         self._notify_task: asyncio.Task[None] | None = None
         self._poll_task: asyncio.Task[None] | None = None
         self._folded_at = self._requests_recorded_at = time.monotonic()
-        memory.notify_callbacks.append(self._schedule_notify)
+        lane_cache.notify_callbacks.append(self._schedule_notify)
 
     async def run_once(self) -> None:
-        """One look, and what goes with it."""
+        """Poll, and do the periodic work that is due."""
         if self.listens and (self._listener is None or self._listener.is_closed()):
             await self._listen()
         if self._lane_cache.is_poll_due():
@@ -62,11 +64,11 @@ class DatabaseListener(Loop):
             await self._dependents.fold_batches()
 
     async def wait(self) -> None:
-        """Wait until the next look, a little longer each time by chance, so that processes do not go in step."""
+        """Wait until the next poll, with random jitter so that processes do not poll at the same time."""
         await asyncio.sleep(POLL_SECONDS * random.uniform(1.0, 1.2))
 
     async def stop(self) -> None:
-        """End it, and let its connection go."""
+        """Stop the loop and close its connection."""
         await super().stop()
         self.listens = False
         for task in (self._notify_task, self._poll_task):
@@ -75,7 +77,7 @@ class DatabaseListener(Loop):
         if self._listener is not None and not self._listener.is_closed():
             await self._listener.close()
 
-    # -- news -----------------------------------------------------------------------------------------------
+    # -- notifications --------------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
         try:
@@ -85,7 +87,10 @@ class DatabaseListener(Loop):
             report("listening_failed", error)
 
     def _on_notification(self, _: Any, __: int, ___: str, payload: object) -> None:
-        """Somebody made work ready. Whose is not said: every role may listen. Looking is bounded by what it costs."""
+        """Poll after a notification from another process, no more often than the cost of polls allows.
+
+        Every role can listen, so a notification does not name the tenant.
+        """
         if payload != self._process_id and (self._poll_task is None or self._poll_task.done()):
             self._poll_task = asyncio.create_task(self._poll(), context=detached_context())
 
@@ -102,7 +107,7 @@ class DatabaseListener(Loop):
             self._notify_task = asyncio.create_task(self._notify(), context=detached_context())
 
     async def _notify(self) -> None:
-        """Tell what gathered, at most once in a while."""
+        """Send one notification for all ready work of a short interval."""
         while self._lane_cache.notify_pending and self.listens:
             self._lane_cache.notify_pending = False
             with suppress(StoreError):

@@ -1,4 +1,4 @@
-"""What those who watch over a server want to know of the database."""
+"""Metrics of the database."""
 
 from __future__ import annotations
 
@@ -17,23 +17,27 @@ from ingot.jobs.ports import ListQueueDepths
 
 
 async def list_depths(context: Context, command: ListQueueDepths) -> list[Depth]:
-    """The jobs of every tenant by status, and how long the oldest ready of each has waited."""
+    """Return the jobs of each tenant by status, and how long the oldest ready one has waited."""
     depths = []
     for row in await context.database.call(CALL.depths, command.tenants_max, command.lanes_max):
-        counted = msgspec.json.decode(row["counts"] or "{}", type=dict[JobStatus, int])
-        depths.append(depth_of(row["slug"], counted, row["oldest"], row["now"]))
+        counts = msgspec.json.decode(row["counts"] or "{}", type=dict[JobStatus, int])
+        depths.append(depth_of(row["slug"], counts, row["oldest"], row["now"]))
     return depths
 
 
 class Horizon:
-    """How long a transaction has kept readers of events waiting: as it says itself, or since it was first seen here."""
+    """Measures how long the oldest running transaction has held back events.
+
+    The age is read from the database if it is visible there. Otherwise it counts from the first measurement that found
+    this transaction.
+    """
 
     def __init__(self) -> None:
         self._oldest = ""
         self._seen_at = 0.0
 
     async def measure(self, db: Database) -> float:
-        """The seconds; 0 when there is no such transaction."""
+        """Return the seconds, 0 if no transaction holds back events."""
         ((oldest, held, seconds),) = await db.call(SQL.horizon)
         if oldest != self._oldest:
             self._oldest, self._seen_at = oldest, time.monotonic()

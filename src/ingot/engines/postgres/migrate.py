@@ -1,4 +1,7 @@
-"""Migrations: numbered and forward only, functions and grants whole: all that is missing in one transaction."""
+"""Migrations of the schema: numbered and forward only.
+
+Missing migrations, and all views, functions and grants if any of them changed, are applied in one transaction.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from ingot.kernel.logs import configure_logs
 
 ROLE_TRIES_MAX: Final = 20
 ROLES: Final = {"ingot_owner": "NOLOGIN", "ingot_server": "LOGIN", "ingot_worker": "NOLOGIN", "ingot_app": "NOLOGIN"}
-# Reads must not depend on statistics either: what they ask for is small, and found by its key.
+# Reads must not depend on statistics either. They return few rows, found by an index.
 SERVER_SETTINGS: Final = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -29,7 +32,7 @@ SERVER_SETTINGS: Final = {
     "jit": "off",
 }
 _CONSTANT_REFERENCE: Final = re.compile(r"\{([a-z_.]+)\.([A-Z_]+)\}")
-# In the text of a function the number costs nothing to read.
+# A function with the number in its text costs nothing to call.
 _POSITION_OFFSET: Final = (
     "CREATE OR REPLACE FUNCTION ingot.shift() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT {}::bigint'"
 )
@@ -43,17 +46,17 @@ LOCK_TRIES_MAX: Final = 10
 
 
 def migrations() -> list[Migration]:
-    """All steps this program knows, in order."""
+    """Return all migrations of this version, in order."""
     return read_migrations("ingot.engines.postgres.migrations")
 
 
 async def migrate(owner_url: str) -> list[Migration]:
-    """Bring a database to this program's schema, and return the steps that were missing.
+    """Migrate a database to the schema of this version, and return the migrations that were missing.
 
-    `owner_url` is of a role that may make roles and schemas. Safe to run from two places at once. Raises
-    `StoreTooNew` for a database of a later version, and `StoreError` when it cannot be reached.
+    The role in `owner_url` must be able to create roles and schemas. Several processes can run this at the same time.
+    Raises `StoreTooNew` for a database of a later version, and `StoreError` if it cannot be reached.
     """
-    configure_logs()  # Tracebacks must not show the URL, which may hold a password.
+    configure_logs()  # Tracebacks must not show the URL, which may contain a password.
     try:
         connection = await asyncpg.connect(owner_url)
     except ValueError:
@@ -70,22 +73,22 @@ async def migrate(owner_url: str) -> list[Migration]:
 
 
 def expect_known(newest: int) -> int:
-    """Return the newest schema that this program knows. Raises `StoreTooNew` for a database that has a newer one."""
-    known = migrations()[-1].number
-    if newest > known:
-        raise StoreTooNew(f"The database is at schema {newest}; this program knows up to {known}.")
-    return known
+    """Return the schema version of this program. Raises `StoreTooNew` if the database has a newer one."""
+    supported = migrations()[-1].number
+    if newest > supported:
+        raise StoreTooNew(f"The database has schema {newest}, but this version supports up to {supported}.")
+    return supported
 
 
 async def schema_version(connection: asyncpg.Connection[asyncpg.Record]) -> int:
-    """The schema that a database has; 0 when it has none."""
+    """Return the schema version of a database, 0 without a schema."""
     if await connection.fetchval("SELECT to_regclass('ingot.migrations')") is None:
         return 0
     return int(await connection.fetchval("SELECT coalesce(max(number), 0) FROM ingot.migrations"))
 
 
 async def _create_roles(connection: asyncpg.Connection[asyncpg.Record]) -> None:
-    """Roles belong to the whole server: another database of it may be making them now."""
+    """Create the missing roles. Roles belong to the whole server, so another migration may be creating them now."""
     for role, login in ROLES.items():
         await connection.execute(f"""
             DO $$ BEGIN
@@ -97,7 +100,7 @@ async def _create_roles(connection: asyncpg.Connection[asyncpg.Record]) -> None:
         """)
     await _set_up_server_role(connection)
     if not await connection.fetchval(SQL.can_be_owner):
-        with suppress(asyncpg.UniqueViolationError):  # Granted from another database at this moment.
+        with suppress(asyncpg.UniqueViolationError):  # Another migration has just granted it.
             await connection.execute("GRANT ingot_owner TO CURRENT_USER")
 
 
@@ -107,7 +110,7 @@ async def _set_up_server_role(connection: asyncpg.Connection[asyncpg.Record]) ->
             settings = await connection.fetchval("SELECT rolconfig FROM pg_roles WHERE rolname = 'ingot_server'")
             if f"{setting}={value}" in (settings or []):
                 break
-            # Somebody else, for this or another database of this server, may be setting it at this moment.
+            # Another migration on this server may be changing the role at the same time.
             with suppress(asyncpg.InternalServerError, asyncpg.UniqueViolationError):
                 await connection.execute(f"ALTER ROLE ingot_server SET {setting} = {value}")
 
@@ -120,31 +123,29 @@ async def _apply(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migrati
         await connection.execute(SQL.make_ledger)
     if not await _missing_migrations(connection) and await _is_current(connection):
         return []
-    anew = False
+    recreate = False
     for _ in range(LOCK_TRIES_MAX):
         try:
-            return await _apply_in_transaction(connection, recreate=anew)
-        except (
-            _CHANGED_SIGNATURE_ERRORS
-        ):  # What answers in another shape cannot be replaced under those who are at work.
-            anew = True
+            return await _apply_in_transaction(connection, recreate=recreate)
+        except _CHANGED_SIGNATURE_ERRORS:  # PostgreSQL cannot replace these functions or views. Drop them first.
+            recreate = True
         except asyncpg.LockNotAvailableError:
             await asyncio.sleep(1.0)
     raise StoreBusy(
-        "The migration cannot get at the tables; nothing was changed.",
-        hint="End the transactions that hold them: look for old ones in pg_stat_activity.",
+        "The migration could not lock the tables. Nothing was changed.",
+        hint="End the transactions that lock them. pg_stat_activity lists old transactions.",
     )
 
 
 async def _apply_in_transaction(connection: asyncpg.Connection[asyncpg.Record], *, recreate: bool) -> list[Migration]:
-    """Do all that is missing in one transaction, one migration at a time, and nobody waits long for it."""
+    """Apply everything that is missing in one transaction. Lock timeouts bound how long others wait for it."""
     async with connection.transaction():
         await connection.execute("SET LOCAL lock_timeout = '3s'")
         await connection.execute("LOCK TABLE ingot.migrations IN SHARE ROW EXCLUSIVE MODE")
         missing = await _missing_migrations(connection)
-        for step in missing:
-            await connection.execute(step.text)
-            await connection.execute(SQL.note_step, step.number, step.name)
+        for migration in missing:
+            await connection.execute(migration.text)
+            await connection.execute(SQL.note_step, migration.number, migration.name)
         if missing or not await _is_current(connection):
             for text in (SQL.drop_views, SQL.drop_functions) if recreate else ():
                 await connection.execute(text)
@@ -162,18 +163,18 @@ async def _apply_in_transaction(connection: asyncpg.Connection[asyncpg.Record], 
 async def _missing_migrations(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migration]:
     newest = await schema_version(connection)
     expect_known(newest)
-    return [step for step in migrations() if step.number > newest]
+    return [migration for migration in migrations() if migration.number > newest]
 
 
 async def _is_current(connection: asyncpg.Connection[asyncpg.Record]) -> bool:
-    """Whether what was applied last is ours, on this server."""
+    """Whether the SQL of this version was applied last, and on this server."""
     digest = await connection.fetchval(SQL.applied_digest)
     return bool(digest == _digest() and await connection.fetchval("SELECT ingot.at_home()"))
 
 
 async def _set_position_offset(connection: asyncpg.Connection[asyncpg.Record]) -> None:
-    shift = await connection.fetchval("SELECT coalesce(max(shift), 0) FROM ingot.home")
-    await connection.execute(_POSITION_OFFSET.format(shift))
+    offset = await connection.fetchval("SELECT coalesce(max(shift), 0) FROM ingot.home")
+    await connection.execute(_POSITION_OFFSET.format(offset))
 
 
 def _digest() -> str:
@@ -181,14 +182,14 @@ def _digest() -> str:
 
 
 def _sql_texts() -> list[str]:
-    """The SQL that is applied whole: the view, all functions, and who may use them."""
+    """Return the SQL that is always applied completely: views, functions, grants."""
     package = resources.files("ingot.engines.postgres")
     functions = sorted(package.joinpath("functions").iterdir(), key=lambda file: file.name)
     texts = [file.read_text(encoding="utf-8") for file in functions if file.name.endswith(".sql")]
-    before, after = (package.joinpath(name).read_text(encoding="utf-8") for name in ("views.sql", "grants.sql"))
-    return [before, *(_CONSTANT_REFERENCE.sub(_constant_value, text) for text in texts), after]
+    views, grants = (package.joinpath(name).read_text(encoding="utf-8") for name in ("views.sql", "grants.sql"))
+    return [views, *(_CONSTANT_REFERENCE.sub(_constant_value, text) for text in texts), grants]
 
 
-def _constant_value(name: re.Match[str]) -> str:
-    """The number that a name such as `{jobs.checks.TAGS_MAX}` stands for, so that each is stated once."""
-    return f"{getattr(import_module(f'ingot.{name[1]}'), name[2]):.0f}"
+def _constant_value(reference: re.Match[str]) -> str:
+    """Return the number of a Python constant such as `{jobs.checks.TAGS_MAX}`, so that SQL does not repeat it."""
+    return f"{getattr(import_module(f'ingot.{reference[1]}'), reference[2]):.0f}"

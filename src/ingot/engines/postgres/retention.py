@@ -1,4 +1,4 @@
-"""Removing finished jobs that have been kept long enough, and what is kept of them."""
+"""Retention: remove old finished jobs, preview what will be removed, and list the history."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ABOVE_ALL_INSTANTS: Final = 2**62
 
 
 async def collect_jobs(context: Context, command: CollectJobs) -> JobCollectionResult:
-    """Remove a bounded number of jobs."""
+    """Remove a bounded number of jobs whose retention has passed."""
     (row,) = await context.database.call(CALL.collect, command.limit)
     return JobCollectionResult(removed=row["removed"], kept=row["kept"], more=row["more"])
 
 
 async def preview_retention(context: Context, command: PreviewRetention) -> list[RetentionPreview]:
-    """What would be removed of a tenant's jobs, by type."""
+    """Return which of a tenant's jobs would be removed, by type."""
     tenant = command.tenant
     await check_tenant(context, tenant)
     return [
@@ -41,7 +41,7 @@ async def preview_retention(context: Context, command: PreviewRetention) -> list
 
 
 async def list_history(context: Context, command: ListHistory) -> tuple[list[HistoryEntry], str | None]:
-    """Entries of the history, last finished first, and the position to go on from."""
+    """Return a page of the history, last finished first, and the position from which it continues."""
     tenant, limit = command.tenant, command.limit
     await check_tenant(context, tenant)
     position = (ABOVE_ALL_INSTANTS, ABOVE_ALL_IDS) if command.before is None else parse_position(command.before)

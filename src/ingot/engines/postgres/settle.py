@@ -1,4 +1,4 @@
-"""Renewing leases and recording how attempts ended: whatever a worker says about an attempt it holds."""
+"""Calls about running attempts: renew leases, append logs, and record outcomes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from ingot.engines.postgres.command_batcher import in_turns
+from ingot.engines.postgres.command_batcher import send_distinct
 from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.function_calls import CALL
 from ingot.engines.postgres.job_rows import STATUSES
@@ -33,38 +33,44 @@ A = TypeVar("A")
 C = TypeVar("C", Settle, AttemptHeartbeat, LogEntry)
 
 
-async def settle(db: Database, memory: LaneCache, commands: Sequence[SettleJobs]) -> list[list[Settled | IngotError]]:
-    """Judge each attempt by itself, all of them together."""
+async def settle(
+    db: Database, lane_cache: LaneCache, commands: Sequence[SettleJobs]
+) -> list[list[Settled | IngotError]]:
+    """Record outcomes of attempts in one call. Each attempt is judged on its own."""
     groups = [command.settles for command in commands]
-    return await _in_turns(groups, partial(_settle, db, memory))
+    return await _run_grouped(groups, partial(_settle, db, lane_cache))
 
 
-async def renew(db: Database, memory: LaneCache, commands: Sequence[RenewLeases]) -> list[list[Heartbeat | IngotError]]:
-    """Renew each lease by itself, all of them together."""
+async def renew(
+    db: Database, lane_cache: LaneCache, commands: Sequence[RenewLeases]
+) -> list[list[Heartbeat | IngotError]]:
+    """Renew leases in one call. Each lease is checked on its own."""
     groups = [command.beats for command in commands]
-    return await _in_turns(groups, partial(_renew, db, memory))
+    return await _run_grouped(groups, partial(_renew, db, lane_cache))
 
 
 async def append_logs(db: Database, commands: Sequence[AppendLogs]) -> list[list[int | IngotError]]:
-    """Append to each log by itself, to all of them together."""
+    """Append to the logs of attempts in one call. Each attempt is checked on its own."""
     groups = [command.entries for command in commands]
-    return await _in_turns(groups, partial(_append, db))
+    return await _run_grouped(groups, partial(_append, db))
 
 
-async def _in_turns(
+async def _run_grouped(
     groups: Sequence[Sequence[C]], run: Callable[[list[C]], Awaitable[list[A | IngotError]]]
 ) -> list[list[A | IngotError]]:
-    """Answer every call in its group. Calls about the same job run one after the other, in the order given."""
+    """Run all calls and return the answers by group. Calls about the same job run one after another, in order."""
     calls = [call for group in groups for call in group]
-    distinct = len({call.job_id for call in calls}) == len(calls)
-    answers: list[A | IngotError] = await (run(calls) if distinct else in_turns(calls, attrgetter("job_id"), run))
+    are_distinct = len({call.job_id for call in calls}) == len(calls)
+    answers: list[A | IngotError] = await (
+        run(calls) if are_distinct else send_distinct(calls, attrgetter("job_id"), run)
+    )
     in_order = iter(answers)
     return [list(islice(in_order, len(group))) for group in groups]
 
 
-async def _settle(db: Database, memory: LaneCache, calls: list[Settle]) -> list[Settled | IngotError]:
-    said = [_outcome_values(call.outcome) for call in calls]
-    columns = (*map(_column, zip(*said, strict=True), SUCCEEDED_VALUES), _worker_column(calls), _output_column(calls))
+async def _settle(db: Database, lane_cache: LaneCache, calls: list[Settle]) -> list[Settled | IngotError]:
+    values = [_outcome_values(call.outcome) for call in calls]
+    columns = (*map(_column, zip(*values, strict=True), SUCCEEDED_VALUES), _worker_column(calls), _output_column(calls))
     rows = await db.call(CALL.settle, *leases_of(calls), *columns)
     answers: dict[int, Settled | IngotError] = {}
     for row in rows:
@@ -72,14 +78,14 @@ async def _settle(db: Database, memory: LaneCache, calls: list[Settle]) -> list[
             answers[row["places"][0] - 1] = OutputMissing(f"the output {row['type']} was not uploaded under this fence")
             continue
         status, attempts, run_at = row["status"], row["attempts"], row["run_at"]
-        for place in row["places"] or ():
-            answers[place - 1] = _settled(calls[place - 1].job_id, row["tenant"], status, attempts, run_at)
-        record_ended_attempts(memory, row)
-    memory.notify_events_written(row["tenant"] for row in rows if row["places"] and row["tenant"])
+        for number in row["places"] or ():
+            answers[number - 1] = _settled(calls[number - 1].job_id, row["tenant"], status, attempts, run_at)
+        record_ended_attempts(lane_cache, row)
+    lane_cache.notify_events_written(row["tenant"] for row in rows if row["places"] and row["tenant"])
     return await _complete(db, calls, answers, _repeat_answer)
 
 
-async def _renew(db: Database, memory: LaneCache, calls: list[AttemptHeartbeat]) -> list[Heartbeat | IngotError]:
+async def _renew(db: Database, lane_cache: LaneCache, calls: list[AttemptHeartbeat]) -> list[Heartbeat | IngotError]:
     rows = await db.call(
         CALL.renew,
         *leases_of(calls),
@@ -90,7 +96,7 @@ async def _renew(db: Database, memory: LaneCache, calls: list[AttemptHeartbeat])
     )
     answers: dict[int, Heartbeat | IngotError] = {}
     for row in rows:
-        memory.record_expiry(row["expires_at"])
+        lane_cache.record_expiry(row["expires_at"])
         answers[row["place"] - 1] = Heartbeat(
             job_id=calls[row["place"] - 1].job_id,
             lease_expires_at=to_datetime(row["expires_at"]),
@@ -101,7 +107,7 @@ async def _renew(db: Database, memory: LaneCache, calls: list[AttemptHeartbeat])
 
 async def _append(db: Database, calls: list[LogEntry]) -> list[int | IngotError]:
     texts, offsets = [call.text for call in calls], [call.offset for call in calls]
-    # Without an offset nobody could tell a text that is sent again from one that is the same as the last.
+    # Without an offset, a repeated call cannot be distinguished from a new one with the same text.
     once = None in offsets
     values = (*leases_of(calls), texts, offsets, LOG_TAIL_CHARS_MAX, _worker_column(calls))
     rows = await db.call(CALL.append_logs, *values, once=once)
@@ -110,7 +116,7 @@ async def _append(db: Database, calls: list[LogEntry]) -> list[int | IngotError]
 
 
 def _outcome_values(outcome: Outcome) -> tuple[str, bool, int, int | None, str | None, bytes | None]:
-    """What the worker said: the outcome, whether to try again, a delay, an exit code, an error, a result."""
+    """Return the values of an outcome: its name, whether to retry, the delay, exit code, error and result."""
     match outcome:
         case Done(result=None):
             return SUCCEEDED_VALUES
@@ -125,38 +131,39 @@ def _outcome_values(outcome: Outcome) -> tuple[str, bool, int, int | None, str |
 
 
 def _output_column(calls: Sequence[Settle]) -> list[str | None] | None:
-    """The outputs that attempts name, each list as JSON; without any, nothing."""
-    named = [call.outcome.outputs if isinstance(call.outcome, Done) else () for call in calls]
-    if not any(named):
+    """Return the output names of each attempt as JSON, or `None` if no attempt has outputs."""
+    outputs = [call.outcome.outputs if isinstance(call.outcome, Done) else () for call in calls]
+    if not any(outputs):
         return None
-    return [msgspec.json.encode(names).decode() if names else None for names in named]
+    return [msgspec.json.encode(names).decode() if names else None for names in outputs]
 
 
-def _column(values: tuple[Any, ...], usual: Any) -> tuple[Any, ...] | None:
-    """A column as `ingot.settle` takes it; one of nothing but what it takes for granted is not sent."""
-    return None if values.count(usual) == len(values) else values
+def _column(values: tuple[Any, ...], default: Any) -> tuple[Any, ...] | None:
+    """Return a column for `ingot.settle`, or `None` if all values are the default."""
+    return None if values.count(default) == len(values) else values
 
 
-def record_ended_attempts(memory: LaneCache, row: Record) -> None:
-    """Note that attempts ended, and jobs that wait again after theirs."""
+def record_ended_attempts(lane_cache: LaneCache, row: Record) -> None:
+    """Record attempts that ended, and jobs that were queued again."""
     if row["places"] is None:
-        memory.notify_jobs_ended(row["parents"] or (), [(row["tenant"], row["batch"])] if row["batch"] else ())
+        lane_cache.notify_jobs_ended(row["parents"] or (), [(row["tenant"], row["batch"])] if row["batch"] else ())
         return
-    memory.resume_lanes(row["tenant"], len(row["places"]))
-    memory.notify_attempts_ended(row["type"], row["said"], row["status"], row["micros"])
+    lane_cache.resume_lanes(row["tenant"], len(row["places"]))
+    lane_cache.notify_attempts_ended(row["type"], row["said"], row["status"], row["micros"])
     if row["status"] != JobStatus.QUEUED:
         return
     if row["first"] is not None:
         lane = Lane(row["type"], row["tenant"], row["limit_key"])
-        memory.announce_ready(lane, len(row["places"]), first=(*row["first"], NIL_ID))
+        lane_cache.announce_ready(lane, len(row["places"]), first=(*row["first"], NIL_ID))
     else:
-        memory.record_due_time(row["run_at"])
+        lane_cache.record_due_time(row["run_at"])
 
 
 def leases_of(calls: Sequence[C]) -> tuple[list[str], list[int], tuple[str | None, ...] | None]:
-    """Jobs, fences and tenants as the functions take them; what no row can have becomes what none has.
+    """Return the columns of job IDs, fences and tenants.
 
-    That a job id is one the service has made sure of.
+    Fences and tenants that no row can have are replaced by values of the right type that match no row. The service has
+    checked the job IDs.
     """
     return (
         [call.job_id for call in calls],
@@ -175,47 +182,58 @@ async def _complete(
     answers: dict[int, A | IngotError],
     explain: Callable[[C, Record | None], A | IngotError],
 ) -> list[A | IngotError]:
-    """All answers in order: those there are by place, and for the others what their attempts explain."""
-    missing = [place for place in range(len(calls)) if place not in answers]
+    """Return all answers in order. `explain` makes the missing ones from the current state of the attempts."""
+    missing = [index for index in range(len(calls)) if index not in answers]
     if missing:
-        ids, fences, _ = leases_of([calls[place] for place in missing])
+        ids, fences, _ = leases_of([calls[index] for index in missing])
         attempts = {row["place"]: row for row in await db.call(CALL.find_attempts, ids, fences)}
-        answers |= {place: explain(calls[place], attempts.get(at)) for at, place in enumerate(missing, start=1)}
-    return [answers[place] for place in range(len(calls))]
+        answers |= {index: explain(calls[index], attempts.get(number)) for number, index in enumerate(missing, start=1)}
+    return [answers[index] for index in range(len(calls))]
 
 
 def _settled(job_id: str, tenant: str, status: str, attempts: int, run_at: int | None) -> Settled:
-    after = STATUSES[status]
-    queued = after is JobStatus.QUEUED
-    again_at = to_datetime_or_none(run_at) if queued else None
-    return Settled(job_id=job_id, tenant=tenant, status=after, attempts=attempts, will_retry=queued, run_at=again_at)
+    status_after = STATUSES[status]
+    is_queued = status_after is JobStatus.QUEUED
+    return Settled(
+        job_id=job_id,
+        tenant=tenant,
+        status=status_after,
+        attempts=attempts,
+        will_retry=is_queued,
+        run_at=to_datetime_or_none(run_at) if is_queued else None,
+    )
 
 
 def _repeat_answer(call: Settle, row: Record | None) -> Settled | IngotError:
-    """The first answer, when this very settle was made before."""
-    lost = _lost_lease_error(call, row)
-    own = row is not None and matches_worker(row["worker_id"] or "", call.worker)
-    if isinstance(lost, LeaseLost) and row is not None and own and _is_same_outcome(row, call.outcome):
+    """Return the first answer if this settle repeats the outcome of the same attempt, otherwise an error."""
+    error = _lost_lease_error(call, row)
+    is_own = row is not None and matches_worker(row["worker_id"] or "", call.worker)
+    if isinstance(error, LeaseLost) and row is not None and is_own and _is_same_outcome(row, call.outcome):
         return _settled(call.job_id, row["tenant"], row["status_after"], row["attempts"], row["run_at"])
-    return lost
+    return error
 
 
 def _lost_lease_error(call: Settle | AttemptHeartbeat | LogEntry, row: Record | None) -> IngotError:
-    return lease_error(call, row, holder=None) or LeaseLost("the attempt is another worker's")
+    return lease_error(call, row, holder=None) or LeaseLost("the attempt belongs to another worker")
 
 
 def lease_error(
     call: Settle | AttemptHeartbeat | LogEntry | FindRunningJob | OpenJobFile, row: Record | None, *, holder: str | None
 ) -> IngotError | None:
-    """Why a call is not about the attempt that runs; `None` when it is, and that of its worker when that is known."""
+    """Return why a call is not about the running attempt, or `None` if it is.
+
+    With `holder`, the worker of the running attempt, the call must also come from this worker.
+    """
     if row is None or call.tenant not in (None, row["tenant"]):
         return JobNotFound(f"there is no job {call.job_id[:64]!r} in this tenant")
     if row["status"] != JobStatus.RUNNING:
         return LeaseLost(f"the job is {row['status']} now")
     if row["held_fence"] != call.fence:
-        return LeaseLost(f"the job is held under fence {row['held_fence']} now; this call came with {call.fence}")
+        return LeaseLost(f"the job now runs under fence {row['held_fence']}, got fence {call.fence}")
     return (
-        None if holder is None or matches_worker(holder, call.worker) else LeaseLost("the attempt is another worker's")
+        None
+        if holder is None or matches_worker(holder, call.worker)
+        else LeaseLost("the attempt belongs to another worker")
     )
 
 
@@ -228,7 +246,7 @@ def _is_same_outcome(row: Record, outcome: Outcome) -> bool:
         case Failed():
             return (outcome.error, outcome.retry, outcome.exit_code) == (row["error"], row["retry"], row["exit_code"])
         case Snooze():
-            # A snooze that ended in a cancel kept no time to compare.
+            # After a cancel, no time is stored to compare.
             canceled = row["status_after"] != JobStatus.QUEUED
             return canceled or bool(row["run_at"] - row["finished_at"] == outcome.delay)
         case _:

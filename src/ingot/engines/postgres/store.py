@@ -1,4 +1,4 @@
-"""The store: what the rooms see of this engine."""
+"""The store on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -38,19 +38,21 @@ A = TypeVar("A")
 
 
 class PostgresStore(ObservableStore):
-    """Jobs, tenants and events in one PostgreSQL database. Made by `open`; used on one event loop."""
+    """An open PostgreSQL database. Created by `open`, and used on one event loop."""
 
     engine: Literal["postgres"] = "postgres"
     is_exclusive = False
 
-    def __init__(self, db: Database, memory: LaneCache, follow: DependentReleaser, watch: DatabaseListener) -> None:
-        super().__init__(memory.listeners)
-        context = Context(db, memory)
+    def __init__(
+        self, db: Database, lane_cache: LaneCache, dependents: DependentReleaser, listener: DatabaseListener
+    ) -> None:
+        super().__init__(lane_cache.listeners)
+        context = Context(db, lane_cache)
         self.database = db
-        self.lane_cache = memory
-        self.dependents = follow
-        self.listener = watch
-        self.batches = CommandBatches(context, follow)
+        self.lane_cache = lane_cache
+        self.dependents = dependents
+        self.listener = listener
+        self.batches = CommandBatches(context, dependents)
         self.commands: BoundCommands = {
             **{kind: partial(function, context) for kind, function in COMMANDS.items()},
             **self.batches.commands,
@@ -69,10 +71,10 @@ class PostgresStore(ObservableStore):
         connection_class: type[Connection] = Connection,
         pool: asyncpg.Pool[asyncpg.Record] | None = None,
     ) -> PostgresStore:
-        """Open the store in a database that was migrated before.
+        """Open the store in a migrated database.
 
-        A pool that is passed in is used instead of a new one, and `close` leaves it open.
-        Raises `StoreTooNew`, `StoreMisconfigured`, or `StoreError` when the server cannot be reached.
+        If a `pool` is passed, the store uses it, and `close` leaves it open.
+        Raises `StoreTooNew`, `StoreMisconfigured`, or `StoreError` if the server cannot be reached.
         """
         owns_pool = pool is None
         if pool is None:
@@ -80,12 +82,14 @@ class PostgresStore(ObservableStore):
         try:
             async with pool.acquire() as connection, connection.transaction():
                 await _check_session(connection)
-            memory = LaneCache(clock, lease=round(lease_seconds * MICROS))
+            lane_cache = LaneCache(clock, lease=round(lease_seconds * MICROS))
             db = Database(pool, pooled=pooled, owns_pool=owns_pool)
-            await maintenance.poll(db, memory)
-            memory.sweep_from = memory.now() + memory.lease
-            follow = DependentReleaser(db, memory)
-            return cls(db, memory, follow, DatabaseListener(url, db, memory, follow, listens=not pooled))
+            await maintenance.poll(db, lane_cache)
+            lane_cache.sweep_from = lane_cache.now() + lane_cache.lease
+            dependents = DependentReleaser(db, lane_cache)
+            return cls(
+                db, lane_cache, dependents, DatabaseListener(url, db, lane_cache, dependents, listens=not pooled)
+            )
         except BaseException as error:
             if owns_pool:
                 await pool.close()
@@ -94,16 +98,16 @@ class PostgresStore(ObservableStore):
             raise
 
     def stop_retrying(self) -> None:
-        """Fail what waits for a server that is away, and what finds it away from now on."""
+        """Fail calls, now and later, instead of retrying while the database is unreachable."""
         self.database.stop_retrying()
 
     async def register_secret_key(self, fingerprint: bytes, *, replace: bool) -> bool:
-        """Whether the servers of this database have the key with this fingerprint; who replaces it has them have it."""
+        """Return whether the database has this secret key. The first key is stored, a later one only with `replace`."""
         ((same,),) = await self.database.call(CALL.keep_secret_key, fingerprint, replace)
         return bool(same)
 
     async def close(self) -> None:
-        """Finish what is queued, then let the connections go."""
+        """Finish the queued commands, then close the connections."""
         self.stop_retrying()
         await self.listener.stop()
         await self.batches.close()
@@ -111,11 +115,11 @@ class PostgresStore(ObservableStore):
         await self.database.close()
 
     def run(self, command: Command[A]) -> Awaitable[A]:
-        """Run a command, and answer when it is done and durable. `TypeError` for one that this engine does not have."""
+        """Run a command. The result is durable when it is returned. Raises `TypeError` for an unknown command."""
         try:
             run = self.commands[type(command)]
         except KeyError:
-            raise TypeError(f"The engine on PostgreSQL has no command {type(command).__name__}.") from None
+            raise TypeError(f"The PostgreSQL engine has no command {type(command).__name__}.") from None
         return run(command)
 
     async def measure_load(self) -> Load:
@@ -130,43 +134,45 @@ class PostgresStore(ObservableStore):
 
     def seconds_to_maintenance(self) -> float | None:
         """See `JobStore`."""
-        agenda = self.lane_cache.next_maintenance_at()
-        return None if agenda is None else max(0.0, (agenda - self.lane_cache.now()) / MICROS)
+        due_at = self.lane_cache.next_maintenance_at()
+        return None if due_at is None else max(0.0, (due_at - self.lane_cache.now()) / MICROS)
 
     def coalesce_commands(self) -> None:
-        """See `JobStore`. What comes while a batch is under way is gathered anyway."""
+        """See `JobStore`. This engine always batches commands that arrive while others are running."""
 
 
 async def _check_session(connection: Any) -> None:
-    """The right role, the right schema, and nothing switched off that we promise."""
-    user, sync, encoding, above = await connection.fetchrow(SQL.about_server)
+    """Check the role, the schema and the settings of the database. Raises `StoreMisconfigured` or `StoreTooNew`."""
+    user, synchronous_commit, encoding, bypasses_security = await connection.fetchrow(SQL.about_server)
     if user != SERVER_ROLE:
         raise StoreMisconfigured(
-            f"The database was opened as {user!r}; reads would not be bound to a tenant.",
-            hint=f"Name the role {SERVER_ROLE} in INGOT_DATABASE_URL.",
+            f"The database was opened with the role {user!r}, must be {SERVER_ROLE!r}.",
+            hint=f"Use {SERVER_ROLE} in INGOT_DATABASE_URL. Other roles do not restrict reads to one tenant.",
         )
-    if above:
+    if bypasses_security:
         raise StoreMisconfigured(
-            f"The role {SERVER_ROLE} is above row-level security.",
-            hint=f"ALTER ROLE {SERVER_ROLE} NOSUPERUSER NOBYPASSRLS.",
+            f"The role {SERVER_ROLE} bypasses row-level security.",
+            hint=f"Run ALTER ROLE {SERVER_ROLE} NOSUPERUSER NOBYPASSRLS.",
         )
     if encoding != "UTF8":
         raise StoreMisconfigured(
-            f"The database is encoded in {encoding}.", hint="Make one with ENCODING 'UTF8' and TEMPLATE template0."
+            f"The encoding of the database must be UTF8, got {encoding}.",
+            hint="Create a database with ENCODING 'UTF8' and TEMPLATE template0.",
         )
-    if sync == "off":
+    if synchronous_commit == "off":
         raise StoreMisconfigured(
-            "The database has synchronous_commit off.", hint="Switch it on: an acknowledged write must be durable."
+            "The database has synchronous_commit off.",
+            hint="Turn it on. Otherwise acknowledged writes can be lost.",
         )
     newest = await schema_version(connection)
-    known = expect_known(newest)
-    if newest < known:
+    required = expect_known(newest)
+    if newest < required:
         raise StoreMisconfigured(
-            f"The database is at schema {newest}; this program needs {known}.",
-            hint="Migrate it: set INGOT_DATABASE_OWNER_URL, a role that may make roles and schemas.",
+            f"The database has schema {newest}, but this version needs {required}.",
+            hint="Set INGOT_DATABASE_OWNER_URL, with a role that can create roles and schemas, to migrate it.",
         )
     if not await connection.fetchval(CALL.at_home):
         raise StoreMisconfigured(
-            "The database was restored on another server, and the order of its events is that of the old one.",
-            hint="Migrate it once: set INGOT_DATABASE_OWNER_URL, a role that may make roles and schemas.",
+            "The database was restored on another server, whose transaction IDs do not continue its event log.",
+            hint="Set INGOT_DATABASE_OWNER_URL, with a role that can create roles and schemas, to migrate it once.",
         )
