@@ -108,7 +108,7 @@ async def test_a_database_is_looked_at_and_not_changed(place: Shell, tmp_path: P
     code, checks = examined(place, **owner)
     assert (code, checks["database"]["state"]) == (1, "failed"), "who only looks does not migrate"
     code, checks = examined(place, INGOT_DATABASE_URL=good.owner_url)
-    assert (code, "would not be bound to a tenant" in checks["database"]["detail"]) == (1, True)
+    assert (code, "must be ingot_server" in checks["database"]["detail"]) == (1, True)
 
 
 def test_a_database_that_is_not_there_is_told_without_its_password(place: Shell) -> None:

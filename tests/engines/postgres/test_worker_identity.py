@@ -375,7 +375,7 @@ VERSIONS: Final = [
         "INSERT INTO ingot.migrations VALUES (9999, 'later')",
         "DELETE FROM ingot.migrations WHERE number = 9999",
         StoreTooNew,
-        "is at schema 9999; this program knows up to",
+        "is at schema 9999; this program supports up to",
     ),
     (
         f"UPDATE ingot.migrations SET number = -number WHERE number = {NEWEST}",

@@ -76,7 +76,7 @@ def expect_known(newest: int) -> int:
     """Return the schema version of this program. Raises `StoreTooNew` if the database has a newer one."""
     supported = migrations()[-1].number
     if newest > supported:
-        raise StoreTooNew(f"The database has schema {newest}, but this version supports up to {supported}.")
+        raise StoreTooNew(f"The database is at schema {newest}; this program supports up to {supported}.")
     return supported
 
 

@@ -146,8 +146,8 @@ async def _check_session(connection: Any) -> None:
     user, synchronous_commit, encoding, bypasses_security = await connection.fetchrow(SQL.about_server)
     if user != SERVER_ROLE:
         raise StoreMisconfigured(
-            f"The database was opened with the role {user!r}, must be {SERVER_ROLE!r}.",
-            hint=f"Use {SERVER_ROLE} in INGOT_DATABASE_URL. Other roles do not restrict reads to one tenant.",
+            f"The role in INGOT_DATABASE_URL must be {SERVER_ROLE}, got {user!r}.",
+            hint="Change the URL. Reads with another role would not be restricted to one tenant.",
         )
     if bypasses_security:
         raise StoreMisconfigured(
@@ -168,7 +168,7 @@ async def _check_session(connection: Any) -> None:
     required = expect_known(newest)
     if newest < required:
         raise StoreMisconfigured(
-            f"The database has schema {newest}, but this version needs {required}.",
+            f"The database is at schema {newest}; this program needs schema {required}.",
             hint="Set INGOT_DATABASE_OWNER_URL, with a role that can create roles and schemas, to migrate it.",
         )
     if not await connection.fetchval(CALL.at_home):

@@ -31,7 +31,7 @@ def find_leased_job(states: dict[str, JobState], call: AttemptCall) -> JobState:
     if state.status is not JobStatus.RUNNING:
         raise LeaseLost(f"the job is {state.status} now")
     if state.fence != call.fence:
-        raise LeaseLost(f"the job is held under fence {state.fence} now; this call came with {call.fence}")
+        raise LeaseLost(f"the job now runs under fence {state.fence}, got fence {call.fence}")
     if not matches_worker(state.worker_id or "", call.worker):
-        raise LeaseLost("the attempt is another worker's")
+        raise LeaseLost("the attempt belongs to another worker")
     return state

@@ -27,7 +27,7 @@ def migrate(connection: apsw.Connection, clock: Clock) -> list[Migration]:
         connection.execute(_MIGRATIONS_TABLE)
         newest = connection.execute("SELECT coalesce(max(number), 0) FROM migrations").get
     if newest > known[-1].number:
-        raise StoreTooNew(f"The file is at schema {newest}; this program knows up to {known[-1].number}.")
+        raise StoreTooNew(f"The file is at schema {newest}; this program supports up to {known[-1].number}.")
     for step in known:
         if step.number > newest:
             with connection:
