@@ -427,5 +427,5 @@ async def test_a_wrong_password_is_told() -> None:
                 with pytest.raises(StoreMisconfigured) as error:
                     await opened(url)
                 refused, hint = str(error.value), str(error.value.hint)
-        assert "Check role and password" in hint
+        assert "ingot database worker-role" in hint
         assert "wrong" not in refused
