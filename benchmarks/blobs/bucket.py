@@ -54,7 +54,7 @@ def compare(client: ClientProcess, folder: Path, found: Measurements, rounds: in
     with (
         weed(own, found) as url,
         ingot_server.serving(folder, more=settings(url)) as running,
-        started("straight") as straight,
+        started("direct_bucket_client") as straight,
     ):
         api, headers = f"{running.url}/api/v1", authorized(running)
         stored = msgspec.json.decode(put(client, running, "out", path).body, type=StoredBlob)

@@ -38,7 +38,7 @@ class ClientProcess:
 
 
 @contextmanager
-def started(module: str = "wire") -> Iterator[ClientProcess]:
+def started(module: str = "socket_client") -> Iterator[ClientProcess]:
     """Such a process, ended at the end of the block."""
     command = [sys.executable, "-m", f"benchmarks.blobs.{module}"]
     with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:

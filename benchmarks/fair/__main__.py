@@ -48,12 +48,12 @@ def place_for(engine: str, server: PostgresServer, folder: Path) -> Iterator[str
 
 def run_once(engine: str, scene: Scenario, server: PostgresServer, folder: Path, jobs: int) -> RunResult:
     """One run in a process of its own."""
-    return msgspec.json.decode(run_child("child", engine, scene.name, server, folder, jobs), type=RunResult)
+    return msgspec.json.decode(run_child("measured_run", engine, scene.name, server, folder, jobs), type=RunResult)
 
 
 def look(engine: str, server: PostgresServer, folder: Path, jobs: int) -> list[CallLatency]:
     """The same for a store with very many jobs."""
-    return msgspec.json.decode(run_child("million", engine, "one", server, folder, jobs), type=list[CallLatency])
+    return msgspec.json.decode(run_child("million_jobs", engine, "one", server, folder, jobs), type=list[CallLatency])
 
 
 def run_child(module: str, engine: str, scene: str, server: PostgresServer, folder: Path, jobs: int) -> str:

@@ -67,7 +67,7 @@ def site(folder: Path) -> Iterator[tuple[MeasuredProcess, BenchmarkServer]]:
     """A server on a new folder."""
     place = tempfile.mkdtemp(dir=folder)
     try:
-        with started("site", place) as process:
+        with started("benchmark_server", place) as process:
             yield process, msgspec.json.decode(process.line(), type=BenchmarkServer)
     finally:
         shutil.rmtree(place)
@@ -82,7 +82,7 @@ def ask(order: LoadRequest) -> LoadResult:
 @contextmanager
 def following(order: LoadRequest) -> Iterator[MeasuredProcess]:
     """Many connections that follow, or wait."""
-    with started("follow", msgspec.json.encode(order).decode()) as process:
+    with started("followers", msgspec.json.encode(order).decode()) as process:
         process.line()
         yield process
 
@@ -99,7 +99,7 @@ def engine_alone(folder: Path, jobs: int, callers: int) -> LoadResult:
     """Claims and settles without a server."""
     place = tempfile.mkdtemp(dir=folder)
     try:
-        with started("engine", place, str(jobs), str(callers)) as process:
+        with started("engine_only", place, str(jobs), str(callers)) as process:
             return msgspec.json.decode(process.line(), type=LoadResult)
     finally:
         shutil.rmtree(place)
