@@ -1,4 +1,4 @@
-"""Authentication: from the credential of a request to the caller."""
+"""Authentication: finds the caller that a credential identifies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ingot.kernel.commands import Command, Store
 
 CREDENTIAL_CACHE_SECONDS: Final = 2.0  # Other processes reject a revoked credential after this time at the latest.
 CREDENTIAL_CACHE_ENTRIES_MAX: Final = 10_000
-USED_CREDENTIALS_MAX: Final = 10_000  # Of each kind. Above it, a use is recorded only with a later call.
+USED_CREDENTIALS_MAX: Final = 10_000  # Per kind and recording interval. Uses of further credentials are not recorded.
 WORKER_GRANTS: Final = (Grant(action="workers.run"), Grant(action="workers.read"))
 
 DAY_MICROS: Final = 86_400 * MICROS

@@ -13,7 +13,7 @@ from uuid import UUID
 TOKEN_PREFIX: Final = "ingot_"
 WORKER_PREFIX: Final = "ingotw_"
 SESSION_PREFIX: Final = "ingots_"
-LOGIN_PREFIX: Final = "ingotl_"  # Of a login; the browser keeps the secret in a cookie, or a sign-in link contains it.
+LOGIN_PREFIX: Final = "ingotl_"  # The secret of a login is in a cookie of the browser, or in a sign-in link.
 SECRET_BYTES: Final = 32
 BASE62_ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 ID_CHARS: Final = 22  # 128 bits
@@ -28,7 +28,7 @@ def new_token(id: str) -> str:
 
 
 def new_secret(prefix: str) -> str:
-    """Create a secret. The prefix tells what it is for: a worker credential, a session or a login."""
+    """Create a secret. The prefix shows its purpose: a worker credential, a session or a login."""
     return _with_checksum(prefix + _new_secret())
 
 

@@ -58,7 +58,7 @@ class CredentialExists(Conflict):
 
 
 class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a token may use: requests per second, requests at once after a pause, and bytes of blobs in its tenant."""
+    """The limits of a token: its requests per second, its requests at once after a pause, and its bytes of blobs."""
 
     rate: float | None = None
     """Maximum number of requests per second."""
@@ -80,9 +80,9 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None
     """ID of the tenant; `null` for an operator token."""
     description: str
-    """What the token is for."""
+    """Purpose of the token."""
     grants: tuple[Grant, ...]
-    """What the token allows."""
+    """Grants of the token."""
     ending: str
     """Last characters of the token, to recognize it by."""
     created_at: datetime
@@ -131,8 +131,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """The token, worker credential or person behind a request.
 
     `tenant` is `None` for a caller that acts in all tenants: an operator or a shared worker. It is empty for a person
-    who has no role in any tenant, or who has several and has not selected one. `user` is the signed-in person or the
-    owner of the token, and `session` the session of a signed-in person.
+    without a role in any tenant, and for a person with roles in several tenants who has not selected one. `user` is the
+    signed-in person or the owner of the token, and `session` the session of a signed-in person.
     """
 
     id: str
@@ -142,10 +142,10 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     user: User | None = None
     roles: tuple[TenantRole, ...] = ()
     session: Session | None = None
-    types: tuple[str, ...] = ()  # Of a worker: what it may run; all when there are none.
+    types: tuple[str, ...] = ()  # Job types that a worker may run; all types if empty.
     limits: TokenLimits = TokenLimits()
     expires_at: datetime | None = None
-    label: str | None = None  # How people know it.
+    label: str | None = None  # Name to show to people.
 
     @property
     def principal(self) -> str:

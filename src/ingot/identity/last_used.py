@@ -16,7 +16,7 @@ EVERY_SECONDS: Final = 60.0
 class LastUsedRecorder(Loop):
     """Writes the uses of all credentials in one command, so that a request needs no write of its own."""
 
-    name = "identity.usage"
+    name = "identity.last_used"
 
     def __init__(self, store: Store, authenticator: Authenticator) -> None:
         super().__init__()

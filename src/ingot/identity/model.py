@@ -13,7 +13,7 @@ FRACTIONAL_LIMITS = frozenset({"rate", "query_seconds", "retention_seconds"})
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a tenant may use. `None` means no limit.
+    """The limits of a tenant. `None` means no limit.
 
     `rate` is the number of jobs that it may enqueue per second, and `burst` the number at once after a pause, by
     default the number of one second. `retention_seconds` applies to finished jobs whose definition has no retention.

@@ -124,7 +124,7 @@ class PeopleRules(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     issuer: str | None = None
-    allowed_groups: frozenset[str] = frozenset()  # None of them: everybody.
+    allowed_groups: frozenset[str] = frozenset()  # If empty, everybody may sign in.
     admin_groups: frozenset[str] = frozenset()
     session_seconds: float = 43_200.0
     idle_seconds: float = 7_200.0
@@ -204,7 +204,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     picture: str | None = None
     """URL of a picture, as reported by the identity provider."""
     invited: bool = False
-    """Whether this is an invitation that nobody has accepted yet."""
+    """Whether this is an invitation that has not been accepted yet."""
 
 
 def normalize_email(email: str) -> str:

@@ -77,10 +77,10 @@ class Secrets(Records[Secret]):
         self.key_id = next(iter(self._keys))
 
     async def write(
-        self, tenant: str | None, name: str, sent: Any, *, if_version: int | None = None, act: Act | None = None
+        self, tenant: str | None, name: str, request_body: Any, *, if_version: int | None = None, act: Act | None = None
     ) -> Record[Secret]:
         """Create or replace a secret from a `NewSecret`. Raises `InvalidInput`, and what `put` raises."""
-        value = check_storable(check_text(sent.value, name="value"), name="value").encode()
+        value = check_storable(check_text(request_body.value, name="value"), name="value").encode()
         if not 1 <= len(value) <= VALUE_BYTES_MAX:
             raise InvalidInput(f"value must have 1 to {VALUE_BYTES_MAX} bytes, got {len(value)}")
         assert tenant is not None, "a secret belongs to a tenant"

@@ -114,7 +114,7 @@ class Tenants:
     async def remove(self, id_or_slug: str, *, act: Act | None = None) -> Tenant:
         """Remove a tenant and return it. Raises `TenantNotFound` or `InvalidInput`.
 
-        From then on, nobody can act in the tenant, and its slug is free. Its data is deleted in the background.
+        From then on, no caller can act in the tenant, and its slug is free. Its data is deleted in the background.
         """
         tenant = await self.get(id_or_slug)
         if tenant.slug == DEFAULT_SLUG:

@@ -129,9 +129,9 @@ class CreateTokenRequest(RequestStruct, frozen=True, kw_only=True):
     """A new token."""
 
     description: Description
-    """What the token is for."""
+    """Purpose of the token."""
     grants: GrantList
-    """What the token allows."""
+    """Grants of the token."""
     limits: TokenLimits = TokenLimits()
     """Limits of the token."""
     expires_at: Timestamp | None = None

@@ -282,7 +282,7 @@ class AttemptSnoozed(SettleEntry, frozen=True, kw_only=True, tag="snoozed"):
 
 
 class AttemptReleased(SettleEntry, frozen=True, kw_only=True, tag="released"):
-    """The job is given back unfinished."""
+    """The worker released the unfinished job."""
 
 
 class SettleRequest(RequestStruct, frozen=True, kw_only=True):

@@ -73,7 +73,7 @@ class Me(msgspec.Struct, frozen=True, kw_only=True):
     slug: str | None
     """Readable name of that tenant."""
     grants: tuple[Grant, ...]
-    """What the caller may do in that tenant."""
+    """Grants of the caller in that tenant."""
     tenants: tuple[TenantRole, ...] = ()
     """Tenants in which the person has a role."""
     user: User | None = None

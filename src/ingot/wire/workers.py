@@ -53,12 +53,12 @@ class JobHeartbeat(RequestStruct, frozen=True, kw_only=True):
 
 
 class WorkerHeartbeatRequest(RequestStruct, frozen=True, kw_only=True):
-    """A heartbeat of a worker. Jobs that it was given more than 15 seconds ago and does not list are released."""
+    """A heartbeat of a worker. Jobs that it claimed more than 15 seconds ago and does not list are released."""
 
     jobs: tuple[JobHeartbeat, ...] = ()
     """All jobs that the worker is running."""
     wait_seconds: float = 0
-    """Maximum number of seconds to wait for news, such as a cancel request, up to 60."""
+    """Maximum number of seconds to wait for a change, such as a cancel request, up to 60."""
 
 
 class JobLeaseStatus(msgspec.Struct, frozen=True, kw_only=True):
