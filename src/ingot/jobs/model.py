@@ -308,7 +308,7 @@ class Snooze(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="snooze"):
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="release"):
-    """The job was given back unfinished, as in a drain. This counts neither as a failure nor as a crash."""
+    """The worker released the unfinished job, as in a drain. This counts neither as a failure nor as a crash."""
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="lost"):

@@ -81,9 +81,9 @@ class ClaimJobs(Command[list[Claim]], frozen=True, kw_only=True):
     - Two calls never receive the same attempt. The fence of a claim is higher than all earlier fences of the job, also
       across restarts, and below 2**53. A claim also creates the row of the attempt.
     - Tenants with ready jobs take turns by weight. Within a tenant the order is strict.
-    - Whoever claims, no more jobs run at once than `max_running_jobs` of the tenant, and `max_running` and
-      `max_running_per_key` of the definition, allow. Jobs that have to wait for such a limit are passed over. Jobs of
-      paused types are not handed out.
+    - No more jobs run at once than `max_running_jobs` of the tenant, and `max_running` and `max_running_per_key` of the
+      definition, allow. Jobs that have to wait for such a limit are passed over. Jobs of paused types are not handed
+      out.
     - A claim also does the work of `MaintainJobs` when that is due. If more jobs become due than one round promotes,
       they become ready in the order of their times.
     """

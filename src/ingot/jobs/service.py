@@ -363,7 +363,7 @@ class Jobs(JobQueries):
         return await self.settle(claim.job.id, claim.fence, Snooze(delay=checks.delay(delay)))
 
     async def release(self, claim: Claim) -> Settled:
-        """Give a job back unfinished. Counts against nothing."""
+        """Release an unfinished job to the queue. Counts against nothing."""
         claim = checks.claim(claim)
         return await self.settle(claim.job.id, claim.fence, Release())
 

@@ -19,7 +19,7 @@ MAINTENANCE_SECONDS_MAX: Final = 15.0
 class HeartbeatPoller(Loop):
     """Polls about once a second for changes by other processes, for all waiting heartbeats together."""
 
-    name = "jobs.worker_watch"
+    name = "jobs.heartbeat_poller"
 
     def __init__(self, workers: Workers) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class HeartbeatPoller(Loop):
 class WorkerMaintenance(Loop):
     """Marks silent workers as offline, and removes those that have been offline for long."""
 
-    name = "jobs.worker_tending"
+    name = "jobs.worker_maintenance"
 
     def __init__(self, workers: Workers) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ class RegisteredWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     registered_at: datetime
     """When the worker last registered."""
     seen_at: datetime
-    """When the server last heard from the worker, accurate to about 5 seconds."""
+    """When the worker last registered or sent a heartbeat, accurate to about 5 seconds."""
     hostname: str | None = None
     """Name of the machine on which the worker runs."""
     version: str | None = None
