@@ -45,7 +45,7 @@ MUTANTS = [
         name="a busy store that costs a job",
         breaks="a job is not lost because the store was busy",
         file="blobs/uploads.py",
-        old="if isinstance(error, StoreError | asyncio.CancelledError) and begun.storage_key is not None:",
+        old="if isinstance(error, StoreError | asyncio.CancelledError) and stored.storage_key is not None:",
         new="if False:",
         caught_by=f"{REUSED_FILES}::test_a_small_input_that_the_store_cannot_take_now_is_taken_when_it_comes_again",
     ),

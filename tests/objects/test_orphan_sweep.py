@@ -145,7 +145,7 @@ async def test_an_old_object_that_no_row_names_is_deleted(services: BlobServices
     services.pass_time(1200)
     with capture_logs() as logs:
         assert await services.sweep.run_once() == 2
-    assert [(line["event"], line["objects"], line["looked_at"]) for line in logs] == [("strays_deleted", 2, 6)]
+    assert [(line["event"], line["objects"], line["listed"]) for line in logs] == [("orphans_deleted", 2, 6)]
     assert await services.storage_keys() == named, "objects in the trash are kept, too"
     assert services.counters.orphans_deleted == 2
     assert await services.read("a") == DATA
@@ -200,7 +200,7 @@ async def test_an_object_that_cannot_be_deleted_does_not_stop_the_sweep(folder: 
     folder.pass_time(OLD_SECONDS + 600)
     with capture_logs() as logs:
         assert await folder.sweep.run_once() == 1
-    assert [line["event"] for line in logs] == ["object_not_deleted", "strays_deleted"]
+    assert [line["event"] for line in logs] == ["object_not_deleted", "orphans_deleted"]
     assert await folder.storage_keys() == {undeletable}
 
 

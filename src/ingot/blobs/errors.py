@@ -59,7 +59,7 @@ class UploadTaken(Conflict):
     """Another client has continued this upload."""
 
     code = "upload_taken"
-    hint = "Only the last client that asked for the offset can write. Ask for the offset again to continue the upload."
+    hint = "Only the client that last requested the offset can write. Request the offset again to continue the upload."
 
 
 class UploadOffsetWrong(Conflict):
@@ -101,7 +101,7 @@ class BlobTooLarge(IngotError):
 
     code = "blob_too_large"
     status = 413
-    hint = "Send a smaller file, or have INGOT_MAX_BLOB_BYTES of the server raised."
+    hint = "Send a smaller file, or ask an operator to raise INGOT_MAX_BLOB_BYTES of the server."
 
 
 class BlobDamaged(IngotError):
@@ -120,7 +120,7 @@ class QuotaExceeded(IngotError):
 
     code = "quota_exceeded"
     status = 507
-    hint = "Nothing was kept. Delete files that are not needed, or have the quota raised."
+    hint = "Nothing was kept. Delete files that are not needed, or ask an operator to raise the quota."
 
     def __init__(self, *, scope: Literal["tenant", "token"], usage: int, limit: int, requested: int = 0) -> None:
         super().__init__(f"{requested} bytes would exceed the quota: the {scope} uses {usage} of {limit} bytes")

@@ -34,7 +34,7 @@ class GarbageCollector(Loop):
     A blob is deleted when it has had no reference for `grace_seconds`.
     """
 
-    name = "collector"
+    name = "blobs.garbage_collector"
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class GarbageCollector(Loop):
     async def preview(self) -> BlobCollectionResult:
         """Report what a round would delete now. Counts at most `BATCH_ROWS` blobs and as many objects."""
         blob_ids = await self._store.run(ListTombstonedBlobs(grace=self.grace_micros, limit=BATCH_ROWS))
-        kept = await self._externally_referenced(blob_ids)
-        sizes = [await self._collect_blob(blob_id, dry_run=True) for blob_id in blob_ids if blob_id not in kept]
+        referenced = await self._externally_referenced(blob_ids)
+        sizes = [await self._collect_blob(blob_id, dry_run=True) for blob_id in blob_ids if blob_id not in referenced]
         collectable_sizes = [size for size in sizes if size is not None]
         trash = await self._store.run(ListTrash(limit=BATCH_ROWS))
         return BlobCollectionResult(
@@ -96,10 +96,10 @@ class GarbageCollector(Loop):
             blob_ids = await self._store.run(
                 ListTombstonedBlobs(grace=self.grace_micros, limit=BATCH_ROWS, after=self._resume_after_blob)
             )
-            kept = await self._externally_referenced(blob_ids)
+            referenced = await self._externally_referenced(blob_ids)
             processed = 0
             for blob_id in blob_ids:
-                if blob_id in kept:
+                if blob_id in referenced:
                     self._resume_after_blob = blob_id
                     continue
                 size = await self._collect_blob(blob_id)
@@ -117,10 +117,10 @@ class GarbageCollector(Loop):
         return await self._store.run(CollectBlob(blob_id=blob_id, grace=self.grace_micros, dry_run=dry_run))
 
     async def _externally_referenced(self, blob_ids: list[str]) -> set[str]:
-        kept: set[str] = set()
+        referenced: set[str] = set()
         for source in self._reference_sources:
-            kept |= await source.referenced(blob_ids)
-        return kept
+            referenced |= await source.referenced(blob_ids)
+        return referenced
 
     async def _empty_trash(self) -> int:
         """Delete the objects in the trash and return their number. A failed deletion does not stop the others."""

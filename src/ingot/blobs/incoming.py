@@ -21,10 +21,10 @@ from ingot.kernel.ids import new_id
 
 # How long an upload lives without progress.
 UPLOAD_LIFETIME_MICROS: Final = 86_400 * MICROS
-# The same for an upload that is sent with one request. It is shorter, because no client can resume it.
+# How long an upload that is sent with one request lives without progress. No client can resume it, so it is shorter.
 CALL_LIFETIME_MICROS: Final = 1_800 * MICROS
 RENEW_SECONDS: Final = 600.0
-RESERVATION_STEP_BYTES: Final = 16 * 1024 * 1024  # What a blob of unknown size reserves at a time.
+RESERVATION_STEP_BYTES: Final = 16 * 1024 * 1024  # Bytes that a blob of unknown size reserves at a time.
 
 
 class JobFileTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,7 +120,7 @@ class BoundedWriter:
     def __init__(
         self,
         store: Store,
-        begun: StoredUpload,
+        stored: StoredUpload,
         writer: ObjectWriter,
         *,
         bytes_max: int,
@@ -129,14 +129,14 @@ class BoundedWriter:
         hasher: Hasher | None = None,
     ) -> None:
         self._store = store
-        self._upload = begun
+        self._upload = stored
         self._writer = writer
         self._bytes_max = bytes_max
         self._lifetime = lifetime
         self._owner_quota = owner_quota
         self._hasher = hasher
-        self._size = begun.upload.size
-        self._reserved = begun.reserved
+        self._size = stored.upload.size
+        self._reserved = stored.reserved
         self._renew_at = _now() + RENEW_SECONDS
 
     async def write_all(self, parts: AsyncIterator[bytes]) -> None:

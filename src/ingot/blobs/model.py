@@ -119,7 +119,7 @@ class StoredUpload(msgspec.Struct, frozen=True, kw_only=True):
     multipart: str | None
     """ID that the object store gave to the multipart upload, if clients send parts directly there."""
     if_match: str | None
-    """What the key must hold when the upload is done: `None` for nothing, `*` for anything or nothing, or a blob ID."""
+    """Blob ID that the key must have when the upload is done. `*` accepts any or no blob, and `None` only no blob."""
     fence: int | None
 
 

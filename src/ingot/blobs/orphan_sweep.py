@@ -51,7 +51,7 @@ class OrphanSweep(Loop):
     to the database `database_id`.
     """
 
-    name = "stocktaking"
+    name = "blobs.orphan_sweep"
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class OrphanSweep(Loop):
                     await asyncio.sleep(PAUSE_SECONDS)
         deleted += await self._delete_orphans(old_keys)
         if deleted:
-            log.info("strays_deleted", objects=deleted, looked_at=listed)
+            log.info("orphans_deleted", objects=deleted, listed=listed)
         return deleted
 
     async def wait(self) -> None:

@@ -28,7 +28,7 @@ UNREADABLE_BLOBS_MAX: Final = 100  # How many such blobs are skipped at most; ot
 class Scrub(Loop):
     """The loop that reads all blobs again, the longest unread first, with at most `bytes_per_second`."""
 
-    name = "scrub"
+    name = "blobs.scrub"
 
     def __init__(
         self,

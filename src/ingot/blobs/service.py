@@ -121,13 +121,13 @@ class Blobs:
         command = incoming.begin_command(
             key=key, if_match=if_match, storage_key=storage_key, store_id=store_id, lifetime=CALL_LIFETIME_MICROS
         )
-        begun = await self._begin_upload(command, minimum_reservation=len(head))
+        stored = await self._begin_upload(command, minimum_reservation=len(head))
         writer, hasher = None, Hasher()
         try:
             writer = await self._objects.write(storage_key, size=incoming.size)
             bounded_writer = BoundedWriter(
                 self._store,
-                begun,
+                stored,
                 writer,
                 bytes_max=self.bytes_max,
                 lifetime=CALL_LIFETIME_MICROS,
@@ -140,15 +140,15 @@ class Blobs:
             await writer.finish()
             finish = FinishUpload(
                 tenant=incoming.tenant,
-                id=begun.upload.id,
+                id=stored.upload.id,
                 content=content,
                 lifetime=0,
-                epoch=begun.epoch,
+                epoch=stored.epoch,
                 owner_quota=incoming.owner_quota,
             )
             finished = await self._store.run(finish)
         except BaseException:
-            await asyncio.shield(self._end_upload(incoming.tenant, begun.upload.id, writer))
+            await asyncio.shield(self._end_upload(incoming.tenant, stored.upload.id, writer))
             raise
         assert finished.key is not None, "an upload for a key has a key when it is finished"
         return finished.key
@@ -277,7 +277,7 @@ class Blobs:
         try:
             await self._store.run(RecordScrub(damaged=[(content.id, content.storage_key)]))
         except Exception as error:
-            report("damage_not_noted", error, blob_id=content.id)
+            report("damage_not_recorded", error, blob_id=content.id)
 
 
 def _key_not_found(key: str) -> KeyNotFound:

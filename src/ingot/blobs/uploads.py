@@ -55,7 +55,7 @@ FIRST_WRITER_EPOCH: Final = 2  # An upload begins with epoch 1; its first writer
 
 
 class PreparedUpload(msgspec.Struct, frozen=True, kw_only=True):
-    """An upload that has not begun yet: the command that begins it, and the plan for sending its bytes.
+    """An upload that was not started yet: the command that begins it, and the plan for sending its bytes.
 
     `content` is set if no bytes need to be sent: the blob is already stored, or its bytes came with the request.
     """
@@ -112,11 +112,11 @@ class Uploads:
         with self.counters.count_operation("upload"):
             prepared = await self.prepare(incoming, key=key, if_match=if_match, file=file, data=data)
             try:
-                begun = await self._store.run(prepared.command)
+                stored = await self._store.run(prepared.command)
             except BaseException:
                 await asyncio.shield(self.discard_prepared(prepared))
                 raise
-            return await self._with_plan(begun, prepared)
+            return await self._with_plan(stored, prepared)
 
     async def prepare(
         self,
@@ -133,19 +133,19 @@ class Uploads:
         The caller must discard a prepared upload that it does not begin.
         """
         incoming = incoming.checked(self.bytes_max)
-        sent = None if data is None else await self._content_from_data(incoming, data)
-        if sent is not None:
-            incoming = msgspec.structs.replace(incoming, size=sent.size, blob_id=sent.id, sha256=sent.sha256)
+        content = None if data is None else await self._content_from_data(incoming, data)
+        if content is not None:
+            incoming = msgspec.structs.replace(incoming, size=content.size, blob_id=content.id, sha256=content.sha256)
         if (size := incoming.size) is None:
             raise InvalidInput("the size is missing", hint="Announce the number of bytes.")
         key = None if key is None else checks.key(key)
         existing = await self._find_existing(incoming)
         # The input of a job may be sent by any client that requests the same job, until it is stored.
-        can_be_resent = sent is not None and file is not None and file.fence is None
-        needs_object = existing is None and (sent is None or can_be_resent)
+        can_be_resent = content is not None and file is not None and file.fence is None
+        needs_object = existing is None and (content is None or can_be_resent)
         storage_key = self._objects.new_storage_key() if needs_object else None
         plan = None
-        if storage_key is not None and sent is None and self._signing is not None:
+        if storage_key is not None and content is None and self._signing is not None:
             plan = await self._signing.plan(storage_key, size=size, sha256=incoming.sha256)
         multipart = None if plan is None else plan.multipart
         command = incoming.begin_command(
@@ -157,7 +157,7 @@ class Uploads:
             store_id=self._objects.store_id,
             multipart=multipart,
         )
-        return PreparedUpload(command=command, plan=plan, content=sent or existing)
+        return PreparedUpload(command=command, plan=plan, content=content or existing)
 
     async def continue_prepared(self, prepared: PreparedUpload) -> UploadWithPlan:
         """Continue an upload whose prepared command the caller has run. Raises `UploadNotFound`."""
@@ -175,25 +175,25 @@ class Uploads:
         return UploadWithPlan(upload=upload, plan=plan)
 
     async def resume_or_finish(
-        self, tenant: str, id: str, sent: Mapping[str, Content] = MappingProxyType({})
+        self, tenant: str, id: str, contents: Mapping[str, Content] = MappingProxyType({})
     ) -> UploadWithPlan:
         """Return an upload that a client requests again, with a new plan for sending its bytes.
 
-        The upload is finished if the tenant has its blob by now, or if the blob is in `sent`: small blobs, by ID, whose
-        bytes came with the request. Raises `UploadNotFound`.
+        The upload is finished if the tenant has its blob by now, or if the blob is in `contents`: small blobs, by ID,
+        whose bytes came with the request. Raises `UploadNotFound`.
         """
         stored = await self._get_stored(tenant, id)
         if stored.upload.state is UploadState.OPEN:
-            if (content := await self._find_matching(stored, sent)) is not None:
+            if (content := await self._find_matching(stored, contents)) is not None:
                 await self._stop_writer(id)
                 with suppress(BlobNotFound, UploadEnded):  # The blob was just deleted, or the upload has just ended.
                     return UploadWithPlan(upload=(await self.verifier.finish(stored, content)).upload)
-            if stored.storage_key is None:  # The blob existed when the upload began, so nobody can send its bytes.
+            if stored.storage_key is None:  # The blob existed when the upload began, so no client can send its bytes.
                 await self._store.run(EndUpload(tenant=tenant, id=id))
         return await self.get_with_plan(tenant, id)
 
     async def discard_prepared(self, prepared: PreparedUpload) -> None:
-        """Discard a prepared upload that was not begun: delete its multipart upload from the bucket."""
+        """Discard a prepared upload that was not started: delete its multipart upload from the bucket."""
         if prepared.command.multipart is not None and prepared.command.storage_key is not None:
             trash = TrashedObject(storage_key=prepared.command.storage_key, multipart=prepared.command.multipart)
             try:
@@ -201,23 +201,23 @@ class Uploads:
             except (IngotError, OSError) as error:
                 report("object_not_deleted", error, storage_key=trash.storage_key)
 
-    async def _with_plan(self, begun: StoredUpload, prepared: PreparedUpload) -> UploadWithPlan:
+    async def _with_plan(self, stored: StoredUpload, prepared: PreparedUpload) -> UploadWithPlan:
         self.counters.uploads_begun += 1
-        if prepared.content is not None and begun.upload.state is UploadState.OPEN:
-            return await self._finish_with_existing(begun, prepared.content)
-        return UploadWithPlan(upload=begun.upload, plan=prepared.plan)
+        if prepared.content is not None and stored.upload.state is UploadState.OPEN:
+            return await self._finish_with_existing(stored, prepared.content)
+        return UploadWithPlan(upload=stored.upload, plan=prepared.plan)
 
-    async def _finish_with_existing(self, begun: StoredUpload, content: Content) -> UploadWithPlan:
+    async def _finish_with_existing(self, stored: StoredUpload, content: Content) -> UploadWithPlan:
         """Finish an upload that needs no bytes. Raises `BlobNotFound` if the existing blob was just deleted.
 
         The input of a job stays open if the store fails: a client that requests the job again sends the bytes again.
         """
         try:
-            return UploadWithPlan(upload=(await self.verifier.finish(begun, content)).upload)
+            return UploadWithPlan(upload=(await self.verifier.finish(stored, content)).upload)
         except BaseException as error:
-            if isinstance(error, StoreError | asyncio.CancelledError) and begun.storage_key is not None:
+            if isinstance(error, StoreError | asyncio.CancelledError) and stored.storage_key is not None:
                 raise
-            await asyncio.shield(self._store.run(EndUpload(tenant=begun.tenant, id=begun.upload.id)))
+            await asyncio.shield(self._store.run(EndUpload(tenant=stored.tenant, id=stored.upload.id)))
             raise
 
     async def _find_existing(self, incoming: IncomingBlob) -> Content | None:
@@ -233,14 +233,14 @@ class Uploads:
         check_announced(content, size=incoming.size, blob_id=incoming.blob_id, sha256=incoming.sha256)
         return msgspec.structs.replace(content, storage_key=None, inline=None)
 
-    async def _find_matching(self, begun: StoredUpload, sent: Mapping[str, Content]) -> Content | None:
-        """Return the announced blob of an upload if the tenant has it or it is in `sent`, and if it matches."""
-        upload = begun.upload
+    async def _find_matching(self, stored: StoredUpload, contents: Mapping[str, Content]) -> Content | None:
+        """Return the announced blob of an upload if the tenant has it or it is in `contents`, and if it matches."""
+        upload = stored.upload
         incoming = IncomingBlob(
-            tenant=begun.tenant, owner=upload.owner, size=upload.size, blob_id=upload.blob_id, sha256=upload.sha256
+            tenant=stored.tenant, owner=upload.owner, size=upload.size, blob_id=upload.blob_id, sha256=upload.sha256
         )
         with suppress(WrongLength, WrongDigest):
-            if (content := await self._find_existing(incoming) or sent.get(upload.blob_id or "")) is not None:
+            if (content := await self._find_existing(incoming) or contents.get(upload.blob_id or "")) is not None:
                 check_announced(content, size=upload.size, blob_id=upload.blob_id, sha256=upload.sha256)
             return content
         return None
@@ -266,8 +266,8 @@ class Uploads:
         """
         with self.counters.count_operation("receive"):
             async with self._lock_for(id):
-                begun = await self._begin_epoch(tenant, id)
-                writer = self._writers[id] = UploadWriter(self._write_parts(begun, offset, parts))
+                stored = await self._begin_epoch(tenant, id)
+                writer = self._writers[id] = UploadWriter(self._write_parts(stored, offset, parts))
             try:
                 return await writer.run()
             finally:
@@ -295,40 +295,40 @@ class Uploads:
             writer.stop()
             await writer.ended.wait()
 
-    async def _write_parts(self, begun: StoredUpload, offset: int, parts: AsyncIterator[bytes]) -> Upload:
-        assert begun.storage_key is not None, "an open upload has a storage key"
-        size, received = begun.upload.size, begun.upload.received
+    async def _write_parts(self, stored: StoredUpload, offset: int, parts: AsyncIterator[bytes]) -> Upload:
+        assert stored.storage_key is not None, "an open upload has a storage key"
+        size, received = stored.upload.size, stored.upload.received
         if offset != received:
             raise UploadOffsetWrong(f"the upload continues at offset {received}, got {offset}", offset=received)
         if size == received > 0:
-            return begun.upload
-        if begun.epoch == FIRST_WRITER_EPOCH:
-            writer = await self._objects.write(begun.storage_key, size=size)
+            return stored.upload
+        if stored.epoch == FIRST_WRITER_EPOCH:
+            writer = await self._objects.write(stored.storage_key, size=size)
         else:
-            writer = await self._objects.resume(begun.storage_key, offset=received)
-        bounded_writer = BoundedWriter(self._store, begun, writer, bytes_max=self.bytes_max)
+            writer = await self._objects.resume(stored.storage_key, offset=received)
+        bounded_writer = BoundedWriter(self._store, stored, writer, bytes_max=self.bytes_max)
         try:
             await bounded_writer.write_all(parts)
         except BaseException:
-            with suppress(StoreError):  # Report the first error. The offset tells the client what was kept.
-                await asyncio.shield(self._save_progress(begun, writer))
+            with suppress(StoreError):  # Report the first error. The client learns from the offset what was kept.
+                await asyncio.shield(self._save_progress(stored, writer))
             raise
-        stored = await asyncio.shield(self._save_progress(begun, writer))
-        self.counters.bytes_in += stored.upload.received - received
-        return stored.upload
+        updated = await asyncio.shield(self._save_progress(stored, writer))
+        self.counters.bytes_in += updated.upload.received - received
+        return updated.upload
 
-    async def _save_progress(self, begun: StoredUpload, writer: ObjectWriter) -> StoredUpload:
+    async def _save_progress(self, stored: StoredUpload, writer: ObjectWriter) -> StoredUpload:
         """Make the written bytes durable and record the progress. Complete the object after the last byte."""
-        if writer.offset == begun.upload.size:
+        if writer.offset == stored.upload.size:
             await writer.finish()
         else:
             await writer.sync()
             await writer.abort()
         return await self._store.run(
             RecordUploadProgress(
-                tenant=begun.tenant,
-                id=begun.upload.id,
-                epoch=begun.epoch,
+                tenant=stored.tenant,
+                id=stored.upload.id,
+                epoch=stored.epoch,
                 lifetime=UPLOAD_LIFETIME_MICROS,
                 received=writer.offset,
             )

@@ -37,7 +37,7 @@ from ingot.kernel.loops import Loop
 
 POLL_SECONDS: Final = 30.0
 RENEW_SECONDS: Final = 30.0
-# A verification that was not renewed for so long belongs to a process that died.
+# A verification that was not renewed for this long belongs to a process that died.
 ABANDONED_AFTER_MICROS: Final = 120 * MICROS
 CONCURRENT_VERIFICATIONS_MAX: Final = 2
 REJECTIONS: Final = {error.code: error for error in (WrongDigest, WrongLength, KeyExists, KeyChanged)}
@@ -135,7 +135,7 @@ class Verifier:
         """Verify an upload when a slot is free.
 
         No client waits for the result, so an upload whose key was taken meanwhile is failed too: the client sees the
-        error when it asks for the upload.
+        error when it reads the upload.
         """
         async with self._slots:
             try:
@@ -173,7 +173,7 @@ class Verifier:
 class VerificationLoop(Loop):
     """The loop that continues verifications of processes that died."""
 
-    name = "verification"
+    name = "blobs.verification"
 
     def __init__(self, verifier: Verifier, clock: Clock) -> None:
         super().__init__()

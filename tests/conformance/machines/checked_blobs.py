@@ -126,7 +126,7 @@ class CheckedBlobs:
         self.collector = GarbageCollector(store, objects, every_seconds=1, grace_seconds=GRACE_SECONDS)
         self.scrub = scrub.Scrub(store, objects, self.clock, bytes_per_second=0)
         # Nothing is under way between two steps, so that an object may be new and a stray.
-        self.stocktaking = OrphanSweep(store, objects, database_id="machine", orphan_age=0)
+        self.orphan_sweep = OrphanSweep(store, objects, database_id="machine", orphan_age=0)
 
     @property
     def receives(self) -> bool:
@@ -322,9 +322,9 @@ class CheckedBlobs:
             self._strays.add(storage_key)
 
     async def take_stock(self) -> None:
-        """A round of the stocktaking."""
+        """One round of the orphan sweep."""
         before = await self._places()
-        assert await self.stocktaking.run_once() == len(self._strays)
+        assert await self.orphan_sweep.run_once() == len(self._strays)
         assert await self._places() == before - self._strays
         self._strays.clear()
 
