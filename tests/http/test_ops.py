@@ -109,7 +109,7 @@ async def test_a_store_that_cannot_tell_leaves_the_figures_of_the_process(served
     assert "ingot_jobs" not in {name for name, _ in samples}
     assert refused.status_code >= 500
     (missing, warned) = logs
-    assert (missing["event"], missing["log_level"]) == ("figures_missing", "error")
+    assert (missing["event"], missing["log_level"]) == ("metrics_incomplete", "error")
     assert (warned["event"], warned["log_level"]) == ("request_refused", "warning")
     assert (warned["route"], warned["status"], warned["code"]) == ("/api/v1/jobs/summary", 500, "store_misconfigured")
     assert warned["duration_ms"] > 0

@@ -92,7 +92,7 @@ class BlobsApi:
     # -- uploads --------------------------------------------------------------------------------------------
 
     async def begin(self, request: Request, body: BeginUploadRequest) -> UploadPlan:
-        """Begin an upload. The response says where to send the bytes, unless the tenant already has the blob."""
+        """Begin an upload. The response contains the URL for the bytes, unless the tenant already has the blob."""
         _require_upload_grant(request, body)
         upload = await self._uploads.begin(
             IncomingBlob(
@@ -177,8 +177,8 @@ class BlobsApi:
         """Return whether the caller may continue an upload.
 
         An input can be sent by the caller that created the job, and by a caller that requested the same job and has the
-        same file. The latter proves it with the announced blob ID, which it is not told. Both need a grant to create
-        such jobs. Files of an attempt are uploaded through the routes in `files.py`.
+        same file. The latter proves it with the announced blob ID, which no response reveals to it. Both need a grant
+        to create such jobs. Files of an attempt are uploaded through the routes in `files.py`.
         """
         own = upload.owner == request.caller.principal
         if upload.job_id is None:

@@ -102,7 +102,7 @@ class ClaimsApi:
         return await self._settle(request, id, body.fence, _failed_outcome(body))
 
     async def release(self, request: Request, id: str, body: ReleaseRequest) -> Settled:
-        """Give a job back unfinished. This counts neither as a failure nor as a crash."""
+        """Release an unfinished job to the queue. This counts neither as a failure nor as a crash."""
         return await self._settle(request, id, body.fence, Release())
 
     async def snooze(self, request: Request, id: str, body: SnoozeRequest) -> Settled:

@@ -113,7 +113,7 @@ class JobsApi:
     async def create(self, request: Request, body: CreateJobRequest) -> Response[CreateJobResponse]:
         """Create a job. Return 200 with an existing job if its idempotency key matches or its work can be reused.
 
-        With uploads, the response says where to send the bytes. The job is ready when all uploads are complete.
+        With uploads, the response contains the URLs for the bytes. The job is ready when all uploads are complete.
         """
         options = _job_options(request, body)
         if (key := request.resolve_idempotency_key(body.idempotency_key)) is not None:

@@ -143,9 +143,9 @@ def _if_match(request: Request) -> str | None:
     return checks.if_match(request.headers.get("if-match"))
 
 
-def _content_type_of(sent: str | None, name: str) -> str:
+def _content_type_of(header: str | None, name: str) -> str:
     """Return the content type that the client sent, or a guess from the name."""
-    return checks.guess_content_type(name) if sent is None or sent.lower() in UNSPECIFIC_CONTENT_TYPES else sent
+    return checks.guess_content_type(name) if header is None or header.lower() in UNSPECIFIC_CONTENT_TYPES else header
 
 
 def _raise_missing_key() -> str:

@@ -156,7 +156,7 @@ class OpsApi:
             blob_metrics = await self._blobs.metrics()
         except IngotError as error:
             job_metrics.depths, job_metrics.load, blob_metrics = (), None, None
-            report("figures_missing", error)
+            report("metrics_incomplete", error)
         if self._metrics.blobs is not None:
             self._metrics.blobs.store_metrics = blob_metrics
         return Response(generate_latest(self._metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})

@@ -35,7 +35,7 @@ class SecretsApi(RecordsApi[Secret]):
         while True:
             page = await self._tenants.page(cursor=cursor, limit=PAGE_ROWS_MAX)
             for tenant in page.items:
-                of_tenant = await self._secrets.rotate(tenant.id, act=request.act())
-                rotated, unreadable = rotated + of_tenant.rotated, unreadable + of_tenant.unreadable
+                result = await self._secrets.rotate(tenant.id, act=request.act())
+                rotated, unreadable = rotated + result.rotated, unreadable + result.unreadable
             if (cursor := page.next_cursor) is None:
                 return Rotated(key_id=self._secrets.key_id, rotated=rotated, unreadable=unreadable)

@@ -79,9 +79,9 @@ class WorkersApi:
         return Response(registered, 201, {"location": f"{PREFIX}/workers/{quote(worker.id, safe='')}"})
 
     async def heartbeat(self, request: Request, id: str, body: WorkerHeartbeatRequest) -> WorkerHeartbeatResponse:
-        """Renew the leases of all running jobs of a worker, and wait for news such as a cancel request.
+        """Renew the leases of all running jobs of a worker, and wait for a change such as a cancel request.
 
-        Jobs that the worker was given more than 15 seconds ago and does not list are released.
+        Jobs that the worker claimed more than 15 seconds ago and does not list are released.
         """
         worker_id, tenant = await worker_id_of(self._authenticator, request, id), _tenant_scope(request)
         await self._require_worker_access(request, tenant, worker_id)
@@ -127,7 +127,7 @@ class WorkersApi:
         return await self._workers.get(_tenant_scope(request, shared=query.shared), id)
 
     async def drain(self, request: Request, id: str, query: WorkerQuery) -> RegisteredWorker:
-        """Drain a worker: it gets no more jobs, and the response to its next heartbeat says so."""
+        """Drain a worker: it gets no more jobs, and is notified with its next heartbeat."""
         tenant = _tenant_scope(request, shared=query.shared)
         await self._require_worker_access(request, tenant, id)
         return await self._workers.drain(tenant, id, act=request.act(), itself=_is_caller(request, id))

@@ -388,6 +388,6 @@ def _log_fields(scope: Scope, route: Route | None, status: int, began: float) ->
 
 def _request_id(headers: Headers) -> str:
     """Return the ID that the client chose, or a new one. IDs are logged and stored, so none may contain a secret."""
-    sent = headers.get("x-request-id")
-    usable = sent is not None and _REQUEST_ID.fullmatch(sent) and not contains_secret(sent)
-    return sent if sent is not None and usable else new_id()
+    client_id = headers.get("x-request-id")
+    usable = client_id is not None and _REQUEST_ID.fullmatch(client_id) and not contains_secret(client_id)
+    return client_id if client_id is not None and usable else new_id()

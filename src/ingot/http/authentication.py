@@ -23,7 +23,7 @@ from ingot.identity.tenants import DEFAULT_SLUG, Tenants
 CREDENTIAL_HEADERS: Final = ("Authorization", "X-Worker-ID", "X-Worker-Secret")
 ANONYMOUS: Final = Caller(id="", kind="token", tenant="", grants=())
 BURST_SECONDS: Final = 2.0  # The burst of a caller, in seconds of its rate.
-FAILURE_RATE: Final = RateLimit(10, 200)  # Failed authentications from one address. Beyond it the store is not asked.
+FAILURE_RATE: Final = RateLimit(10, 200)  # Failed authentications from one address. Above it, the store is not queried.
 ANONYMOUS_RATE: Final = RateLimit(2, 60)  # Requests without a credential from one address, for expensive routes.
 ALL_ANONYMOUS_RATE: Final = RateLimit(200, 2000)  # The same from all addresses, because a client can have many.
 TENANT_RATE_FACTOR: Final = 4  # The rate of all callers of a tenant, in multiples of the rate of one caller.
@@ -159,7 +159,7 @@ class RequestAuthenticator:
     async def _find_caller(
         self, headers: Headers, before_lookup: Callable[[], None] = lambda: None, *, tenant: str | None = None
     ) -> Caller:
-        """Find the caller by the credential in the headers. Calls `before_lookup` before the store is asked.
+        """Find the caller by the credential in the headers. Calls `before_lookup` before the store is queried.
 
         A person acts in `tenant`, or without it in the tenant that the headers name.
         """
@@ -201,13 +201,13 @@ class RequestAuthenticator:
         """Return the ID of the tenant of a request: the caller's own, or the one that an operator names."""
         if caller.kind == "user" and caller.tenant is not None:
             return caller.tenant
-        named = headers.get("ingot-tenant")
-        if named is not None and caller.kind == "worker" and caller.tenant is None:
+        slug = headers.get("ingot-tenant")
+        if slug is not None and caller.kind == "worker" and caller.tenant is None:
             raise Forbidden("shared workers cannot choose a tenant", hint="Remove the Ingot-Tenant header.")
-        if named is None and caller.tenant is not None:
+        if slug is None and caller.tenant is not None:
             return caller.tenant
         try:
-            tenant = await self._tenant_id_of_slug(named or DEFAULT_SLUG)
+            tenant = await self._tenant_id_of_slug(slug or DEFAULT_SLUG)
         except TenantNotFound:
             if caller.tenant is None:
                 raise
@@ -230,13 +230,13 @@ def _sent_credential_headers(headers: Headers) -> list[str]:
 
 def _missing_credential_error(headers: Headers) -> Unauthorized:
     """Explain why these headers identify no caller."""
-    sent = _sent_credential_headers(headers)
-    for name in sent:
+    sent_names = _sent_credential_headers(headers)
+    for name in sent_names:
         if headers.get(name.lower()) is None:
             return Unauthorized(f"the header {name} was sent twice", hint="Send it once.")
-    if sent:
-        (missing,) = {"X-Worker-ID", "X-Worker-Secret"}.difference(sent)
-        return Unauthorized(f"{sent[0]} was sent without {missing}", hint="Send both headers.")
+    if sent_names:
+        (missing,) = {"X-Worker-ID", "X-Worker-Secret"}.difference(sent_names)
+        return Unauthorized(f"{sent_names[0]} was sent without {missing}", hint="Send both headers.")
     return Unauthorized("the request has no credential")
 
 

@@ -28,7 +28,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     """Description of this occurrence, for people."""
     hint: str
-    """What to do about the error."""
+    """Next step for the caller."""
 
 
 class InternalError(IngotError):

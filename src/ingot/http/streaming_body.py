@@ -33,7 +33,7 @@ async def send_bytes(response: BytesResponse, start: MutableMapping[str, Any], r
         if not sender.has_started:
             raise
         cause = {"code": error.code, "detail": error.detail} if isinstance(error, IngotError) else {"exc_info": error}
-        log.error("answer_cut", bytes_left=sender.remaining_bytes, **cause)
+        log.error("response_aborted", bytes_left=sender.remaining_bytes, **cause)
     finally:
         if (close := getattr(response.chunks, "aclose", None)) is not None:
             await close()
