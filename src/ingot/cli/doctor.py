@@ -233,7 +233,9 @@ def _check_clock(server_time: datetime | None) -> CheckResult:
     if abs(skew) <= SKEW_SECONDS_MAX:
         return _ok("clock", f"within {SKEW_SECONDS_MAX:g} s of the server's clock")
     detail = f"this machine's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the server's"
-    return _warning("clock", detail, "Synchronize both clocks with NTP. Until then relative times such as 2h are off.")
+    return _warning(
+        "clock", detail, "Synchronize both clocks with NTP. Until then, relative times such as 2h are wrong."
+    )
 
 
 def _check_token(context: CommandContext, client: ClientSettings) -> CheckResult:

@@ -102,7 +102,7 @@ async def serve_on_socket(
         if created_token is not None:
             path = _write_token_file(settings.data, created_token.text)
             print_or_log(
-                "operator_token_made",
+                "operator_token_created",
                 f"The operator token was written to {path}. It is shown nowhere else.",
                 path=str(path),
             )
@@ -119,7 +119,7 @@ async def _announce(ingot: services.Ingot, settings: Settings, url: str) -> None
     print_or_log("serving", message, url=url, docs=f"{url}/docs", engine=ingot.engine)
     if sys.stderr.isatty() and ingot.provider is None:  # The link is a credential and must not be stored in a log.
         link = link_url(settings.public_url or url, (await ingot.sessions.create_link()).secret)
-        print_or_log("link_made", f"Sign in as operator (once, within 15 minutes): {link}")
+        print_or_log("sign_in_link_created", f"Sign in as operator (once, within 15 minutes): {link}")
 
 
 def _write_token_file(folder: Path, token: str) -> Path:

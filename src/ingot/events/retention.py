@@ -16,7 +16,7 @@ PAUSE_SECONDS: Final = 0.05  # Lets other commands run between two rounds.
 
 
 class EventRetention(Loop):
-    """Removes old events in bounded rounds with pauses. With `days=0`, events are kept for ever."""
+    """Removes old events in bounded rounds with pauses. With `days=0`, events are kept forever."""
 
     name = "events.retention"
 

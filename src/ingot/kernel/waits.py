@@ -20,5 +20,5 @@ async def wait_until(event: asyncio.Event, deadline: float) -> bool:
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> bool:
-    """Wait until the event is set, for at most so many seconds, and return whether it is set."""
+    """Wait until the event is set, for at most `seconds`, and return whether it is set."""
     return await wait_until(event, asyncio.get_running_loop().time() + seconds)

@@ -1,6 +1,6 @@
 """The system calls of the folder store. All its access to a disk goes through this class.
 
-Tests replace the class by a simulated disk that loses unsynced data or is full.
+Tests replace the class with a simulated disk that loses unsynced data or is full.
 """
 
 from __future__ import annotations

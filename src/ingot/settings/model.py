@@ -112,7 +112,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(
                 f"INGOT_EVENT_RETENTION_DAYS must be between 0 and {EVENT_RETENTION_DAYS_MAX:g},"
                 f" got {self.event_retention_days}",
-                hint="Use 0 to keep events for ever.",
+                hint="Use 0 to keep events forever.",
             )
         check_session_times(self)
         for name in ("database_url", "database_owner_url"):

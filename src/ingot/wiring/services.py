@@ -277,4 +277,4 @@ async def _stop_loop(loop: Loop) -> None:
     try:
         await loop.stop()
     except StoreError as error:
-        report("loop_not_ended_well", error, loop=loop.name)
+        report("loop_stop_failed", error, loop=loop.name)

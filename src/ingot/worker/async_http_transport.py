@@ -14,7 +14,7 @@ import httptools
 import httpx
 
 IDLE_CONNECTIONS_MAX: Final = 10
-IDLE_SECONDS_MAX: Final = 4.0  # Our server closes idle connections after 5 seconds.
+IDLE_SECONDS_MAX: Final = 4.0  # Shorter than the idle timeouts of servers and proxies.
 READ_BYTES: Final = 256 * 1024
 FINAL_STATUS_MIN: Final = 200
 

@@ -102,8 +102,8 @@ class LogSpool:
 
     def _assemble(self) -> IO[bytes]:
         assert self._file is not None
-        left_out = self._total_bytes - self._head_bytes_max - self._tail_bytes_max
-        if left_out <= 0:
+        omitted_bytes = self._total_bytes - self._head_bytes_max - self._tail_bytes_max
+        if omitted_bytes <= 0:
             return self._file
         head = self._read_at(0, self._head_bytes_max)
         end = len(head)
@@ -118,7 +118,7 @@ class LogSpool:
         begin = next((index for index, byte in enumerate(tail[:4]) if byte not in UTF8_CONTINUATION_BYTES), 0)
         complete_log = tempfile.TemporaryFile(prefix="ingot-log-")  # noqa: SIM115 - closed by `close`
         complete_log.write(head[:end])
-        complete_log.write(f"\n[{left_out + len(head) - end + begin} bytes omitted]\n".encode())
+        complete_log.write(f"\n[{omitted_bytes + len(head) - end + begin} bytes omitted]\n".encode())
         complete_log.write(tail[begin:])
         complete_log.flush()
         self._file.close()

@@ -20,7 +20,7 @@ class WorkdirRoot:
     """The folder of one worker process, which contains the working folders of its attempts. Thread-safe.
 
     It is created when the first attempt needs it. Folders that killed workers left behind are removed at the same
-    time; they are recognized because nobody holds their lock.
+    time; they are recognized because no process holds their lock.
     """
 
     def __init__(self) -> None:

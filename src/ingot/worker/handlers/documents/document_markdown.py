@@ -9,7 +9,9 @@ from urllib.parse import quote
 from ingot.worker.handlers.documents.checkpoints import FinishedPage, PagePicture
 from ingot.worker.handlers.documents.markdown import alphanumeric, apply_heading_levels, heading_levels, headings
 
-ABOVE_CHARS: Final = 24  # Characters of the line above a picture that are compared. So many are rarely repeated.
+ABOVE_CHARS: Final = (
+    24  # Characters of the line above a picture that are compared. A text of this length is rarely repeated.
+)
 
 
 def compose_markdown(pages: Sequence[FinishedPage]) -> str:

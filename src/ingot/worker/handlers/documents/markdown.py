@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 HEADING_LEVELS_MAX: Final = 6
-CONTEXT_WORDS: Final = 3  # Words compared on each side of a position. So many are rarely repeated.
+CONTEXT_WORDS: Final = 3  # Words compared on each side of a position. A sequence of this length is rarely repeated.
 _HEADING: Final = re.compile(r"(#{1,6}) (.+)")
 _BROKEN_BOLD: Final = re.compile(r"(?<=[^\s*])(\*{1,3}) \1(?=[^\s*])")
 _GLUED_HEADING: Final = re.compile(r"(?<=[^\n])\n(?=#{1,6} )")
