@@ -19,7 +19,7 @@ from ingot.jobs.record_kinds import PAUSE_KIND, pause_from_record
 from ingot.kernel.clock import to_datetime, to_datetime_or_none, to_micros
 
 
-async def find_waiting(context: Context, command: GetWaitState) -> WaitState | None:
+async def get_wait_state(context: Context, command: GetWaitState) -> WaitState | None:
     """Return what could keep a job from running, or `None` if there is no such job."""
     db, lane_cache, tenant = context.database, context.lane_cache, command.tenant
     if not may_exist(context, tenant, command.job_id):

@@ -34,7 +34,7 @@ async def list_files(context: Context, command: ListJobFiles) -> list[JobFile]:
     return [_file_of(row, row["blob"], row["kind"], row["name"]) for row in rows if row["name"] is not None]
 
 
-async def find_running(context: Context, command: FindRunningJob) -> RunningJob:
+async def find_running_job(context: Context, command: FindRunningJob) -> RunningJob:
     """Return the job that runs under a fence."""
     row = await _find_running_job(context, command)
     return RunningJob(job_id=command.job_id, tenant=row["tenant"], type=row["type"], attempt=row["attempts"])

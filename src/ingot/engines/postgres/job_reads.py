@@ -82,7 +82,7 @@ async def summarize_jobs(context: Context, command: ports.SummarizeJobs) -> Summ
     return summary_of(counts, oldest, now)
 
 
-async def tally_jobs(context: Context, command: ports.CountMatchingJobs) -> tuple[dict[JobStatus, int], bool]:
+async def count_matching_jobs(context: Context, command: ports.CountMatchingJobs) -> tuple[dict[JobStatus, int], bool]:
     """Count the jobs that match a filter by status. Also return whether there may be more."""
     await check_tenant(context, command.where.tenant)
     return await context.database.read_snapshot(

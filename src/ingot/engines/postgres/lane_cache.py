@@ -106,11 +106,11 @@ class LaneCache:
         self.limited_types: set[tuple[str, str]] = set()  # Tenants and types for which a claim reported a limit.
         self._multi_lane_claim_at: dict[str, float] = {}  # Time of the last claim over several lanes, by type.
         self.claim_lock = asyncio.Lock()  # Held by claims that would skip each other's rows.
-        self.has_running_limits = False  # Whether any limit exists, so that claims may wait for jobs that end here.
+        self.has_running_limits = False  # Whether any limit exists, so that claims elsewhere may wait for jobs here.
         self.rules: dict[tuple[str, str], Definition] = {}  # Known definitions with a limit key or reuse.
         self.known_tenants: set[str] = set()
         self.removed_tenants: set[str] = set()  # Removed tenants that still have rows.
-        self.weights: defaultdict[str, int] = defaultdict(lambda: WEIGHT_DEFAULT)  # Known weights of tenants.
+        self.weights: defaultdict[str, int] = defaultdict(lambda: WEIGHT_DEFAULT)  # Weights of tenants, where known.
         self.next_due: int | None = None
         self.next_expiry: int | None = None
         self.promoted_to = 0  # All jobs due before this time were found, unless committed late.
@@ -266,7 +266,7 @@ class LaneCache:
             self.requested_at[type, tenant or NIL_ID] = now
 
     def last_request_at(self, type: str, tenant: str) -> int | None:
-        """Return when a worker last requested this type in this process."""
+        """Return when a worker last requested this type, if that is not recorded in the database yet."""
         times = (self.requested_at.get((type, requested)) for requested in (tenant, NIL_ID))
         return max((at for at in times if at is not None), default=None)
 

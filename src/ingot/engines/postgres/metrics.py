@@ -16,7 +16,7 @@ from ingot.jobs.model import JobStatus
 from ingot.jobs.ports import ListQueueDepths
 
 
-async def list_depths(context: Context, command: ListQueueDepths) -> list[Depth]:
+async def list_queue_depths(context: Context, command: ListQueueDepths) -> list[Depth]:
     """Return the jobs of each tenant by status, and how long the oldest ready one has waited."""
     depths = []
     for row in await context.database.call(CALL.depths, command.tenants_max, command.lanes_max):
@@ -38,9 +38,9 @@ class Horizon:
 
     async def measure(self, db: Database) -> float:
         """Return the seconds, 0 if no transaction holds back events."""
-        ((oldest, held, seconds),) = await db.call(SQL.horizon)
+        ((oldest, holds_back_events, seconds),) = await db.call(SQL.horizon)
         if oldest != self._oldest:
             self._oldest, self._seen_at = oldest, time.monotonic()
-        if not held:
+        if not holds_back_events:
             return 0.0
         return max(0.0, time.monotonic() - self._seen_at if seconds is None else seconds)

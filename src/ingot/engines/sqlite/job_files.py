@@ -221,7 +221,7 @@ def list_files(reader: Reader, command: ListJobFiles) -> list[JobFile]:
     return files
 
 
-def find_running(reader: Reader, command: FindRunningJob) -> RunningJob:
+def find_running_job(reader: Reader, command: FindRunningJob) -> RunningJob:
     """Find the job that runs under a fence. Raises `JobNotFound` or `LeaseLost`."""
     state = _running_state(reader, command)
     return RunningJob(job_id=state.id, tenant=state.tenant, type=state.type, attempt=state.attempts)

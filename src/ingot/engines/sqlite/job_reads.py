@@ -42,7 +42,7 @@ def list_jobs(reader: Reader, command: ports.ListJobs) -> tuple[list[Job], str |
     return jobs, position
 
 
-def tally_jobs(reader: Reader, command: ports.CountMatchingJobs) -> tuple[dict[JobStatus, int], bool]:
+def count_matching_jobs(reader: Reader, command: ports.CountMatchingJobs) -> tuple[dict[JobStatus, int], bool]:
     """Count the jobs that fit a filter, and whether there may be more."""
     pages = JobPageReader(reader.connection, reader.writer_state.number_of(command.where.tenant), command.where)
     found: list[int] = []
@@ -104,7 +104,7 @@ def count_jobs(reader: Reader, command: ports.CountJobs) -> dict[str, dict[JobSt
     return counts
 
 
-def list_depths(reader: Reader, command: ports.ListQueueDepths) -> list[Depth]:
+def list_queue_depths(reader: Reader, command: ports.ListQueueDepths) -> list[Depth]:
     """Count the jobs of all tenants by status, and find what has been ready longest."""
     tenants_max = command.tenants_max
     with reader.snapshot():  # One for both.
@@ -120,7 +120,7 @@ def get_batch(reader: Reader, command: ports.GetBatch) -> Batch | None:
     return reader.find(Batch, SQL.batch_of_tenant, command.tenant, command.batch)
 
 
-def find_waiting(reader: Reader, command: ports.GetWaitState) -> WaitState | None:
+def get_wait_state(reader: Reader, command: ports.GetWaitState) -> WaitState | None:
     """Find what keeps a job from running."""
     waiting = None
     with reader.snapshot():  # One for all of it.
