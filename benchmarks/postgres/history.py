@@ -54,13 +54,13 @@ BEGIN
             SELECT of_tenant, of_type, at + 700, 1, ARRAY[id] FROM made
         )
         INSERT INTO ingot.events (tenant, position, at, entries)
-        SELECT of_tenant, ingot.position(pg_current_xact_id()), max(at) + 700, '[' || string_agg(
-            ingot.news('job.created', ingot.ids(id), of_type, 'queued', 0, 0, 0, 0, NULL, at, NULL, NULL, false, NULL,
-                NULL)
-            || ',' || ingot.news('job.started', ingot.ids(id), of_type, 'running', 1, 0, 0, token, 'prefill', NULL,
+        SELECT of_tenant, ingot.event_position(pg_current_xact_id()), max(at) + 700, '[' || string_agg(
+            ingot.job_event_entry('job.created', ingot.quoted_id(id), of_type, 'queued', 0, 0, 0, 0, NULL, at,
                 NULL, NULL, false, NULL, NULL)
-            || ',' || ingot.news('job.completed', ingot.ids(id), of_type, 'succeeded', 1, 0, 0, token, NULL, NULL, NULL,
-                NULL, false, NULL, NULL),
+            || ',' || ingot.job_event_entry('job.started', ingot.quoted_id(id), of_type, 'running', 1, 0, 0, token,
+                'prefill', NULL, NULL, NULL, false, NULL, NULL)
+            || ',' || ingot.job_event_entry('job.completed', ingot.quoted_id(id), of_type, 'succeeded', 1, 0, 0, token,
+                NULL, NULL, NULL, NULL, false, NULL, NULL),
             ',' ORDER BY n) || ']'
         FROM made;
         COMMIT;

@@ -304,7 +304,7 @@ both_losses = pytest.mark.parametrize("loss", Loss)
 
 async def test_an_outage_does_not_count_as_the_cost_of_a_poll(stores: CuttableStore) -> None:
     """Polls are repeated after fifty times their cost; an outage must not stop them for minutes."""
-    stores.proxy.lose(Loss.RESPONSE, "ingot.look(", meanwhile=lambda: asyncio.sleep(1.0))
+    stores.proxy.lose(Loss.RESPONSE, "ingot.poll(", meanwhile=lambda: asyncio.sleep(1.0))
     lane_cache = stores.cut_store.lane_cache
     await poll(stores.cut_store.database, lane_cache)
     assert lane_cache.poll_interval_seconds < 10

@@ -9,7 +9,7 @@ MUTANTS = [
     Mutant(
         name="policy open while no tenant is set",
         breaks="T2: no tenant set, zero rows",
-        file="engines/postgres/migrations/0001_heart.sql",
+        file="engines/postgres/migrations/0001_initial.sql",
         old="'USING (tenant = nullif(",
         new="'USING (nullif(current_setting(''ingot.tenant'', true), '''') IS NULL OR tenant = nullif(",
         caught_by="tests/engines/postgres/test_tenant_isolation.py::test_without_a_tenant_there_is_nothing_to_see",
@@ -18,8 +18,8 @@ MUTANTS = [
         name="worker role that serves any tenant",
         breaks="decision 9: the tenant of a direct worker is that of its role",
         file="engines/postgres/functions/worker.sql",
-        old="found uuid := (",
-        new="found uuid := coalesce(current_setting('ingot.tenant', true)::uuid, ",
+        old="tenant_id uuid := (",
+        new="tenant_id uuid := coalesce(current_setting('ingot.tenant', true)::uuid, ",
         caught_by="tests/engines/postgres/test_workers.py::test_a_direct_worker_gets_nothing_of_another_tenant",
     ),
     Mutant(
@@ -42,15 +42,15 @@ MUTANTS = [
         name="a worker that settles what those with longer names claimed",
         breaks="a worker credential has no effect on another",
         file="engines/postgres/functions/settle.sql",
-        old="starts_with(worker_id, worker || '/')",
-        new="starts_with(worker_id, worker)",
+        old="starts_with(worker_id, required_worker || '/')",
+        new="starts_with(worker_id, required_worker)",
         caught_by="tests/conformance/test_attempt_worker.py"
         "::test_another_workers_attempt_can_neither_be_renewed_nor_settled[postgres-pres]",
     ),
     Mutant(
         name="an entry that tells of an older state",
         breaks="an entry tells how the thing was when it was changed",
-        file="engines/postgres/functions/identity.sql",
+        file="engines/postgres/functions/tenants.sql",
         old="FROM ingot.tenants AS t WHERE t.id = of_tenant FOR NO KEY UPDATE;",
         new="FROM ingot.tenants AS t WHERE t.id = of_tenant;",
         caught_by=f"{AUDIT}::test_concurrent_changes_are_recorded_as_an_unbroken_sequence[postgres-tenant]",
@@ -59,8 +59,8 @@ MUTANTS = [
         name="a digest on record",
         breaks="nothing that proves somebody is in the audit log",
         file="engines/postgres/functions/credentials.sql",
-        old="'created_at', ingot.moment(t.created_at), 'limits'",
-        new="'digest', encode(t.digest, 'hex'), 'created_at', ingot.moment(t.created_at), 'limits'",
+        old="'created_at', ingot.iso_timestamp(t.created_at), 'limits'",
+        new="'digest', encode(t.digest, 'hex'), 'created_at', ingot.iso_timestamp(t.created_at), 'limits'",
         caught_by=f"{AUDIT}::test_no_credential_or_digest_is_recorded[postgres]",
     ),
     Mutant(
@@ -83,8 +83,8 @@ MUTANTS = [
         name="a token made while its person is let out",
         breaks="removing a person ends their sessions and tokens",
         file="engines/postgres/functions/people.sql",
-        old=" AND (u.enabled OR NOT to_be_let_in) FOR SHARE",
-        new=" AND (u.enabled OR NOT to_be_let_in)",
+        old=" AND (u.enabled OR NOT must_be_enabled) FOR SHARE",
+        new=" AND (u.enabled OR NOT must_be_enabled)",
         caught_by="tests/engines/postgres/test_people.py::test_who_is_let_out_at_this_moment_gets_no_session_and_no_token",
     ),
     Mutant(
@@ -116,7 +116,7 @@ MUTANTS = [
     Mutant(
         name="a table is forgotten when a tenant is removed",
         breaks="nothing is left of a removed tenant but what is on record",
-        file="engines/postgres/functions/removal.sql",
+        file="engines/postgres/functions/tenant_removal.sql",
         old="        'history',\n",
         new="",
         caught_by=f"{REMOVAL}::test_clearing_leaves_only_audit_entries",
@@ -132,7 +132,7 @@ MUTANTS = [
     Mutant(
         name="a job is removed under a claim that is under way",
         breaks="a running job goes with its tenant only when its attempt has ended",
-        file="engines/postgres/functions/removal.sql",
+        file="engines/postgres/functions/tenant_removal.sql",
         old="SELECT i FROM unnest(ids) AS i WHERE NOT EXISTS (SELECT FROM ingot.leases AS l WHERE l.id = i)",
         new="SELECT i FROM unnest(ids) AS i",
         caught_by=f"{REMOVAL_RACES}::test_a_claim_that_is_under_way_keeps_its_job",

@@ -10,7 +10,7 @@ from ingot.engines.postgres.function_calls import CALL
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (CALL.look, "SELECT * FROM ingot.look()"),
+        (CALL.poll, "SELECT * FROM ingot.poll()"),
         (CALL.open_key, "SELECT * FROM ingot.open_key($1, $2)"),
         (CALL.list_verifying, "SELECT ingot.list_verifying($1)"),
     ],

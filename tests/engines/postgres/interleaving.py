@@ -127,7 +127,7 @@ async def make_call(connection: Raw, call: str, job: Job) -> list[Record]:
         case "label":
             await connection.execute("SELECT ingot.change($1, $2, NULL, NULL, NULL, '{red}')", job.tenant, job.id)
         case "collect":
-            return await connection.fetch("SELECT * FROM ingot.collect(1000)")
+            return await connection.fetch("SELECT * FROM ingot.collect_jobs(1000)")
         case _:
             raise AssertionError(f"there is no call {call}")
     return []

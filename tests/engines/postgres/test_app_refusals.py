@@ -65,7 +65,9 @@ async def test_a_role_is_let_in_once_and_let_out(app_db: AppDatabase) -> None:
         await grant_app_role(app_db.owner_url, ROLE, other.id)
     await revoke_app_role(app_db.owner_url, ROLE)
     app = await app_db.connect()
-    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="let into no tenant"):  # Not out of other databases.
+    with pytest.raises(
+        asyncpg.InsufficientPrivilegeError, match="no access to a tenant"
+    ):  # Not out of other databases.
         await enqueue(app, {"type": "mail"})
     await grant_app_role(app_db.owner_url, ROLE, other.id)
     (made,) = await enqueue(app, {"type": "mail"})
@@ -177,7 +179,7 @@ async def test_how_a_session_reads_strings_changes_no_check(app_db: AppDatabase)
     await app.execute("SET standard_conforming_strings = off")
     for name in ("order\nevent:job.completed", "order paid"):
         async with rolled_back(app):
-            with pytest.raises(asyncpg.PostgresError, match="not usable"):
+            with pytest.raises(asyncpg.PostgresError, match="not valid"):
                 await publish(app, name)
     await publish(app, "order.paid")
     (made,) = await enqueue(app, {"type": "mail", "priority": 2, "run_at": "2026-01-01T00:00:00.5Z"})
@@ -187,6 +189,6 @@ async def test_how_a_session_reads_strings_changes_no_check(app_db: AppDatabase)
 async def test_more_events_than_have_an_id_are_refused(app_db: AppDatabase) -> None:
     admin = await app_db.connect("postgres")
     async with admin.transaction():
-        await admin.execute("SELECT ingot.expect_places($1, 65536)", app_db.tenant)
+        await admin.execute("SELECT ingot.expect_event_capacity($1, 65536)", app_db.tenant)
     with pytest.raises(asyncpg.PostgresError, match="65536"):
-        await admin.execute("SELECT ingot.expect_places($1, 65537)", app_db.tenant)
+        await admin.execute("SELECT ingot.expect_event_capacity($1, 65537)", app_db.tenant)

@@ -112,7 +112,7 @@ async def test_puts_deletes_and_uploads_of_several_servers_are_counted_right(clu
     lost = "SELECT count(*) FROM ingot.trash AS t JOIN ingot.blobs AS b ON b.place = t.place"
     assert await owner.fetchval(lost) == 0
     unkept = """
-        SELECT count(*) FROM ingot.blobs AS b WHERE NOT ingot.is_kept(b.digest)
+        SELECT count(*) FROM ingot.blobs AS b WHERE NOT ingot.is_referenced(b.digest)
         AND NOT EXISTS (SELECT FROM ingot.tombstones AS t WHERE t.digest = b.digest)
     """
     assert await owner.fetchval(unkept) == 0, "what nothing refers to will be collected"

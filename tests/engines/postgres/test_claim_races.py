@@ -193,7 +193,7 @@ async def test_a_lane_whose_first_job_is_gone_by_now_is_not_taken_for_empty(
 
 async def take_while_heads_are_asked(here: Gated, *, passes: int) -> list[int]:
     """Claim ten; meanwhile more is put into a hundred keys."""
-    with here.gate("ingot.heads", "after", passes=passes) as gate:
+    with here.gate("ingot.lane_heads", "after", passes=passes) as gate:
         claiming = asyncio.create_task(take(here, 10))
         await gate.reached.wait()
         await put(here, ("a", 100, 5))
@@ -270,7 +270,7 @@ async def full(here: Gated) -> Callable[[], Any]:
 
 
 async def test_a_lane_that_is_parked_during_a_look_is_kept(here: Gated, full: Callable[[], Any]) -> None:
-    with here.gate("ingot.look", "after") as gate:
+    with here.gate("ingot.poll", "after") as gate:
         looking = asyncio.create_task(here.look())
         await gate.reached.wait()
         await put(here, ("x", 1, 2))
@@ -284,7 +284,7 @@ async def test_a_lane_that_is_parked_during_a_look_is_kept(here: Gated, full: Ca
 async def test_a_look_that_fails_keeps_the_lanes_that_are_parked(here: Gated, full: Callable[[], Any]) -> None:
     await put(here, ("x", 1, 2))
     assert await take(here, 1) == []
-    with here.gate("ingot.look", "fails"), pytest.raises(StoreError):
+    with here.gate("ingot.poll", "fails"), pytest.raises(StoreError):
         await here.look()
     await full()
     assert await take(here, 1) == [2]

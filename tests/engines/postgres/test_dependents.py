@@ -20,7 +20,7 @@ from tests.factories import Bench, open_bench
 from tests.postgres import database_for
 from tests.waiting import eventually
 
-RELEASE = "SELECT * FROM ingot.release($1, 1000)"
+RELEASE = "SELECT * FROM ingot.release_dependents($1, 1000)"
 WAITS_FOR_A_LOCK = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $1"
 
 

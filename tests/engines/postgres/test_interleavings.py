@@ -203,7 +203,7 @@ async def test_a_claim_keeps_to_its_limit_under_every_plan(
             claim(meeting.first, meeting, types, limits), claim(meeting.second, meeting, types, limits)
         )
         for rows in pair:
-            each = Counter(row["asker"] for row in rows)
+            each = Counter(row["claimer"] for row in rows)
             assert all(each[place] <= limit for place, limit in enumerate(limits, start=1))
             claimed += rows
     claimed += await claim(meeting.first, meeting, types, [100])

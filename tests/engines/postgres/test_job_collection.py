@@ -63,7 +63,7 @@ async def is_gone(meeting: Meeting, job: Job) -> bool:
 
 
 async def collect(meeting: Meeting) -> int:
-    (row,) = await meeting.first.fetch("SELECT * FROM ingot.collect(1000)")
+    (row,) = await meeting.first.fetch("SELECT * FROM ingot.collect_jobs(1000)")
     return int(row["removed"])
 
 
@@ -162,7 +162,7 @@ async def test_a_key_whose_job_is_removed_while_it_is_looked_at_makes_a_new_one(
         await meeting.owner.execute("BEGIN; LOCK TABLE ingot.outcomes IN ACCESS EXCLUSIVE MODE")
         asking = asyncio.ensure_future(jobs.enqueue(meeting.tenant, "noop", 1, idempotency_key="key"))
         await until_blocked(meeting.owner, meeting.owner)
-        (row,) = await meeting.owner.fetch("SELECT * FROM ingot.collect(10)")
+        (row,) = await meeting.owner.fetch("SELECT * FROM ingot.collect_jobs(10)")
         await meeting.owner.execute("COMMIT")
         new = await asking
         assert (row["removed"], new.created, new.job.id != old.id) == (1, True, True)

@@ -89,7 +89,7 @@ async def is_whole(cluster: BlobCluster) -> bool:
     owner = await cluster.session(server=False)
     without = "SELECT count(*) FROM ingot.job_files AS f WHERE f.blob NOT IN (SELECT digest FROM ingot.blobs)"
     stuck = """
-        SELECT count(*) FROM ingot.blocked AS b WHERE NOT ingot.lacks_input(b.id)
+        SELECT count(*) FROM ingot.blocked AS b WHERE NOT ingot.waits_for_upload(b.id)
         AND NOT EXISTS (SELECT FROM ingot.waits AS w WHERE w.job = b.id AND w.open)
     """
     left = (
@@ -262,7 +262,7 @@ async def test_the_last_upload_and_the_last_parent_at_once_queue_a_job_once(clus
         parent.fence,
     )
     calls: list[tuple[Any, ...]] = [
-        ("SELECT * FROM ingot.release(ARRAY[$1::uuid], 10)", parent.job.id),
+        ("SELECT * FROM ingot.release_dependents(ARRAY[$1::uuid], 10)", parent.job.id),
         (FINISH, cluster.tenant, order.uploads[0].id, bytes.fromhex(BLOB)),
     ]
     begins, follows = calls if first == "release" else reversed(calls)

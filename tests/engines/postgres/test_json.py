@@ -63,7 +63,7 @@ async def test_what_is_written_in_another_way_has_the_same_digest(owner: Raw, te
 async def test_every_value_has_one_digest_and_one_limit_key(owner: Raw, value: Any) -> None:
     text = msgspec.json.encode(value)
     row = await owner.fetchrow(
-        "SELECT ingot.plain_json($1::text::json) AS plain, ingot.json_digest($1::text::json) AS digest",
+        "SELECT ingot.canonical_json($1::text::json) AS plain, ingot.json_digest($1::text::json) AS digest",
         text.decode(),
     )
     assert row is not None

@@ -59,8 +59,8 @@ FILL: Final = """
         SELECT '{tenant}', at - 1, id, 'noop', 'succeeded', 1, at - 2 FROM numbered WHERE finished ORDER BY n;
     INSERT INTO ingot.events (tenant, position, at, entries)
         SELECT '{tenant}', {first_position} + n / {together}, max(at), '[' || string_agg(
-            ingot.news('job.completed', ingot.ids(id), 'noop', 'succeeded', 1, 0, 0, n, NULL, NULL, NULL, NULL, false,
-                NULL, NULL),
+            ingot.job_event_entry('job.completed', ingot.quoted_id(id), 'noop', 'succeeded', 1, 0, 0, n, NULL, NULL,
+                NULL, NULL, false, NULL, NULL),
             ',' ORDER BY n) || ']'
         FROM numbered WHERE finished GROUP BY n / {together};
     INSERT INTO ingot.ready (id, tenant, type, limit_key, priority, run_at, attempts, failures, crashes, max_attempts,
@@ -118,7 +118,9 @@ ENQUEUE: Final = """
     ) AS e
 """
 HEADS: Final = """
-    SELECT * FROM ingot.heads('{noop}', ARRAY[$1::uuid], '{""}', '{0}', '{0}', '{00000000-0000-0000-0000-000000000000}')
+    SELECT * FROM ingot.lane_heads(
+        '{noop}', ARRAY[$1::uuid], '{""}', '{0}', '{0}', '{00000000-0000-0000-0000-000000000000}'
+    )
 """
 PUBLISH: Final = """
     SELECT * FROM ingot.publish(array_fill($2::uuid, '{50}'), array_fill('a.b'::text, '{50}'),
@@ -252,8 +254,8 @@ class Store:
         return {
             # Before calls that are undone leave rows for later behind: these are walked over once they would be due.
             "promote nothing": await meter.call("SELECT * FROM ingot.promote(5000, 0)"),
-            "expired": await meter.call("SELECT * FROM ingot.expired(0, 1000, 0)"),
-            "look": await meter.call("SELECT * FROM ingot.look()"),
+            "expired_leases": await meter.call("SELECT * FROM ingot.expired_leases(0, 1000, 0)"),
+            "poll": await meter.call("SELECT * FROM ingot.poll()"),
             "next_due": await meter.call("SELECT ingot.next_due(0)"),
             "claim": await meter.call(CLAIM, tenant, BATCH),
             "claim one": await meter.call(CLAIM, tenant, 1),
@@ -268,15 +270,15 @@ class Store:
             "cancel a running job": await meter.call("SELECT ingot.cancel($1, $2)", tenant, held[0][0]),
             "retry": await meter.call("SELECT ingot.retry($1, $2, false, NULL, NULL, NULL)", tenant, finished),
             "change": await meter.call("SELECT ingot.change($1, $2, 1, NULL, NULL, '{red}')", tenant, queued),
-            "depths": await meter.call("SELECT * FROM ingot.depths(1000, 10000)"),
-            "heads": await meter.call(HEADS, tenant),
+            "queue_depths": await meter.call("SELECT * FROM ingot.queue_depths(1000, 10000)"),
+            "lane_heads": await meter.call(HEADS, tenant),
             "next_expiry": await meter.call("SELECT ingot.next_expiry(0)"),
             "find_attempts": await meter.call("SELECT * FROM ingot.find_attempts($1, $2)", *held),
             "publish": await meter.call(PUBLISH, new, tenant),
-            "forget_events": await meter.call("SELECT * FROM ingot.forget_events(1, $1, 1000000)", BATCH),
+            "delete_old_events": await meter.call("SELECT * FROM ingot.delete_old_events(1, $1, 1000000)", BATCH),
             "resolve_orders": await meter.call(RESOLVE_ORDERS, new, tenant),
             "collect nothing": await self._measure_collect(meter, seconds=1e10),
-            "collect": await self._measure_collect(meter, seconds=0),
+            "collect_jobs": await self._measure_collect(meter, seconds=0),
             "clear": await self._measure_clear(meter),
         }
 
@@ -293,7 +295,7 @@ class Store:
         await self.owner.execute(
             f"SELECT ingot.change_tenant($1, NULL, NULL, NULL, $2, {ACT_SQL})", self.tenant, limits
         )
-        return await meter.call("SELECT * FROM ingot.collect($1)", BATCH)
+        return await meter.call("SELECT * FROM ingot.collect_jobs($1)", BATCH)
 
     async def _measure_reads(self, meter: Meter) -> dict[str, int]:
         newest = await self._newest(BATCH)

@@ -81,7 +81,7 @@ async def test_a_worker_of_its_own_role_is_out(pair: TenantPair) -> None:
     worker = await pair.as_worker(pair.tenants[1])
     claim = "SELECT * FROM ingot.worker_claim(ARRAY['noop'], 'w', NULL, NULL, 10, 60000000)"
     await pair.bench.tenants.remove("other")
-    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="no worker of any tenant"):
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="not a worker of any tenant"):
         await worker.fetch(claim)
 
 

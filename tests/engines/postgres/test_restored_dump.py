@@ -140,7 +140,7 @@ async def test_a_transaction_older_than_the_migration_puts_nothing_before_what_c
     await migrate(with_database(new.url, DATABASE, "postgres"))
     async with opened(new) as store:
         assert await Events(store).read(tenant) == told
-        position = await before.fetchval("SELECT ingot.position(pg_current_xact_id())")
+        position = await before.fetchval("SELECT ingot.event_position(pg_current_xact_id())")
         assert position > int(told[-1].id, 16) // BATCH_EVENTS_MAX
     await before.close()
 

@@ -113,7 +113,7 @@ async def test_an_array_that_counts_from_elsewhere_reaches_no_log_of_another(pai
     log = APPEND, [theirs["id"]], [theirs["fence"]]
     before = await other.fetch(*log)
     ids, fences = f"[0:1]={{{own},{theirs['id']}}}", f"[0:1]={{{own_fence},{theirs['fence']}}}"
-    with pytest.raises(asyncpg.InvalidParameterValueError, match="counted from 1"):
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="begin at index 1"):
         await worker.fetch(
             f"SELECT * FROM ingot.worker_append_logs('{ids}', '{fences}', '{{x,y}}', '[0:1]={{0,1000000}}')"
         )
@@ -122,7 +122,7 @@ async def test_an_array_that_counts_from_elsewhere_reaches_no_log_of_another(pai
 
 async def test_types_in_rows_are_refused(pair: TenantPair) -> None:
     worker = await pair.as_worker(pair.tenants[0])
-    with pytest.raises(asyncpg.InvalidParameterValueError, match="one list"):
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="one dimension"):
         await worker.fetch("SELECT ingot.worker_register('1', '{{a,b},{c,d}}', NULL, NULL)")
 
 
@@ -136,10 +136,10 @@ async def test_becoming_the_group_of_workers_changes_no_name(pair: TenantPair) -
 async def test_a_role_and_a_credential_do_not_share_a_name(pair: TenantPair) -> None:
     credentials = Credentials(pair.bench.store, Authenticator(pair.bench.store, pair.bench.clock), pair.bench.clock)
     await credentials.create_worker_credential(pair.tenants[1], "taken")
-    with pytest.raises(InvalidInput, match="worker credential taken"):
+    with pytest.raises(InvalidInput, match="taken"):
         await make_worker_role(pair.database.owner_url, "taken", pair.tenants[0])
     role = (await name_of(await pair.as_worker(pair.tenants[0]))).removesuffix("/1")
-    with pytest.raises(CredentialExists, match="role of a worker"):
+    with pytest.raises(CredentialExists, match="worker role"):
         await credentials.create_worker_credential(pair.tenants[1], role)
 
 
@@ -356,7 +356,7 @@ async def test_who_is_no_worker_is_told_so(pair: TenantPair) -> None:
     with pytest.raises(StoreMisconfigured, match="is not a worker role"):
         await opened(with_database(pair.database.owner_url, pair.database.name, stranger))
     homeless = await pair.make_role("IN ROLE ingot_worker")
-    with pytest.raises(StoreMisconfigured, match="no worker of any tenant"):
+    with pytest.raises(StoreMisconfigured, match="not a worker of any tenant"):
         await opened(with_database(pair.database.owner_url, pair.database.name, homeless))
 
 

@@ -10,7 +10,7 @@ from ingot.jobs.worker_model import HeartbeatAnswer
 from tests.factories import LEASE_SECONDS
 from tests.two_tenant_database import TenantPair
 
-HEAR = "SELECT * FROM ingot.hear_worker($1, 'press', 0, 0, 10, '{}', '{}', '{}', '{}', '{}', '{}', '{}')"
+HEAR = "SELECT * FROM ingot.record_heartbeat($1, 'press', 0, 0, 10, '{}', '{}', '{}', '{}', '{}', '{}', '{}')"
 REGISTER = "SELECT ingot.register_worker($1, 'press', '{noop}', NULL, NULL, NULL, NULL)"
 REMOVE = "SELECT * FROM ingot.remove_worker($1, 'press', 10, NULL)"
 

@@ -113,7 +113,7 @@ async def test_a_direct_worker_reads_no_table_and_calls_nothing_else(pair: Tenan
     assert await is_refused(worker, claim_for_all, pair.tenants[0])
     for call in (
         "SELECT ingot.clock()",
-        "SELECT * FROM ingot.look()",
+        "SELECT * FROM ingot.poll()",
         "SELECT * FROM ingot.find_tenants(NULL, NULL)",
         "SELECT * FROM ingot.find_attempts('{}', '{}')",
         "SELECT ingot.worker_tenant()",
@@ -338,7 +338,7 @@ async def test_a_lease_that_somebody_holds_is_not_waited_for_by_the_sweep(pair: 
         await worker.fetch(RENEW, [claims[0].job.id], [claims[0].fence])
         pair.bench.clock.advance(seconds=10 * LEASE_SECONDS)
         async with store_with_one_connection(pair) as store:
-            found = await store.database.call("SELECT id FROM ingot.expired(0, 1000, 0)")
+            found = await store.database.call("SELECT id FROM ingot.expired_leases(0, 1000, 0)")
         held = {row["id"] for row in found}
         assert (claims[0].job.id in held, claims[1].job.id in held) == (False, True)
         await pair.bench.jobs.maintain()

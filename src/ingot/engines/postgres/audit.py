@@ -14,4 +14,4 @@ async def list_audit_entries(context: Context, command: ListAuditEntries) -> lis
     where = command.filter
     check_tenant_id(where.tenant)
     arguments = (where.tenant, where.action, where.who, where.target, command.before or ABOVE_ALL_IDS, command.limit)
-    return await context.find_all(Entry, CALL.list_acts, *arguments)
+    return await context.find_all(Entry, CALL.list_audit_entries, *arguments)

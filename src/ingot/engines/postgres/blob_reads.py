@@ -110,14 +110,14 @@ async def _read_usage(context: Context, command: ports.GetUsage | ports.PreviewP
 
 async def register_object_store(context: Context, command: ports.RegisterObjectStore) -> StoreIdentity:
     """See `RegisterObjectStore`."""
-    (row,) = await context.database.call(CALL.keep_objects, command.store_id)
+    (row,) = await context.database.call(CALL.register_object_store, command.store_id)
     return StoreIdentity(store_id=row["store_id"], database_id=row["database"])
 
 
 async def list_tombstoned_blobs(context: Context, command: ports.ListTombstonedBlobs) -> list[str]:
     """See `ListTombstonedBlobs`."""
     after = None if command.after is None else bytes.fromhex(command.after)
-    rows = await context.database.call(CALL.list_condemned, command.grace, command.limit, after)
+    rows = await context.database.call(CALL.list_collectable, command.grace, command.limit, after)
     return [digest.hex() for (digest,) in rows]
 
 
@@ -129,7 +129,7 @@ async def list_trash(context: Context, command: ports.ListTrash) -> list[Trashed
 
 async def find_known_storage_keys(context: Context, command: ports.FindKnownStorageKeys) -> set[str]:
     """See `FindKnownStorageKeys`."""
-    rows = await context.database.call(CALL.known_places, list(command.storage_keys))
+    rows = await context.database.call(CALL.known_storage_keys, list(command.storage_keys))
     return {storage_key for (storage_key,) in rows}
 
 
@@ -141,7 +141,7 @@ async def list_to_scrub(context: Context, command: ports.ListBlobsToScrub) -> li
 
 async def get_blob_metrics(context: Context, _: ports.GetBlobMetrics) -> BlobMetrics:
     """See `GetBlobMetrics`."""
-    (row,) = await context.database.call(CALL.blob_figures, METRIC_ROWS_MAX)
+    (row,) = await context.database.call(CALL.blob_metrics, METRIC_ROWS_MAX)
     return BlobMetrics(**{**row, "verified_before": to_datetime_or_none(row["verified_before"])})
 
 

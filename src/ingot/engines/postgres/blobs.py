@@ -146,9 +146,9 @@ async def _send_batch(
     is then `OutcomeUnknown`.
     """
     rows, maybe_done = await db.call_maybe_repeated(statement, *columns)
-    by_index = {row["place"]: row for row in rows}
+    by_index = {row["ordinal"]: row for row in rows}
     dependents.record_unblocked(
-        lane_cache, [dependents.UnblockedJob.from_json(row["upload"]) for row in rows if row["place"] is None]
+        lane_cache, [dependents.UnblockedJob.from_json(row["upload"]) for row in rows if row["ordinal"] is None]
     )
     results: list[R | IngotError | None] = []
     for index, command in enumerate(commands, start=1):
@@ -193,7 +193,7 @@ async def record_upload_progress(context: Context, command: ports.RecordUploadPr
     _check_ids(command)
     upload = await _call_for_upload(
         context,
-        CALL.note_upload,
+        CALL.update_upload,
         command.tenant,
         command.id,
         command.epoch,
@@ -244,7 +244,7 @@ async def collect_blob(context: Context, command: ports.CollectBlob) -> int | No
 
 async def forget_trash(context: Context, command: ports.ForgetTrash) -> None:
     """See `ForgetTrash`."""
-    await context.database.call(CALL.forget_trash, list(command.storage_keys))
+    await context.database.call(CALL.delete_trash, list(command.storage_keys))
 
 
 async def record_scrub(context: Context, command: ports.RecordScrub) -> None:
@@ -252,7 +252,7 @@ async def record_scrub(context: Context, command: ports.RecordScrub) -> None:
     blobs = [*command.intact, *command.damaged]
     damaged = [False] * len(command.intact) + [True] * len(command.damaged)
     await context.database.call(
-        CALL.note_scrub, [bytes.fromhex(id) for id, _ in blobs], [storage_key for _, storage_key in blobs], damaged
+        CALL.record_scrub, [bytes.fromhex(id) for id, _ in blobs], [storage_key for _, storage_key in blobs], damaged
     )
 
 

@@ -114,7 +114,7 @@ async def record_last_used(context: Context, command: ports.RecordLastUsed) -> N
     """See `RecordLastUsed`."""
     times_by_id = (command.tokens, command.workers, command.sessions)
     columns = [column for times in times_by_id for column in ([*times], [*times.values()])]
-    await context.database.call(CALL.note_use, *columns)
+    await context.database.call(CALL.record_use, *columns)
 
 
 async def _get_token(context: Context, token_id: str) -> Token:

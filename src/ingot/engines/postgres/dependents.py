@@ -122,7 +122,7 @@ class DependentReleaser:
 
     async def _release(self, parents: list[str], batches: BatchKeys) -> list[str]:
         """Release a bounded number of dependents. Return the parents to continue with, and add to `batches`."""
-        rows = await self._db.call(CALL.release, parents, RELEASE_JOBS_MAX)
+        rows = await self._db.call(CALL.release_dependents, parents, RELEASE_JOBS_MAX)
         canceled = _record_unblocked(
             self._lane_cache, [UnblockedJob(**row) for row in rows if row["status"] != JobStatus.BLOCKED]
         )

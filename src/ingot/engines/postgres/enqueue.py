@@ -275,7 +275,7 @@ async def _enqueue_alone(
                             return _gate_held_error()
                         await asyncio.sleep(GATE_PAUSE_SECONDS)  # Most transactions are short.
                         continue
-                    await db.call(CALL.expect_room, [order.tenant for order in new])
+                    await db.call(CALL.expect_capacity, [order.tenant for order in new])
                     continue
                 enqueued = result
         except RowAlreadyExists as error:
@@ -316,7 +316,7 @@ async def _enqueue_alone(
 async def _is_gate_held(db: Database, lane_cache: LaneCache, orders: Sequence[NewJob]) -> bool:
     """Whether an open transaction of an application holds a lock that these orders need."""
     (row,) = await db.call(
-        CALL.is_held,
+        CALL.is_locked_by_app,
         [order.tenant for order in orders],
         [order.type for order in orders],
         [order.idempotency_key for order in orders],

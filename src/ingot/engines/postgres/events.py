@@ -79,7 +79,7 @@ def _answer(row: Record) -> PublishAnswer:
 
 async def forget_events(context: Context, command: ForgetEvents) -> Forgotten:
     """Remove a bounded number of old batches and dedupe keys."""
-    (row,) = await context.database.call(CALL.forget_events, command.keep, command.limit, DEDUPE_KEY_MICROS)
+    (row,) = await context.database.call(CALL.delete_old_events, command.keep, command.limit, DEDUPE_KEY_MICROS)
     return Forgotten(batches=row["batches"], keys=row["keys"], more=row["more"])
 
 

@@ -1,30 +1,30 @@
--- Functions are for those who are named here, and for nobody else.
+-- Only the roles named here may call functions.
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA ingot FROM PUBLIC, ingot_server, ingot_worker, ingot_app;
 REVOKE ALL ON ingot.job_rows, ingot.attempts, ingot.definitions, ingot.pauses FROM PUBLIC, ingot_server, ingot_worker, ingot_app;
 GRANT SELECT ON ingot.job_rows, ingot.attempts TO ingot_server;
 GRANT EXECUTE ON FUNCTION
     ingot.append_logs,
-    ingot.enqueue, ingot.claim, ingot.heads, ingot.renew, ingot.settle, ingot.cancel, ingot.retry, ingot.change,
-    ingot.promote, ingot.expired, ingot.sweep, ingot.look, ingot.next_due, ingot.next_expiry, ingot.fold_counts,
-    ingot.tell, ingot.clock, ingot.up_since, ingot.position, ingot.shift, ingot.at_home,
-    ingot.resolve_orders, ingot.find_attempts, ingot.newest_ended, ingot.find_tenants, ingot.list_tenants, ingot.find_definition,
-    ingot.collect, ingot.keeping, ingot.depths,
+    ingot.enqueue, ingot.claim, ingot.lane_heads, ingot.renew, ingot.settle, ingot.cancel, ingot.retry, ingot.change,
+    ingot.promote, ingot.expired_leases, ingot.sweep, ingot.poll, ingot.next_due, ingot.next_expiry, ingot.fold_counts,
+    ingot.notify_ready, ingot.clock, ingot.up_since, ingot.event_position, ingot.position_offset, ingot.at_home,
+    ingot.resolve_orders, ingot.find_attempts, ingot.newest_ended_job, ingot.find_tenants, ingot.list_tenants, ingot.find_definition,
+    ingot.collect_jobs, ingot.retention_cutoffs, ingot.queue_depths,
     ingot.create_tenant, ingot.change_tenant, ingot.put_record, ingot.delete_record, ingot.get_sealed,
-    ingot.expect_room, ingot.release, ingot.ended_parents, ingot.close_batches, ingot.fold_batches,
+    ingot.expect_capacity, ingot.release_dependents, ingot.ended_parents, ingot.close_batches, ingot.fold_batches,
     ingot.leases_of_worker, ingot.create_token, ingot.revoke_token, ingot.find_token, ingot.list_tokens, ingot.create_worker_credential,
-    ingot.change_worker_credential, ingot.find_worker_credential, ingot.is_worker_name, ingot.list_worker_credentials, ingot.note_use,
-    ingot.sums_of_batch, ingot.note_askers, ingot.find_limits, ingot.publish, ingot.forget_events,
-    ingot.register_worker, ingot.hear_worker, ingot.drain_worker, ingot.remove_worker, ingot.tend_workers, ingot.find_worker,
-    ingot.list_workers, ingot.list_draining, ingot.check_leases, ingot.list_acts,
-    ingot.begin_login, ingot.take_login, ingot.sign_in, ingot.turn_away, ingot.end_session, ingot.find_session, ingot.list_sessions,
+    ingot.change_worker_credential, ingot.find_worker_credential, ingot.is_worker_name, ingot.list_worker_credentials, ingot.record_use,
+    ingot.batch_totals, ingot.note_askers, ingot.find_limits, ingot.publish, ingot.delete_old_events,
+    ingot.register_worker, ingot.record_heartbeat, ingot.drain_worker, ingot.remove_worker, ingot.maintain_workers, ingot.find_worker,
+    ingot.list_workers, ingot.list_draining, ingot.check_leases, ingot.list_audit_entries,
+    ingot.begin_login, ingot.consume_login, ingot.sign_in, ingot.reject_sign_in, ingot.end_session, ingot.find_session, ingot.list_sessions,
     ingot.enable_user, ingot.find_user, ingot.list_users, ingot.put_member, ingot.remove_member, ingot.find_member,
-    ingot.list_members, ingot.list_people_tokens,
-    ingot.remove_tenant, ingot.clear_tenants, ingot.is_held,
-    ingot.begin_upload, ingot.take_upload, ingot.note_upload, ingot.finish_uploads, ingot.end_upload, ingot.sweep_uploads,
+    ingot.list_members, ingot.list_user_tokens,
+    ingot.remove_tenant, ingot.clear_tenants, ingot.is_locked_by_app,
+    ingot.begin_upload, ingot.take_upload, ingot.update_upload, ingot.finish_uploads, ingot.end_upload, ingot.sweep_uploads,
     ingot.put_blobs, ingot.delete_keys, ingot.purge_keys, ingot.open_key, ingot.open_blob,
-    ingot.list_verifying, ingot.get_usage, ingot.collect_blob, ingot.list_condemned, ingot.list_trash, ingot.forget_trash,
-    ingot.note_scrub, ingot.list_to_scrub, ingot.blob_figures, ingot.open_file, ingot.keep_objects, ingot.known_places,
-    ingot.keep_secret_key
+    ingot.list_verifying, ingot.get_usage, ingot.collect_blob, ingot.list_collectable, ingot.list_trash, ingot.delete_trash,
+    ingot.record_scrub, ingot.list_to_scrub, ingot.blob_metrics, ingot.open_file, ingot.register_object_store, ingot.known_storage_keys,
+    ingot.check_secret_key
 TO ingot_server;
 GRANT EXECUTE ON FUNCTION
     ingot.worker_claim, ingot.worker_renew, ingot.worker_settle, ingot.worker_hello, ingot.worker_register, ingot.worker_hear,

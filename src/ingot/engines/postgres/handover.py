@@ -31,7 +31,7 @@ NEW_JOB_ROW: Final = -1  # Marks rows of created jobs. In the other rows, the fi
 _ENQUEUE_PARAMETERS: Final = CALL.enqueue.count("$")
 _CLAIM_CALL: Final = re.sub(r"\$(\d+)", lambda number: f"${int(number[1]) + _ENQUEUE_PARAMETERS}", CALL.claim)
 _NEW_JOB_COLUMNS: Final = f"""
-    {NEW_JOB_ROW} AS asker, place AS lane, NULL AS id, priority, run_at,
+    {NEW_JOB_ROW} AS claimer, place AS lane, NULL AS id, priority, run_at,
     NULL AS attempts, NULL AS failures, NULL AS crashes,
     max_attempts_ AS max_attempts, NULL AS fence, now_ AS started_at, NULL AS payload, NULL AS metadata,
     NULL AS created_at, limit_key AS source, NULL AS depth, NULL AS timeout_seconds, NULL AS texts, NULL AS tags,
@@ -139,11 +139,11 @@ async def _enqueue_and_claim(
         ENQUEUE_AND_CLAIM, *enqueue.order_columns(lane_cache, groups), *claim.claim_parameters(scans, commands, limits)
     )
     seconds = time.monotonic() - sent_at
-    claimed_rows = [row for row in rows if row["asker"] != NEW_JOB_ROW]
+    claimed_rows = [row for row in rows if row["claimer"] != NEW_JOB_ROW]
     capacities, unavailable = claim.record_limits(lane_cache, scans, claimed_rows, partly_scanned)
     claims: list[list[Claim]] = [[] for _ in commands]
     for row in claimed_rows:
-        index = row["asker"] - 1
+        index = row["claimer"] - 1
         claims[index].append(claim_of(row, lane, commands[index]))
     for (_, future), jobs in zip(woken.claims, claims, strict=True):
         deliver(future, jobs)
@@ -166,7 +166,7 @@ async def _enqueue_and_claim(
             row["priority"], row["run_at"], row["max_attempts"], row["started_at"], row["source"]
         )
         for row in rows
-        if row["asker"] == NEW_JOB_ROW
+        if row["claimer"] == NEW_JOB_ROW
     }
     answers = enqueue.record_enqueued(lane_cache, groups, new_jobs, claimed={row["id"] for row in claimed_rows})
     if not hint.version:  # All jobs were claimed and none inserted since, so the lane is not live.

@@ -73,7 +73,7 @@ async def _read_ids(
     if not scans:
         return [], None
     if where.status is JobStatus.SUCCEEDED:  # Very many newer jobs may be waiting. Start at the newest ended attempt.
-        newest = await connection.fetchval(CALL.newest_ended, where.tenant, start, ENDED_ROWS_MAX)
+        newest = await connection.fetchval(CALL.newest_ended_job, where.tenant, start, ENDED_ROWS_MAX)
         start = min(start, _next_id(newest))
     scans, floor = await _newest_scans(connection, where, scans, start, scans_max=max(SCANS_MAX, limit))
     rows_per_scan = limit
@@ -91,12 +91,12 @@ async def _read_ids(
             rows_per_scan=min(rows_per_scan, rows_per_scan_max),
             limit=limit - len(ids),
         )
-        ids += result["fit"]
-        rows_read += result["looked"]
-        position = result["goes_on"] or floor
-        if len(ids) == limit and (position is not None or ids[-1] != result["last"]):
+        ids += result["matches"]
+        rows_read += result["examined"]
+        position = result["cut_off"] or floor
+        if len(ids) == limit and (position is not None or ids[-1] != result["lowest_id"]):
             position = ids[-1]
-        if result["goes_on"] is None:
+        if result["cut_off"] is None:
             break
         rows_per_scan *= 4  # Few of the rows match.
     return ids, position
@@ -142,8 +142,8 @@ async def _newest_scans(
     if len(scans) <= scans_max:
         return scans, None
     result = await _query_scans(connection, where, scans, below=start, floor=None, rows_per_scan=1, limit=0)
-    newest = [scans[number - 1] for number in result["heads"][:scans_max]] or scans[:1]
-    return newest, _next_id(result["ids_of_heads"][scans_max]) if len(result["heads"]) > scans_max else None
+    newest = [scans[number - 1] for number in result["head_scans"][:scans_max]] or scans[:1]
+    return newest, _next_id(result["head_ids"][scans_max]) if len(result["head_scans"]) > scans_max else None
 
 
 async def read_counts(connection: PlainConnection, tenant: str) -> dict[str, dict[JobStatus, int]]:

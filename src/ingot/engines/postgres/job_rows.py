@@ -32,7 +32,7 @@ SOURCES: Final = {source.value: source for source in Source}
 
 
 class EventEntryRow(msgspec.Struct, array_like=True, gc=False):
-    """An entry of the column `entries` of events, about one job or several, in the order of `ingot.news`.
+    """An entry of the column `entries` of events, about one job or several, in the order of `ingot.job_event_entry`.
 
     Trailing fields may be missing. An event that a user published has only a name, and the JSON of its data as `ids`.
     """

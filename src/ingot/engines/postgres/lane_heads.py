@@ -58,7 +58,7 @@ async def _query_heads(db: Database, lane_cache: LaneCache, lanes: Sequence[Hint
     sent_at = time.monotonic()
     queries = [(lane, hint, hint.scan_start(), hint.version) for lane, hint in lanes]
     rows, seconds = await db.call_timed(
-        CALL.heads,
+        CALL.lane_heads,
         [lane.type for lane, *_ in queries],
         [lane.tenant for lane, *_ in queries],
         [lane.limit_key for lane, *_ in queries],

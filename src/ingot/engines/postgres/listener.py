@@ -111,5 +111,5 @@ class DatabaseListener(Loop):
         while self._lane_cache.notify_pending and self.listens:
             self._lane_cache.notify_pending = False
             with suppress(StoreError):
-                await self._db.call(CALL.tell, self._process_id)
+                await self._db.call(CALL.notify_ready, self._process_id)
             await asyncio.sleep(NOTIFY_SECONDS)

@@ -46,7 +46,7 @@ async def poll(db: Database, lane_cache: LaneCache) -> None:
         {},
     )  # The poll finds those with ready jobs again.
     try:
-        rows, lane_cache.poll_cost_seconds = await db.call_timed(CALL.look)
+        rows, lane_cache.poll_cost_seconds = await db.call_timed(CALL.poll)
     except BaseException:
         for tenant, lanes in suspended.items():
             lane_cache.suspended_lanes[tenant] = lanes | lane_cache.suspended_lanes.get(tenant, {})
@@ -117,7 +117,7 @@ async def sweep(db: Database, lane_cache: LaneCache) -> int:
     started_at = time.monotonic()
     is_full = started_at - lane_cache.full_sweep_at > lane_cache.full_sweep_interval_seconds
     after = 0 if is_full else lane_cache.swept_to
-    expired, seconds = await db.call_timed(CALL.expired, lane_cache.lease, SWEEP_JOBS_MAX, after)
+    expired, seconds = await db.call_timed(CALL.expired_leases, lane_cache.lease, SWEEP_JOBS_MAX, after)
     swept = await _end_expired(db, lane_cache, expired)
     if len(expired) < SWEEP_JOBS_MAX:
         lane_cache.swept_at = lane_cache.swept_to = now  # If the limit was reached, the next sweep follows at once.

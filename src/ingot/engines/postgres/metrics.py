@@ -19,7 +19,7 @@ from ingot.jobs.ports import ListQueueDepths
 async def list_queue_depths(context: Context, command: ListQueueDepths) -> list[Depth]:
     """Return the jobs of each tenant by status, and how long the oldest ready one has waited."""
     depths = []
-    for row in await context.database.call(CALL.depths, command.tenants_max, command.lanes_max):
+    for row in await context.database.call(CALL.queue_depths, command.tenants_max, command.lanes_max):
         counts = msgspec.json.decode(row["counts"] or "{}", type=dict[JobStatus, int])
         depths.append(depth_of(row["slug"], counts, row["oldest"], row["now"]))
     return depths

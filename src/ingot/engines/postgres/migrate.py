@@ -34,7 +34,7 @@ SERVER_SETTINGS: Final = {
 _CONSTANT_REFERENCE: Final = re.compile(r"\{([a-z_.]+)\.([A-Z_]+)\}")
 # A function with the number in its text costs nothing to call.
 _POSITION_OFFSET: Final = (
-    "CREATE OR REPLACE FUNCTION ingot.shift() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT {}::bigint'"
+    "CREATE OR REPLACE FUNCTION ingot.position_offset() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT {}::bigint'"
 )
 _CREATED_CONCURRENTLY_ERRORS: Final = (
     asyncpg.UniqueViolationError,
@@ -120,7 +120,7 @@ async def _apply(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migrati
         await connection.execute("CREATE SCHEMA IF NOT EXISTS ingot AUTHORIZATION ingot_owner")
     await connection.execute("SET ROLE ingot_owner")
     with suppress(*_CREATED_CONCURRENTLY_ERRORS):
-        await connection.execute(SQL.make_ledger)
+        await connection.execute(SQL.create_migrations_table)
     if not await _missing_migrations(connection) and await _is_current(connection):
         return []
     recreate = False
@@ -145,7 +145,7 @@ async def _apply_in_transaction(connection: asyncpg.Connection[asyncpg.Record], 
         missing = await _missing_migrations(connection)
         for migration in missing:
             await connection.execute(migration.text)
-            await connection.execute(SQL.note_step, migration.number, migration.name)
+            await connection.execute(SQL.record_migration, migration.number, migration.name)
         if missing or not await _is_current(connection):
             for text in (SQL.drop_views, SQL.drop_functions) if recreate else ():
                 await connection.execute(text)
@@ -154,7 +154,7 @@ async def _apply_in_transaction(connection: asyncpg.Connection[asyncpg.Record], 
             for text in (views, *functions, SQL.drop_functions, grants, f"COMMENT ON SCHEMA ingot IS '{_digest()}'"):
                 await connection.execute(text)
         if not await connection.fetchval("SELECT ingot.at_home()"):
-            for text in (SQL.lock_home, SQL.move_in, SQL.forget_transactions):
+            for text in (SQL.lock_home, SQL.set_home, SQL.reset_lease_transactions):
                 await connection.execute(text)
             await _set_position_offset(connection)
         return missing

@@ -21,7 +21,7 @@ async def begin_login(context: Context, command: ports.BeginLogin) -> None:
 
 async def consume_login(context: Context, command: ports.ConsumeLogin) -> str | None:
     """See `ConsumeLogin`."""
-    ((next_page,),) = await context.database.call(CALL.take_login, command.digest, command.is_link, once=True)
+    ((next_page,),) = await context.database.call(CALL.consume_login, command.digest, command.is_link, once=True)
     return None if next_page is None else str(next_page)
 
 
@@ -47,7 +47,7 @@ async def sign_in(context: Context, command: ports.SignIn) -> User:
 async def deny_sign_in(context: Context, command: ports.DenySignIn) -> None:
     """See `DenySignIn`."""
     person = command.person
-    await context.database.call(CALL.turn_away, json_text(person), person.label, json_text(command.act))
+    await context.database.call(CALL.reject_sign_in, json_text(person), person.label, json_text(command.act))
 
 
 async def end_session(context: Context, command: ports.EndSession) -> None:
@@ -126,4 +126,4 @@ async def list_members(context: Context, command: ports.ListMembers) -> list[Mem
 async def list_user_tokens(context: Context, command: ports.ListUserTokens) -> list[Token]:
     """See `ListUserTokens`."""
     arguments = (id_or_nil(command.user), command.before or ABOVE_ALL_IDS, command.limit)
-    return await context.find_all(Token, CALL.list_people_tokens, *arguments)
+    return await context.find_all(Token, CALL.list_user_tokens, *arguments)

@@ -21,7 +21,7 @@ ABOVE_ALL_INSTANTS: Final = 2**62
 
 async def collect_jobs(context: Context, command: CollectJobs) -> JobCollectionResult:
     """Remove a bounded number of jobs whose retention has passed."""
-    (row,) = await context.database.call(CALL.collect, command.limit)
+    (row,) = await context.database.call(CALL.collect_jobs, command.limit)
     return JobCollectionResult(removed=row["removed"], kept=row["kept"], more=row["more"])
 
 
@@ -34,7 +34,7 @@ async def preview_retention(context: Context, command: PreviewRetention) -> list
             type=row["type"],
             jobs=row["jobs"],
             oldest_finished_at=to_datetime(row["oldest"]),
-            more=row["named"] > PREVIEW_JOBS_MAX,
+            more=row["examined"] > PREVIEW_JOBS_MAX,
         )
         for row in await context.database.read(tenant, SQL.preview_retention, tenant, PREVIEW_JOBS_MAX)
     ]

@@ -41,7 +41,7 @@ async def grant_app_role(owner_url: str, role: str, tenant: str) -> None:
             )
         await connection.execute("SET LOCAL ROLE ingot_owner")
         tenant_id = await _lock_tenant(connection, tenant)
-        if await connection.fetchval(SQL.let_in, role, tenant_id) != tenant_id:
+        if await connection.fetchval(SQL.insert_app_role, role, tenant_id) != tenant_id:
             raise InvalidInput(
                 f"the role {role} belongs to another tenant", hint="Revoke its access first, or use another role."
             )
@@ -56,14 +56,14 @@ async def revoke_app_role(owner_url: str, role: str) -> None:
     async with _owner_transaction(owner_url) as connection:
         await _check_role(connection, role)
         await connection.execute("SET LOCAL ROLE ingot_owner")
-        await connection.execute(SQL.let_out, role)
+        await connection.execute(SQL.delete_app_role, role)
 
 
 async def _lock_tenant(connection: PlainConnection, name: str) -> str:
     """Return the ID of the tenant with this ID or slug. It cannot be removed until the transaction ends."""
     tenant_id: str | None = None
     if "\x00" not in name:
-        tenant_id = await connection.fetchval(SQL.hold_tenant, name, is_id(name))
+        tenant_id = await connection.fetchval(SQL.lock_tenant, name, is_id(name))
     if tenant_id is None:
         raise TenantNotFound(f"there is no tenant {name[:64]!r}")
     return tenant_id

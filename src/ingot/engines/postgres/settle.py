@@ -149,7 +149,7 @@ def record_ended_attempts(lane_cache: LaneCache, row: Record) -> None:
         lane_cache.notify_jobs_ended(row["parents"] or (), [(row["tenant"], row["batch"])] if row["batch"] else ())
         return
     lane_cache.resume_lanes(row["tenant"], len(row["places"]))
-    lane_cache.notify_attempts_ended(row["type"], row["said"], row["status"], row["micros"])
+    lane_cache.notify_attempts_ended(row["type"], row["outcome"], row["status"], row["micros"])
     if row["status"] != JobStatus.QUEUED:
         return
     if row["first"] is not None:

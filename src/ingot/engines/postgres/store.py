@@ -103,7 +103,7 @@ class PostgresStore(ObservableStore):
 
     async def register_secret_key(self, fingerprint: bytes, *, replace: bool) -> bool:
         """Return whether the database has this secret key. The first key is stored, a later one only with `replace`."""
-        ((same,),) = await self.database.call(CALL.keep_secret_key, fingerprint, replace)
+        ((same,),) = await self.database.call(CALL.check_secret_key, fingerprint, replace)
         return bool(same)
 
     async def close(self) -> None:

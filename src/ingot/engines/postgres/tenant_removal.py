@@ -28,10 +28,10 @@ async def clear_tenants(context: Context, command: ClearTenants) -> ClearTenants
     """See `ClearTenants`."""
     # The last row holds the number of tenants that remain, in the column of deleted rows.
     *tenants, remaining = await context.database.call(CALL.clear_tenants, command.limit, CALLS_ENDED_AFTER_MICROS)
-    deleted_rows = sum(tenant["cleared"] for tenant in tenants)
+    deleted_rows = sum(tenant["rows_cleared"] for tenant in tenants)
     return ClearTenantsResult(
         rows=deleted_rows,
-        cleared_tenants=tuple(tenant["tenant"] for tenant in tenants if tenant["gone"]),
-        remaining_tenants=remaining["cleared"],
+        cleared_tenants=tuple(tenant["tenant"] for tenant in tenants if tenant["removed"]),
+        remaining_tenants=remaining["rows_cleared"],
         has_more=deleted_rows > 0,
     )

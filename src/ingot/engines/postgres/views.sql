@@ -1,4 +1,4 @@
--- A job as it stands: its body, and where the one row that moves is. Readers see it through their own policies.
+-- The current state of a job: its body and its one row with the status. Row-level security of the reader applies.
 CREATE OR REPLACE VIEW ingot.job_rows WITH (security_invoker = true) AS
 SELECT
     j.id, j.tenant, j.type,
@@ -50,7 +50,7 @@ LEFT JOIN LATERAL (
     SELECT o.* FROM ingot.outcomes AS o WHERE o.job = j.id ORDER BY o.fence DESC LIMIT 1
 ) AS o ON true;
 
--- Every attempt: those that have ended, and those that run.
+-- All attempts: ended and running ones.
 CREATE OR REPLACE VIEW ingot.attempts WITH (security_invoker = true) AS
 SELECT o.job, o.fence, o.tenant, o.attempts AS number, o.worker_id, o.host, o.pid, o.started_at, o.outcome, o.status_after,
     o.finished_at, o.exit_code, o.error, o.percent, o.stage
@@ -60,7 +60,7 @@ SELECT l.id, l.fence, l.tenant, l.attempts, l.worker_id, l.host, l.pid, l.starte
     NULL, NULL, NULL, NULL, NULL
 FROM ingot.leases AS l;
 
--- Definitions and pauses, for the functions that orders, claims and settles call. Nobody else may read these views.
+-- Definitions and pauses, for the functions that enqueue, claim and settle. Other roles cannot read these views.
 CREATE OR REPLACE VIEW ingot.definitions AS
 SELECT tenant, name AS type, body AS definition, priority, max_attempts, crash_cap, timeout_seconds, first_seconds, factor,
     max_seconds, max_running, max_running_per_key, rule

@@ -40,7 +40,7 @@ async def heartbeat(context: Context, command: ports.WorkerHeartbeat) -> Heartbe
     """See `WorkerHeartbeat`."""
     beats = command.beats
     rows = await context.database.call(
-        CALL.hear_worker,
+        CALL.record_heartbeat,
         *_worker_key(command.tenant, command.worker_id),
         command.grace,
         command.record_seen_after,
@@ -76,8 +76,8 @@ async def remove(context: Context, command: ports.RemoveWorker) -> bool:
     removed = False
     key, act = _worker_key(command.tenant, command.worker_id), json_text(command.act)
     for row in await context.database.call(CALL.remove_worker, *key, command.limit, act):
-        if row["gone"] is not None:
-            removed = row["gone"]
+        if row["removed"] is not None:
+            removed = row["removed"]
         else:
             record_ended_attempts(context.lane_cache, row)
     return removed
@@ -87,7 +87,7 @@ async def maintain(context: Context, command: ports.MaintainWorkers) -> WorkerMa
     """See `MaintainWorkers`."""
     offline_after = command.offline_after if context.lane_cache.now() >= context.lane_cache.sweep_from else NEVER
     ((offline, removed),) = await context.database.call(
-        CALL.tend_workers, offline_after, command.remove_after, command.limit
+        CALL.maintain_workers, offline_after, command.remove_after, command.limit
     )
     return WorkerMaintenanceResult(marked_offline=offline, removed=removed, more=command.limit in (offline, removed))
 

@@ -1,5 +1,5 @@
--- What refers to a blob, in all tenants.
-CREATE OR REPLACE FUNCTION ingot.is_kept(of_blob bytea) RETURNS boolean
+-- Whether any tenant has a reference to a blob.
+CREATE OR REPLACE FUNCTION ingot.is_referenced(of_blob bytea) RETURNS boolean
 LANGUAGE sql STABLE
 AS $$
     SELECT EXISTS (SELECT FROM ingot.keys AS k WHERE k.blob = of_blob)
@@ -9,9 +9,9 @@ AS $$
         OR EXISTS (SELECT FROM ingot.job_files AS f WHERE f.blob = of_blob)
 $$;
 
--- Take a blob away that nothing has referred to for so long, and answer its size; or answer nothing, and it stays.
--- Who makes a reference holds the row: either that is seen here, or the blob is found gone there. With `dry_run` the answer
--- is the same, and nothing is changed.
+-- Delete a blob without references if the newest tombstone is older than `grace`, and return its size; or return NULL.
+-- Transactions that add a reference lock the row: either the reference is visible here, or they find that the blob is gone.
+-- With `dry_run` the result is the same, and nothing changes.
 CREATE OR REPLACE FUNCTION ingot.collect_blob(of_blob bytea, grace bigint, dry_run boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -25,41 +25,41 @@ SET lock_timeout = '3s'
 AS $$
 DECLARE
     now bigint := ingot.clock();
-    known ingot.blobs;
-    youngest bigint;
+    blob ingot.blobs;
+    newest_tombstone bigint;
 BEGIN
     IF dry_run THEN
         RETURN (
-            SELECT b.size FROM ingot.blobs AS b WHERE b.digest = of_blob AND NOT ingot.is_kept(of_blob)
+            SELECT b.size FROM ingot.blobs AS b WHERE b.digest = of_blob AND NOT ingot.is_referenced(of_blob)
                 AND (SELECT max(t.at) FROM ingot.tombstones AS t WHERE t.digest = of_blob) <= now - grace
         );
     END IF;
-    SELECT b.* INTO known FROM ingot.blobs AS b WHERE b.digest = of_blob FOR UPDATE SKIP LOCKED;
+    SELECT b.* INTO blob FROM ingot.blobs AS b WHERE b.digest = of_blob FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         DELETE FROM ingot.tombstones AS t
         WHERE t.digest = of_blob AND NOT EXISTS (SELECT FROM ingot.blobs AS b WHERE b.digest = of_blob);
         RETURN NULL;
     END IF;
-    -- In one statement: a reference that goes after this was begun leaves a tombstone that is not seen.
-    DELETE FROM ingot.tombstones AS t WHERE t.digest = of_blob AND ingot.is_kept(of_blob);
-    SELECT max(t.at) INTO youngest FROM ingot.tombstones AS t WHERE t.digest = of_blob;
-    IF ingot.is_kept(of_blob) OR youngest IS NULL THEN
+    -- One statement: if a reference is deleted after the statement began, its tombstone is invisible here and stays.
+    DELETE FROM ingot.tombstones AS t WHERE t.digest = of_blob AND ingot.is_referenced(of_blob);
+    SELECT max(t.at) INTO newest_tombstone FROM ingot.tombstones AS t WHERE t.digest = of_blob;
+    IF ingot.is_referenced(of_blob) OR newest_tombstone IS NULL THEN
         RETURN NULL;
-    ELSIF youngest > now - grace THEN
-        DELETE FROM ingot.tombstones AS t WHERE t.digest = of_blob AND t.at < youngest;
+    ELSIF newest_tombstone > now - grace THEN
+        DELETE FROM ingot.tombstones AS t WHERE t.digest = of_blob AND t.at < newest_tombstone;
         RETURN NULL;
     END IF;
     DELETE FROM ingot.tombstones AS t WHERE t.digest = of_blob;
     DELETE FROM ingot.blob_contents AS c WHERE c.digest = of_blob;
     DELETE FROM ingot.blobs AS b WHERE b.digest = of_blob;
-    INSERT INTO ingot.blob_totals (blobs, bytes) VALUES (-1, -known.size);
-    INSERT INTO ingot.trash (place) SELECT known.place WHERE known.place IS NOT NULL ON CONFLICT DO NOTHING;
-    RETURN known.size;
+    INSERT INTO ingot.blob_totals (blobs, bytes) VALUES (-1, -blob.size);
+    INSERT INTO ingot.trash (place) SELECT blob.place WHERE blob.place IS NOT NULL ON CONFLICT DO NOTHING;
+    RETURN blob.size;
 END
 $$;
 
--- Blobs with a tombstone that is so old, oldest first, behind one that was told before. One with many comes with the first.
-CREATE OR REPLACE FUNCTION ingot.list_condemned(grace bigint, blobs_max integer, passed bytea) RETURNS SETOF bytea
+-- Blobs whose oldest tombstone is older than `grace`, oldest first, after one that was listed before.
+CREATE OR REPLACE FUNCTION ingot.list_collectable(grace bigint, blobs_max integer, after_blob bytea) RETURNS SETOF bytea
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -72,17 +72,17 @@ SET lock_timeout = '3s'
 AS $$
 DECLARE
     now bigint := ingot.clock();
-    since bigint := coalesce((SELECT min(t.at) FROM ingot.tombstones AS t WHERE t.digest = passed), 0);
+    since bigint := coalesce((SELECT min(t.at) FROM ingot.tombstones AS t WHERE t.digest = after_blob), 0);
 BEGIN
     RETURN QUERY
     SELECT t.digest FROM ingot.tombstones AS t
-    WHERE t.at <= now - grace AND (t.at, t.digest) > (since, coalesce(passed, ''))
+    WHERE t.at <= now - grace AND (t.at, t.digest) > (since, coalesce(after_blob, ''))
         AND NOT EXISTS (SELECT FROM ingot.tombstones AS o WHERE o.digest = t.digest AND o.at < t.at)
     GROUP BY t.at, t.digest ORDER BY t.at, t.digest LIMIT blobs_max;
 END
 $$;
 
-CREATE OR REPLACE FUNCTION ingot.list_trash(objects_max integer, behind text) RETURNS TABLE (place text, multipart text)
+CREATE OR REPLACE FUNCTION ingot.list_trash(objects_max integer, after_key text) RETURNS TABLE (place text, multipart text)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_hashjoin = off
@@ -90,17 +90,17 @@ SET enable_mergejoin = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET jit = off
-AS $$ SELECT t.place, t.multipart FROM ingot.trash AS t WHERE t.place > behind ORDER BY t.place LIMIT objects_max $$;
+AS $$ SELECT t.place, t.multipart FROM ingot.trash AS t WHERE t.place > after_key ORDER BY t.place LIMIT objects_max $$;
 
-CREATE OR REPLACE FUNCTION ingot.forget_trash(places text[]) RETURNS void
+CREATE OR REPLACE FUNCTION ingot.delete_trash(storage_keys text[]) RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
-AS $$ DELETE FROM ingot.trash AS t WHERE t.place = ANY (places) $$;
+AS $$ DELETE FROM ingot.trash AS t WHERE t.place = ANY (storage_keys) $$;
 
--- Those of these places that are named somewhere. One moves from one table to another in one transaction.
-CREATE OR REPLACE FUNCTION ingot.known_places(places text[]) RETURNS SETOF text
+-- Those of these storage keys that any row names. A key moves from one table to another in one transaction.
+CREATE OR REPLACE FUNCTION ingot.known_storage_keys(storage_keys text[]) RETURNS SETOF text
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_hashjoin = off
@@ -109,33 +109,34 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET jit = off
 AS $$
-    SELECT p.place FROM unnest(places) AS p (place)
-    WHERE EXISTS (SELECT FROM ingot.blobs AS b WHERE b.place = p.place)
-        OR EXISTS (SELECT FROM ingot.uploads AS u WHERE u.place = p.place)
-        OR EXISTS (SELECT FROM ingot.trash AS t WHERE t.place = p.place)
+    SELECT k.storage_key FROM unnest(storage_keys) AS k (storage_key)
+    WHERE EXISTS (SELECT FROM ingot.blobs AS b WHERE b.place = k.storage_key)
+        OR EXISTS (SELECT FROM ingot.uploads AS u WHERE u.place = k.storage_key)
+        OR EXISTS (SELECT FROM ingot.trash AS t WHERE t.place = k.storage_key)
 $$;
 
--- Remember which object store this is, unless there are objects in another one; which it is, and the name of the database.
-CREATE OR REPLACE FUNCTION ingot.keep_objects(of_id text) RETURNS TABLE (store_id text, database text)
+-- Record the object store of this database, unless objects exist in another one. Returns the recorded store and the name of
+-- the database.
+CREATE OR REPLACE FUNCTION ingot.register_object_store(new_id text) RETURNS TABLE (store_id text, database text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '3s'
 AS $$
 DECLARE
-    known text;
+    current_id text;
 BEGIN
-    INSERT INTO ingot.object_store (id) VALUES (of_id) ON CONFLICT (only_row) DO NOTHING;
-    SELECT o.id INTO known FROM ingot.object_store AS o FOR UPDATE;
-    IF known <> of_id AND NOT EXISTS (SELECT FROM ingot.blobs AS b WHERE b.place IS NOT NULL)
+    INSERT INTO ingot.object_store (id) VALUES (new_id) ON CONFLICT (only_row) DO NOTHING;
+    SELECT o.id INTO current_id FROM ingot.object_store AS o FOR UPDATE;
+    IF current_id <> new_id AND NOT EXISTS (SELECT FROM ingot.blobs AS b WHERE b.place IS NOT NULL)
         AND NOT EXISTS (SELECT FROM ingot.uploads AS u WHERE u.place IS NOT NULL) AND NOT EXISTS (SELECT FROM ingot.trash) THEN
-        UPDATE ingot.object_store SET id = of_id;
+        UPDATE ingot.object_store SET id = new_id;
     END IF;
     RETURN QUERY SELECT o.id, o.database FROM ingot.object_store AS o;
 END
 $$;
 
--- These blobs were read at these places: they were whole, or damaged. One that is elsewhere by now was not read.
-CREATE OR REPLACE FUNCTION ingot.note_scrub(digests bytea[], places text[], damages boolean[]) RETURNS void
+-- Record that these blobs were read and are intact, or damaged. A blob that has another storage key by now is skipped.
+CREATE OR REPLACE FUNCTION ingot.record_scrub(digests bytea[], storage_keys text[], damaged_flags boolean[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -152,14 +153,15 @@ BEGIN
     PERFORM FROM ingot.blobs AS b WHERE b.digest = ANY (digests) ORDER BY b.digest FOR NO KEY UPDATE;
     UPDATE ingot.blobs AS b SET verified_at = now, damaged = r.damaged
     FROM (
-        SELECT r.digest, r.place, bool_or(r.damaged) AS damaged FROM unnest(digests, places, damages) AS r (digest, place, damaged)
-        GROUP BY r.digest, r.place
+        SELECT r.digest, r.storage_key, bool_or(r.damaged) AS damaged
+        FROM unnest(digests, storage_keys, damaged_flags) AS r (digest, storage_key, damaged)
+        GROUP BY r.digest, r.storage_key
     ) AS r
-    WHERE b.digest = r.digest AND b.place IS NOT DISTINCT FROM r.place;
+    WHERE b.digest = r.digest AND b.place IS NOT DISTINCT FROM r.storage_key;
 END
 $$;
 
--- Blobs that nobody has read whole since then, longest first.
+-- Blobs that were last verified before a time, oldest first.
 CREATE OR REPLACE FUNCTION ingot.list_to_scrub(since bigint, blobs_max integer)
 RETURNS TABLE (
     digest bytea, sha256 bytea, size bigint, place text, damaged boolean, inline bytea, checks bytea
@@ -180,7 +182,7 @@ AS $$
     ORDER BY b.verified_at, b.digest
 $$;
 
--- Sum up what was counted of blobs. Several may do it at once, each with rows of its own.
+-- Replace rows of `blob_totals` by their sum. Concurrent calls take different rows.
 CREATE OR REPLACE FUNCTION ingot.fold_blob_totals(rows_max integer) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -188,18 +190,18 @@ BEGIN
     IF (SELECT count(*) FROM (SELECT FROM ingot.blob_totals LIMIT 2) AS t) < 2 THEN
         RETURN;
     END IF;
-    WITH gone AS (
+    WITH folded_totals AS (
         DELETE FROM ingot.blob_totals WHERE ctid = ANY (ARRAY(
             SELECT ctid FROM ingot.blob_totals LIMIT rows_max FOR UPDATE SKIP LOCKED
         ))
         RETURNING blobs, bytes
     )
-    INSERT INTO ingot.blob_totals (blobs, bytes) SELECT sum(g.blobs), sum(g.bytes) FROM gone AS g HAVING count(*) > 0;
+    INSERT INTO ingot.blob_totals (blobs, bytes) SELECT sum(g.blobs), sum(g.bytes) FROM folded_totals AS g HAVING count(*) > 0;
 END
 $$;
 
--- How things stand with all blobs. Of what is counted here row by row, no more than so many.
-CREATE OR REPLACE FUNCTION ingot.blob_figures(rows_max integer)
+-- Figures about all blobs. Rows without a counter are counted up to `rows_max`.
+CREATE OR REPLACE FUNCTION ingot.blob_metrics(rows_max integer)
 RETURNS TABLE (
     blobs bigint, bytes bigint, damaged bigint, tombstones bigint, trash bigint, uploads bigint, verified_before bigint
 )
@@ -223,18 +225,18 @@ AS $$
     FROM ingot.blob_totals AS t
 $$;
 
--- Whether a name begins with one of these, in whole segments; without these, any does.
-CREATE OR REPLACE FUNCTION ingot.is_in_sight(of_name text, beginnings text[]) RETURNS boolean
+-- Whether a name equals a prefix or continues it after `/` or `.`. NULL prefixes match every name.
+CREATE OR REPLACE FUNCTION ingot.matches_prefix(of_name text, prefixes text[]) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 AS $$
-    SELECT beginnings IS NULL OR EXISTS (
-        SELECT FROM unnest(beginnings) AS p (name)
+    SELECT prefixes IS NULL OR EXISTS (
+        SELECT FROM unnest(prefixes) AS p (name)
         WHERE of_name = p.name OR left(of_name, length(p.name) + 1) IN (p.name || '/', p.name || '.')
     )
 $$;
 
--- A blob that something in sight in a tenant refers to, with some of what does, as JSON. What others have is not looked at
--- first, so that nothing tells of it.
+-- A blob with references in a tenant that the caller may see, and some of these references as JSON. References are checked
+-- first, so that nothing reveals blobs of other tenants.
 CREATE OR REPLACE FUNCTION ingot.open_blob(
     of_tenant uuid, of_blob bytea, references_max integer,
     of_keys text[] DEFAULT NULL, of_uploads boolean DEFAULT true, of_types text[] DEFAULT NULL
@@ -254,14 +256,14 @@ SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
-    found text;
+    references_json text;
 BEGIN
     SELECT json_agg(json_build_object('kind', r.kind, 'name', r.name, 'job_id', r.job, 'job_type', j.type, 'since', r.since))
-    INTO found
+    INTO references_json
     FROM (
         (
             SELECT 'key' AS kind, k.key AS name, NULL::uuid AS job, k.uploaded_at AS since FROM ingot.keys AS k
-            WHERE k.blob = of_blob AND k.tenant = of_tenant AND ingot.is_in_sight(k.key, of_keys) LIMIT references_max
+            WHERE k.blob = of_blob AND k.tenant = of_tenant AND ingot.matches_prefix(k.key, of_keys) LIMIT references_max
         )
         UNION ALL
         (
@@ -274,76 +276,77 @@ BEGIN
             SELECT f.kind, f.name, f.job, f.since FROM ingot.job_files AS f
             WHERE f.blob = of_blob AND f.tenant = of_tenant AND (
                 of_types IS NULL
-                OR EXISTS (SELECT FROM ingot.jobs AS o WHERE o.id = f.job AND ingot.is_in_sight(o.type, of_types))
+                OR EXISTS (SELECT FROM ingot.jobs AS o WHERE o.id = f.job AND ingot.matches_prefix(o.type, of_types))
             )
             LIMIT references_max
         )
         LIMIT references_max
     ) AS r
     LEFT JOIN ingot.jobs AS j ON j.id = r.job;
-    IF found IS NULL THEN
+    IF references_json IS NULL THEN
         RETURN;
     END IF;
     RETURN QUERY
-    SELECT b.digest, b.sha256, b.size, b.place, b.damaged, c.inline, c.checks, found
+    SELECT b.digest, b.sha256, b.size, b.place, b.damaged, c.inline, c.checks, references_json
     FROM ingot.blobs AS b JOIN ingot.blob_contents AS c ON c.digest = b.digest WHERE b.digest = of_blob;
 END
 $$;
 
--- Let go of the files of jobs that are gone, and of what their attempts were bringing in.
+-- Delete the files and uploads of removed jobs.
 CREATE OR REPLACE FUNCTION ingot.drop_job_files(jobs uuid[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     now bigint;
-    gone uuid[];
+    removed_jobs uuid[];
     files ingot.job_files[];
     of_tenants uuid[];
     ids uuid[];
 BEGIN
-    gone := ARRAY(
+    removed_jobs := ARRAY(
         SELECT DISTINCT f.job FROM ingot.job_files AS f WHERE f.job = ANY (jobs)
         UNION
         SELECT u.job FROM ingot.uploads AS u WHERE u.job = ANY (jobs) AND u.job IS NOT NULL
     );
-    gone := ARRAY(SELECT g FROM unnest(gone) AS g WHERE NOT EXISTS (SELECT FROM ingot.jobs AS j WHERE j.id = g));
-    IF cardinality(gone) = 0 THEN
+    removed_jobs := ARRAY(SELECT g FROM unnest(removed_jobs) AS g WHERE NOT EXISTS (SELECT FROM ingot.jobs AS j WHERE j.id = g));
+    IF cardinality(removed_jobs) = 0 THEN
         RETURN;
     END IF;
     PERFORM ingot.lock_usage(ARRAY(
-        SELECT f.tenant FROM ingot.job_files AS f WHERE f.job = ANY (gone)
+        SELECT f.tenant FROM ingot.job_files AS f WHERE f.job = ANY (removed_jobs)
         UNION
-        SELECT u.tenant FROM ingot.uploads AS u WHERE u.job = ANY (gone) AND u.job IS NOT NULL
+        SELECT u.tenant FROM ingot.uploads AS u WHERE u.job = ANY (removed_jobs) AND u.job IS NOT NULL
     ));
     now := ingot.clock();
-    SELECT array_agg(f) INTO files FROM ingot.job_files AS f WHERE f.job = ANY (gone);
+    SELECT array_agg(f) INTO files FROM ingot.job_files AS f WHERE f.job = ANY (removed_jobs);
     PERFORM ingot.drop_files(files, now);
     SELECT array_agg(u.tenant), array_agg(u.id) INTO of_tenants, ids FROM (
-        SELECT u.tenant, u.id FROM ingot.uploads AS u WHERE u.job = ANY (gone) AND u.job IS NOT NULL
+        SELECT u.tenant, u.id FROM ingot.uploads AS u WHERE u.job = ANY (removed_jobs) AND u.job IS NOT NULL
         ORDER BY u.tenant, u.id FOR UPDATE
     ) AS u;
     PERFORM ingot.drop_uploads(coalesce(of_tenants, '{}'), coalesce(ids, '{}'), now);
 END
 $$;
 
--- Take away up to so many keys and uploads of a removed tenant, and leave their blobs to the collector.
+-- Delete up to `rows_max` keys and uploads of a removed tenant. The garbage collector deletes the blobs.
 CREATE OR REPLACE FUNCTION ingot.clear_blobs(of_tenant uuid, rows_max bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     now bigint := ingot.clock();
-    names text[] := ARRAY(SELECT k.key FROM ingot.keys AS k WHERE k.tenant = of_tenant ORDER BY k.key LIMIT rows_max);
+    key_names text[] := ARRAY(SELECT k.key FROM ingot.keys AS k WHERE k.tenant = of_tenant ORDER BY k.key LIMIT rows_max);
     ids uuid[];
 BEGIN
-    IF cardinality(names) > 0 THEN
-        PERFORM ingot.drop_keys(array_fill(of_tenant, ARRAY[cardinality(names)]), names, now, false);
+    IF cardinality(key_names) > 0 THEN
+        PERFORM ingot.drop_keys(array_fill(of_tenant, ARRAY[cardinality(key_names)]), key_names, now, false);
     END IF;
     ids := ARRAY(
-        SELECT u.id FROM ingot.uploads AS u WHERE u.tenant = of_tenant ORDER BY u.id LIMIT rows_max - cardinality(names) FOR UPDATE
+        SELECT u.id FROM ingot.uploads AS u
+        WHERE u.tenant = of_tenant ORDER BY u.id LIMIT rows_max - cardinality(key_names) FOR UPDATE
     );
     IF cardinality(ids) > 0 THEN
         PERFORM ingot.drop_uploads(array_fill(of_tenant, ARRAY[cardinality(ids)]), ids, now);
     END IF;
-    RETURN cardinality(names) + cardinality(ids);
+    RETURN cardinality(key_names) + cardinality(ids);
 END
 $$;

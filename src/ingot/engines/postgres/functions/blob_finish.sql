@@ -1,10 +1,10 @@
--- Finish uploads; no two of one call are the same. Answers by place each as it is then, or why it is what it was; 'again' is
--- one whose key another of this call has set. Finished again with the same bytes it answers the same. Rows without a place
--- tell of jobs that waited for nothing else and are queued now, as `queue_blocked` does.
+-- Finish uploads, all different. Returns each upload by the ordinal of its parameters, or a refusal; 'again' means that
+-- another upload of this call set the same key. Finishing an upload again with the same bytes returns the same. Rows without
+-- an ordinal are jobs that are queued now, as `queue_blocked` returns them.
 CREATE OR REPLACE FUNCTION ingot.finish_uploads(
-    of_tenants uuid[], ids uuid[], epochs integer[], keeps bigint[], owner_quotas bigint[],
-    digests bytea[], shas bytea[], sizes bigint[], new_places text[], inlines bytea[], all_checks bytea[]
-) RETURNS TABLE (place bigint, refusal text, upload text)
+    of_tenants uuid[], ids uuid[], epochs integer[], lifetimes bigint[], owner_quotas bigint[],
+    digests bytea[], sha256s bytea[], sizes bigint[], storage_keys text[], inlines bytea[], all_checksums bytea[]
+) RETURNS TABLE (ordinal bigint, refusal text, upload text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -20,24 +20,24 @@ DECLARE
     now bigint;
     refusals text[];
     owners text[];
-    names text[];
+    keys text[];
     jobs uuid[];
-    files text[];
+    file_names text[];
     kinds text[];
-    moved uuid[];
+    waiting_jobs uuid[];
     content_types text[];
     original_names text[];
     reserved bigint[];
 BEGIN
-    moved := ARRAY(
+    waiting_jobs := ARRAY(
         SELECT u.job FROM unnest(of_tenants, ids) AS a (tenant, id)
         JOIN ingot.uploads AS u ON u.tenant = a.tenant AND u.id = a.id WHERE u.job IS NOT NULL AND u.fence IS NULL
     );
-    IF cardinality(moved) > 0 THEN
-        PERFORM ingot.lock_blocked_of(of_tenants);
-        PERFORM FROM ingot.jobs AS j WHERE j.id = ANY (moved) ORDER BY j.id FOR NO KEY UPDATE;
+    IF cardinality(waiting_jobs) > 0 THEN
+        PERFORM ingot.lock_blocked_jobs(of_tenants);
+        PERFORM FROM ingot.jobs AS j WHERE j.id = ANY (waiting_jobs) ORDER BY j.id FOR NO KEY UPDATE;
     END IF;
-    -- An attempt that runs now does so until this is done.
+    -- The locks keep running attempts from ending.
     PERFORM FROM ingot.leases AS l WHERE l.id = ANY (ARRAY(
         SELECT u.job FROM unnest(of_tenants, ids) AS a (tenant, id)
         JOIN ingot.uploads AS u ON u.tenant = a.tenant AND u.id = a.id WHERE u.fence IS NOT NULL
@@ -47,16 +47,16 @@ BEGIN
     JOIN ingot.uploads AS u ON u.tenant = a.tenant AND u.id = a.id ORDER BY u.tenant, u.id FOR UPDATE OF u;
     now := ingot.clock();
     SELECT array_agg(CASE
-            WHEN a.refusal IS NULL AND a.key IS NOT NULL AND a.turn > 1 THEN 'again' ELSE a.refusal
-        END ORDER BY a.place), array_agg(a.owner ORDER BY a.place), array_agg(a.key ORDER BY a.place),
-        array_agg(a.job ORDER BY a.place), array_agg(a.file ORDER BY a.place), array_agg(a.name ORDER BY a.place),
-        array_agg(a.content_type ORDER BY a.place), array_agg(a.original_name ORDER BY a.place),
-        array_agg(a.reserved ORDER BY a.place)
-    INTO refusals, owners, names, jobs, kinds, files, content_types, original_names, reserved
+            WHEN a.refusal IS NULL AND a.key IS NOT NULL AND a.key_rank > 1 THEN 'again' ELSE a.refusal
+        END ORDER BY a.ordinal), array_agg(a.owner ORDER BY a.ordinal), array_agg(a.key ORDER BY a.ordinal),
+        array_agg(a.job ORDER BY a.ordinal), array_agg(a.file ORDER BY a.ordinal), array_agg(a.name ORDER BY a.ordinal),
+        array_agg(a.content_type ORDER BY a.ordinal), array_agg(a.original_name ORDER BY a.ordinal),
+        array_agg(a.reserved ORDER BY a.ordinal)
+    INTO refusals, owners, keys, jobs, kinds, file_names, content_types, original_names, reserved
     FROM (
-        SELECT a.*, row_number() OVER (PARTITION BY a.tenant, a.key, a.refusal IS NULL ORDER BY a.place) AS turn
+        SELECT a.*, row_number() OVER (PARTITION BY a.tenant, a.key, a.refusal IS NULL ORDER BY a.ordinal) AS key_rank
         FROM (
-            SELECT a.place, a.tenant, u.owner, u.key, u.job, u.file, u.name, u.content_type, u.original_name, u.reserved, CASE
+            SELECT a.ordinal, a.tenant, u.owner, u.key, u.job, u.file, u.name, u.content_type, u.original_name, u.reserved, CASE
                 WHEN NOT EXISTS (SELECT FROM ingot.tenants AS t WHERE t.id = a.tenant) THEN 'IN006'
                 WHEN u.id IS NULL THEN 'IN044'
                 WHEN u.state = 'done' AND u.blob = a.digest THEN 'same'
@@ -67,50 +67,51 @@ BEGIN
                 ) THEN 'IN047'
                 ELSE ingot.key_refusal(u.tenant, u.key, u.if_match)
             END AS refusal
-            FROM unnest(of_tenants, ids, epochs, digests) WITH ORDINALITY AS a (tenant, id, epoch, digest, place)
+            FROM unnest(of_tenants, ids, epochs, digests) WITH ORDINALITY AS a (tenant, id, epoch, digest, ordinal)
             LEFT JOIN ingot.uploads AS u ON u.tenant = a.tenant AND u.id = a.id
         ) AS a
     ) AS a;
-    refusals := ingot.take_in(
-        refusals, of_tenants, owners, ids, names, jobs, kinds, files, digests, shas, sizes, new_places, inlines, all_checks,
+    refusals := ingot.accept_blobs(
+        refusals, of_tenants, owners, ids, keys, jobs, kinds, file_names, digests, sha256s, sizes, storage_keys, inlines,
+        all_checksums,
         content_types, original_names, reserved, owner_quotas, now
     );
-    WITH done AS MATERIALIZED (
-        SELECT a.*, u.blob AS announced, u.place AS old_place, u.multipart AS old_multipart, b.place AS blob_place
-        FROM unnest(refusals, of_tenants, ids, keeps, digests, shas, sizes)
-            AS a (refusal, tenant, id, keep, digest, sha256, size)
+    WITH finished AS MATERIALIZED (
+        SELECT a.*, u.blob AS announced, u.place AS upload_place, u.multipart AS upload_multipart, b.place AS blob_place
+        FROM unnest(refusals, of_tenants, ids, lifetimes, digests, sha256s, sizes)
+            AS a (refusal, tenant, id, lifetime, digest, sha256, size)
         JOIN ingot.uploads AS u ON u.tenant = a.tenant AND u.id = a.id
         JOIN ingot.blobs AS b ON b.digest = a.digest
         WHERE a.refusal IS NULL
     ),
-    thrown AS (
-        INSERT INTO ingot.trash (place, multipart) SELECT d.old_place, d.old_multipart FROM done AS d
-        WHERE d.old_place IS NOT NULL AND d.old_place IS DISTINCT FROM d.blob_place
+    added_trash AS (
+        INSERT INTO ingot.trash (place, multipart) SELECT f.upload_place, f.upload_multipart FROM finished AS f
+        WHERE f.upload_place IS NOT NULL AND f.upload_place IS DISTINCT FROM f.blob_place
         ON CONFLICT (place) DO UPDATE SET multipart = excluded.multipart
     ),
-    buried AS (
-        INSERT INTO ingot.tombstones (digest, at) SELECT d.announced, now FROM done AS d WHERE d.announced <> d.digest
+    added_tombstones AS (
+        INSERT INTO ingot.tombstones (digest, at) SELECT f.announced, now FROM finished AS f WHERE f.announced <> f.digest
     )
     UPDATE ingot.uploads AS u SET
-        state = 'done', blob = d.digest, sha256 = d.sha256, size = d.size, received = d.size, reserved = 0, place = NULL,
-        multipart = NULL, done_at = now, expires_at = now + d.keep
-    FROM done AS d WHERE u.tenant = d.tenant AND u.id = d.id;
+        state = 'done', blob = f.digest, sha256 = f.sha256, size = f.size, received = f.size, reserved = 0, place = NULL,
+        multipart = NULL, done_at = now, expires_at = now + f.lifetime
+    FROM finished AS f WHERE u.tenant = f.tenant AND u.id = f.id;
     IF kinds && '{input,log,checkpoint}' THEN
-        PERFORM ingot.file_upload(u, now) FROM unnest(refusals, of_tenants, ids, kinds) AS a (refusal, tenant, id, kind)
+        PERFORM ingot.store_upload_as_file(u, now) FROM unnest(refusals, of_tenants, ids, kinds) AS a (refusal, tenant, id, kind)
         JOIN ingot.uploads AS u ON u.tenant = a.tenant AND u.id = a.id
         WHERE a.refusal IS NULL AND a.kind IN ('input', 'log', 'checkpoint');
-        RETURN QUERY SELECT NULL::bigint, NULL, q FROM ingot.queue_blocked(moved, now) AS q;
+        RETURN QUERY SELECT NULL::bigint, NULL, q FROM ingot.queue_blocked(waiting_jobs, now) AS q;
     END IF;
-    -- What was brought once more for one that was done is not needed.
+    -- The object of an upload that was finished before is not needed.
     INSERT INTO ingot.trash (place)
-    SELECT DISTINCT a.place FROM unnest(refusals, digests, new_places) AS a (refusal, digest, place)
+    SELECT DISTINCT a.storage_key FROM unnest(refusals, digests, storage_keys) AS a (refusal, digest, storage_key)
     LEFT JOIN ingot.blobs AS b ON b.digest = a.digest
-    WHERE a.refusal = 'same' AND a.place IS NOT NULL AND a.place IS DISTINCT FROM b.place
+    WHERE a.refusal = 'same' AND a.storage_key IS NOT NULL AND a.storage_key IS DISTINCT FROM b.place
     ON CONFLICT DO NOTHING;
     RETURN QUERY
-    SELECT a.place, nullif(a.refusal, 'same'),
-        CASE WHEN a.refusal IS NULL OR a.refusal = 'same' THEN ingot.upload_told(u) END
-    FROM unnest(refusals, of_tenants, ids) WITH ORDINALITY AS a (refusal, tenant, id, place)
+    SELECT a.ordinal, nullif(a.refusal, 'same'),
+        CASE WHEN a.refusal IS NULL OR a.refusal = 'same' THEN ingot.upload_json(u) END
+    FROM unnest(refusals, of_tenants, ids) WITH ORDINALITY AS a (refusal, tenant, id, ordinal)
     LEFT JOIN ingot.uploads AS u ON u.tenant = a.tenant AND u.id = a.id;
 END
 $$;

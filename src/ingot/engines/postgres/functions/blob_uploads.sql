@@ -1,10 +1,10 @@
 -- An upload as JSON.
-CREATE OR REPLACE FUNCTION ingot.upload_told(u ingot.uploads) RETURNS text
+CREATE OR REPLACE FUNCTION ingot.upload_json(u ingot.uploads) RETURNS text
 LANGUAGE sql STABLE
 AS $$ SELECT row_to_json(u)::text $$;
 
--- Keep an attempt from ending until the transaction ends, or refuse one that does not run under this fence.
-CREATE OR REPLACE FUNCTION ingot.hold_attempt(of_tenant uuid, of_job uuid, of_fence bigint) RETURNS void
+-- Lock an attempt so that it cannot end before the transaction does, or refuse if it does not run under this fence.
+CREATE OR REPLACE FUNCTION ingot.lock_attempt(of_tenant uuid, of_job uuid, of_fence bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
@@ -15,8 +15,8 @@ BEGIN
 END
 $$;
 
--- Raise what stands in the way of one change.
-CREATE OR REPLACE FUNCTION ingot.expect_none(refusal text) RETURNS void
+-- Raise the refusal of a single change, if there is one.
+CREATE OR REPLACE FUNCTION ingot.raise_refusal(refusal text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
@@ -26,25 +26,25 @@ BEGIN
 END
 $$;
 
--- Keep objects from having another store until the transaction ends, or refuse when they have another than this.
-CREATE OR REPLACE FUNCTION ingot.hold_objects(of_store text) RETURNS void
+-- Lock the recorded object store until the transaction ends, or refuse if it is not this one.
+CREATE OR REPLACE FUNCTION ingot.lock_object_store(of_store text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    known text;
+    current_id text;
 BEGIN
-    SELECT o.id INTO known FROM ingot.object_store AS o FOR KEY SHARE;
-    IF known <> of_store THEN
+    SELECT o.id INTO current_id FROM ingot.object_store AS o FOR KEY SHARE;
+    IF current_id <> of_store THEN
         PERFORM ingot.refuse('IN051', '');
     END IF;
 END
 $$;
 
--- A new upload, as a command says. What it sets aside is not counted here.
+-- Insert the upload of a command. Its reservation is not counted here.
 CREATE OR REPLACE FUNCTION ingot.insert_upload(command json, now bigint) RETURNS ingot.uploads
 LANGUAGE sql VOLATILE
 AS $$
-    SELECT ingot.hold_objects(command ->> 'store_id')
+    SELECT ingot.lock_object_store(command ->> 'store_id')
     WHERE command ->> 'storage_key' IS NOT NULL AND command ->> 'store_id' IS NOT NULL;
     INSERT INTO ingot.uploads AS u (
         tenant, id, state, epoch, owner, reserved, received, size, blob, sha256, content_type, original_name, key, if_match,
@@ -60,29 +60,30 @@ AS $$
     RETURNING u.*
 $$;
 
--- Refuse one more checkpoint of a job when those are enough, with those on their way, unless one has its name; and forget the
--- uploads of those that this attempt has finished under that: they are files of the job. The tenant is held.
-CREATE OR REPLACE FUNCTION ingot.take_checkpoint(of_job uuid, of_fence bigint, of_name text, checkpoints_max integer) RETURNS void
+-- Refuse a checkpoint with a new name if the job has `checkpoints_max` stored or unfinished ones; and delete this attempt's
+-- finished uploads with that name: they are files of the job already. The caller holds `lock_usage`.
+CREATE OR REPLACE FUNCTION ingot.prepare_checkpoint(of_job uuid, of_fence bigint, of_name text, checkpoints_max integer)
+RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    known text[] := ARRAY(
+    existing_names text[] := ARRAY(
         SELECT f.name FROM ingot.job_files AS f WHERE f.job = of_job AND f.kind = 'checkpoint'
         UNION
         SELECT u.name COLLATE "C" FROM ingot.uploads AS u WHERE u.job = of_job AND u.fence = of_fence AND u.fence IS NOT NULL
             AND u.file = 'checkpoint' AND u.state IN ('open', 'verifying')
     );
 BEGIN
-    IF of_name <> ALL (known) AND cardinality(known) >= checkpoints_max THEN
-        PERFORM ingot.refuse('IN040', format('the job has %s checkpoints; there are no more than that', checkpoints_max));
+    IF of_name <> ALL (existing_names) AND cardinality(existing_names) >= checkpoints_max THEN
+        PERFORM ingot.refuse('IN040', format('a job can have at most %s checkpoints', checkpoints_max));
     END IF;
     DELETE FROM ingot.uploads AS u WHERE u.job = of_job AND u.fence = of_fence AND u.fence IS NOT NULL
         AND u.file = 'checkpoint' AND u.name = of_name AND u.state = 'done';
 END
 $$;
 
--- Begin an upload as the command says, and answer it; the same again answers what is there. An attempt has so many outputs
--- at most, and a job so many checkpoints.
+-- Begin the upload of a command, and return it. A repeated command returns the existing upload. The number of outputs of an
+-- attempt and of checkpoints of a job is limited.
 CREATE OR REPLACE FUNCTION ingot.begin_upload(command json, outputs_max integer, checkpoints_max integer) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -100,56 +101,56 @@ DECLARE
     of_owner text := command ->> 'owner';
     reserve bigint := command ->> 'reserve';
     quotas bigint[] := ARRAY[(command ->> 'owner_quota')::bigint];
-    made ingot.uploads;
+    upload ingot.uploads;
 BEGIN
     PERFORM ingot.expect_tenant(of_tenant);
     IF command ->> 'job_id' IS NOT NULL THEN
-        PERFORM ingot.hold_attempt(of_tenant, (command ->> 'job_id')::uuid, (command ->> 'fence')::bigint);
+        PERFORM ingot.lock_attempt(of_tenant, (command ->> 'job_id')::uuid, (command ->> 'fence')::bigint);
     END IF;
     PERFORM ingot.lock_usage(ARRAY[of_tenant]);
-    SELECT u.* INTO made FROM ingot.uploads AS u WHERE u.tenant = of_tenant AND u.id = (command ->> 'id')::uuid;
+    SELECT u.* INTO upload FROM ingot.uploads AS u WHERE u.tenant = of_tenant AND u.id = (command ->> 'id')::uuid;
     IF FOUND THEN
-        RETURN ingot.upload_told(made);
+        RETURN ingot.upload_json(upload);
     END IF;
     IF command ->> 'file' = 'output' AND outputs_max <= (
         SELECT count(*) FROM ingot.uploads AS u WHERE u.job = (command ->> 'job_id')::uuid
             AND u.fence = (command ->> 'fence')::bigint AND u.fence IS NOT NULL AND u.file = 'output'
     ) THEN
-        PERFORM ingot.refuse('IN040', format('the attempt has %s outputs; there are no more than that', outputs_max));
+        PERFORM ingot.refuse('IN040', format('an attempt can have at most %s outputs', outputs_max));
     END IF;
     IF command ->> 'file' = 'checkpoint' THEN
-        PERFORM ingot.take_checkpoint(
+        PERFORM ingot.prepare_checkpoint(
             (command ->> 'job_id')::uuid, (command ->> 'fence')::bigint, command ->> 'name', checkpoints_max
         );
     END IF;
-    PERFORM ingot.expect_none(ingot.key_refusal(of_tenant, command ->> 'key', command ->> 'if_match'));
-    PERFORM ingot.expect_none((
-        ingot.misfits(ARRAY[of_tenant], ARRAY[of_owner], ARRAY[reserve], ARRAY[reserve], quotas, ARRAY[NULL::text])
+    PERFORM ingot.raise_refusal(ingot.key_refusal(of_tenant, command ->> 'key', command ->> 'if_match'));
+    PERFORM ingot.raise_refusal((
+        ingot.quota_refusals(ARRAY[of_tenant], ARRAY[of_owner], ARRAY[reserve], ARRAY[reserve], quotas, ARRAY[NULL::text])
     )[1]);
     now := ingot.clock();
-    made := ingot.insert_upload(command, now);
+    upload := ingot.insert_upload(command, now);
     PERFORM ingot.add_usage(ARRAY[of_tenant], ARRAY[of_owner], '{0}', ARRAY[reserve], '{0}', '{0}', quotas);
-    RETURN ingot.upload_told(made);
+    RETURN ingot.upload_json(upload);
 END
 $$;
 
--- An upload that nobody else changes until the end of the transaction.
+-- Lock an upload until the transaction ends, and return it.
 CREATE OR REPLACE FUNCTION ingot.lock_upload(of_tenant uuid, of_id uuid) RETURNS ingot.uploads
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    known ingot.uploads;
+    upload ingot.uploads;
 BEGIN
     PERFORM ingot.expect_tenant(of_tenant);
-    SELECT u.* INTO known FROM ingot.uploads AS u WHERE u.tenant = of_tenant AND u.id = of_id FOR UPDATE;
+    SELECT u.* INTO upload FROM ingot.uploads AS u WHERE u.tenant = of_tenant AND u.id = of_id FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM ingot.refuse('IN044', '');
     END IF;
-    RETURN known;
+    RETURN upload;
 END
 $$;
 
--- Give an upload the next epoch, and answer it.
+-- Give an upload its next epoch, and return it.
 CREATE OR REPLACE FUNCTION ingot.take_upload(of_tenant uuid, of_id uuid) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -162,19 +163,19 @@ SET jit = off
 SET lock_timeout = '3s'
 AS $$
 DECLARE
-    known ingot.uploads := ingot.lock_upload(of_tenant, of_id);
+    upload ingot.uploads := ingot.lock_upload(of_tenant, of_id);
 BEGIN
-    IF known.state <> 'open' THEN
+    IF upload.state <> 'open' THEN
         PERFORM ingot.refuse('IN065', '');
     END IF;
-    UPDATE ingot.uploads AS u SET epoch = u.epoch + 1 WHERE u.tenant = of_tenant AND u.id = of_id RETURNING u.* INTO known;
-    RETURN ingot.upload_told(known);
+    UPDATE ingot.uploads AS u SET epoch = u.epoch + 1 WHERE u.tenant = of_tenant AND u.id = of_id RETURNING u.* INTO upload;
+    RETURN ingot.upload_json(upload);
 END
 $$;
 
--- Keep what is known of an upload, and answer it.
-CREATE OR REPLACE FUNCTION ingot.note_upload(
-    of_tenant uuid, of_id uuid, of_epoch integer, keep bigint, new_received bigint, new_reserved bigint, verifying boolean,
+-- Update the progress of an upload, and return it.
+CREATE OR REPLACE FUNCTION ingot.update_upload(
+    of_tenant uuid, of_id uuid, of_epoch integer, lifetime bigint, new_received bigint, new_reserved bigint, is_complete boolean,
     owner_quota bigint, new_blob bytea, new_sha256 bytea
 ) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -189,70 +190,72 @@ SET lock_timeout = '3s'
 AS $$
 DECLARE
     now bigint := ingot.clock();
-    known ingot.uploads;
-    more bigint[];
+    upload ingot.uploads;
+    more_bytes bigint[];
 BEGIN
     IF new_reserved IS NOT NULL THEN
         PERFORM ingot.lock_usage(ARRAY[of_tenant]);
     END IF;
-    known := ingot.lock_upload(of_tenant, of_id);
-    IF known.state NOT IN ('open', 'verifying') THEN
+    upload := ingot.lock_upload(of_tenant, of_id);
+    IF upload.state NOT IN ('open', 'verifying') THEN
         PERFORM ingot.refuse('IN065', '');
-    ELSIF known.epoch <> of_epoch THEN
+    ELSIF upload.epoch <> of_epoch THEN
         PERFORM ingot.refuse('IN046', '');
     END IF;
-    IF new_reserved <> known.reserved THEN
-        more := ARRAY[new_reserved - known.reserved];
-        PERFORM ingot.expect_none((
-            ingot.misfits(ARRAY[of_tenant], ARRAY[known.owner], more, more, ARRAY[owner_quota], ARRAY[NULL::text])
+    IF new_reserved <> upload.reserved THEN
+        more_bytes := ARRAY[new_reserved - upload.reserved];
+        PERFORM ingot.raise_refusal((
+            ingot.quota_refusals(ARRAY[of_tenant], ARRAY[upload.owner], more_bytes, more_bytes, ARRAY[owner_quota],
+                ARRAY[NULL::text])
         )[1]);
-        PERFORM ingot.add_usage(ARRAY[of_tenant], ARRAY[known.owner], '{0}', more, '{0}', '{0}', ARRAY[owner_quota]);
+        PERFORM ingot.add_usage(ARRAY[of_tenant], ARRAY[upload.owner], '{0}', more_bytes, '{0}', '{0}', ARRAY[owner_quota]);
     END IF;
-    INSERT INTO ingot.tombstones (digest, at) SELECT known.blob, now WHERE known.blob <> new_blob;
+    INSERT INTO ingot.tombstones (digest, at) SELECT upload.blob, now WHERE upload.blob <> new_blob;
     UPDATE ingot.uploads AS u SET
         received = coalesce(new_received, u.received), reserved = coalesce(new_reserved, u.reserved),
         blob = coalesce(new_blob, u.blob), sha256 = coalesce(new_sha256, u.sha256),
-        state = CASE WHEN verifying THEN 'verifying' ELSE u.state END,
-        verifying_at = CASE WHEN verifying THEN coalesce(u.verifying_at, now) ELSE u.verifying_at END,
-        expires_at = now + keep
-    WHERE u.tenant = of_tenant AND u.id = of_id RETURNING u.* INTO known;
-    RETURN ingot.upload_told(known);
+        state = CASE WHEN is_complete THEN 'verifying' ELSE u.state END,
+        verifying_at = CASE WHEN is_complete THEN coalesce(u.verifying_at, now) ELSE u.verifying_at END,
+        expires_at = now + lifetime
+    WHERE u.tenant = of_tenant AND u.id = of_id RETURNING u.* INTO upload;
+    RETURN ingot.upload_json(upload);
 END
 $$;
 
--- Let uploads go that are held, with what they refer to, have set aside, or have brought to the object store.
--- The tenants are held too.
+-- Delete locked uploads: subtract their usage and reservations, add tombstones, and put their objects into the trash. The
+-- caller holds `lock_usage`.
 CREATE OR REPLACE FUNCTION ingot.drop_uploads(of_tenants uuid[], ids uuid[], now bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    gone ingot.uploads[];
+    deleted_uploads ingot.uploads[];
 BEGIN
     WITH dropped AS (
         DELETE FROM ingot.uploads AS u USING unnest(of_tenants, ids) AS a (tenant, id)
         WHERE u.tenant = a.tenant AND u.id = a.id RETURNING u
     )
-    SELECT array_agg(d.u) INTO gone FROM dropped AS d;
-    IF gone IS NULL THEN
+    SELECT array_agg(d.u) INTO deleted_uploads FROM dropped AS d;
+    IF deleted_uploads IS NULL THEN
         RETURN 0;
     END IF;
-    INSERT INTO ingot.trash (place, multipart) SELECT u.place, u.multipart FROM unnest(gone) AS u WHERE u.place IS NOT NULL
+    INSERT INTO ingot.trash (place, multipart)
+    SELECT u.place, u.multipart FROM unnest(deleted_uploads) AS u WHERE u.place IS NOT NULL
     ON CONFLICT DO NOTHING;
-    INSERT INTO ingot.tombstones (digest, at) SELECT DISTINCT u.blob, now FROM unnest(gone) AS u
+    INSERT INTO ingot.tombstones (digest, at) SELECT DISTINCT u.blob, now FROM unnest(deleted_uploads) AS u
     WHERE u.blob IS NOT NULL AND u.refers;
     PERFORM ingot.add_usage(
         array_agg(u.tenant), array_agg(u.owner),
         array_agg(CASE WHEN u.state = 'done' AND u.refers THEN -u.size ELSE 0 END), array_agg(-u.reserved),
         array_agg(0::bigint), array_agg(0::bigint)
     )
-    FROM unnest(gone) AS u;
-    RETURN cardinality(gone);
+    FROM unnest(deleted_uploads) AS u;
+    RETURN cardinality(deleted_uploads);
 END
 $$;
 
--- End an upload that is not done: it failed with a code, and is kept so for a while, or it is gone. A job that waits for it
--- is canceled, and answered as `queue_blocked` does.
-CREATE OR REPLACE FUNCTION ingot.end_upload(of_tenant uuid, of_id uuid, code text, keep bigint) RETURNS SETOF text
+-- End an unfinished upload: with a code it is kept as failed for `lifetime`, without one it is deleted. A job that waits for
+-- it is canceled and returned as by `queue_blocked`.
+CREATE OR REPLACE FUNCTION ingot.end_upload(of_tenant uuid, of_id uuid, code text, lifetime bigint) RETURNS SETOF text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -265,46 +268,46 @@ SET lock_timeout = '3s'
 AS $$
 DECLARE
     now bigint;
-    known ingot.uploads;
+    upload ingot.uploads;
 BEGIN
     PERFORM ingot.expect_tenant(of_tenant);
     IF EXISTS (
         SELECT FROM ingot.uploads AS u WHERE u.tenant = of_tenant AND u.id = of_id AND u.job IS NOT NULL AND u.fence IS NULL
     ) THEN
-        PERFORM ingot.lock_blocked_of(ARRAY[of_tenant]);
+        PERFORM ingot.lock_blocked_jobs(ARRAY[of_tenant]);
     END IF;
     PERFORM ingot.lock_usage(ARRAY[of_tenant]);
     now := ingot.clock();
-    SELECT u.* INTO known FROM ingot.uploads AS u
+    SELECT u.* INTO upload FROM ingot.uploads AS u
     WHERE u.tenant = of_tenant AND u.id = of_id AND u.state <> 'done' AND (code IS NULL OR u.state <> 'failed') FOR UPDATE;
     IF NOT FOUND THEN
         RETURN;
     ELSIF code IS NULL THEN
         PERFORM ingot.drop_uploads(ARRAY[of_tenant], ARRAY[of_id], now);
     ELSE
-        INSERT INTO ingot.trash (place, multipart) SELECT known.place, known.multipart WHERE known.place IS NOT NULL
+        INSERT INTO ingot.trash (place, multipart) SELECT upload.place, upload.multipart WHERE upload.place IS NOT NULL
         ON CONFLICT DO NOTHING;
-        INSERT INTO ingot.tombstones (digest, at) SELECT known.blob, now WHERE known.blob IS NOT NULL;
+        INSERT INTO ingot.tombstones (digest, at) SELECT upload.blob, now WHERE upload.blob IS NOT NULL;
         UPDATE ingot.uploads AS u SET
-            state = 'failed', error = code, reserved = 0, place = NULL, multipart = NULL, expires_at = now + keep
+            state = 'failed', error = code, reserved = 0, place = NULL, multipart = NULL, expires_at = now + lifetime
         WHERE u.tenant = of_tenant AND u.id = of_id;
-        PERFORM ingot.add_usage(ARRAY[of_tenant], ARRAY[known.owner], '{0}', ARRAY[-known.reserved], '{0}', '{0}');
+        PERFORM ingot.add_usage(ARRAY[of_tenant], ARRAY[upload.owner], '{0}', ARRAY[-upload.reserved], '{0}', '{0}');
     END IF;
-    IF known.job IS NOT NULL AND known.fence IS NULL THEN
+    IF upload.job IS NOT NULL AND upload.fence IS NULL THEN
         RETURN QUERY SELECT ingot.cancel_blocked(
-            ARRAY[known.job], ARRAY[ingot.why_without(known.name, coalesce(code, 'it was given up'))], now
+            ARRAY[upload.job], ARRAY[ingot.missing_input_reason(upload.name, coalesce(code, 'the upload was aborted'))], now
         );
     END IF;
 END
 $$;
 
--- What a job says that was canceled because an input did not come.
-CREATE OR REPLACE FUNCTION ingot.why_without(name text, reason text) RETURNS text
+-- The error of a job that was canceled because an input was not uploaded.
+CREATE OR REPLACE FUNCTION ingot.missing_input_reason(name text, reason text) RETURNS text
 LANGUAGE sql IMMUTABLE
-AS $$ SELECT format('the input %s did not come: %s', name, reason) $$;
+AS $$ SELECT format('the input %s was not uploaded: %s', name, reason) $$;
 
--- End so many uploads, at most, whose time is over, and those of attempts that do not run any more. One that somebody has to
--- do with at this moment is left for the next round. Jobs that wait for one are canceled, and answered as `queue_blocked` does.
+-- Delete up to `uploads_max` expired uploads and uploads of ended attempts. Uploads that another transaction has locked are
+-- left for the next call. Jobs that wait for an upload are canceled and returned as by `queue_blocked`.
 CREATE OR REPLACE FUNCTION ingot.sweep_uploads(uploads_max integer) RETURNS TABLE (swept bigint, canceled text[])
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -320,7 +323,7 @@ DECLARE
     now bigint := ingot.clock();
     of_tenants uuid[];
     ids uuid[];
-    waiting ingot.uploads[];
+    awaited_uploads ingot.uploads[];
 BEGIN
     swept := 0;
     canceled := '{}';
@@ -342,14 +345,14 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    PERFORM ingot.lock_blocked_of(ARRAY(
+    PERFORM ingot.lock_blocked_jobs(ARRAY(
         SELECT u.tenant FROM unnest(of_tenants, ids) AS a (tenant, id)
         JOIN ingot.uploads AS u ON u.tenant = a.tenant AND u.id = a.id WHERE u.job IS NOT NULL AND u.fence IS NULL
     ));
     PERFORM ingot.lock_usage(of_tenants);
     SELECT array_agg((h.u).tenant), array_agg((h.u).id),
         array_agg(h.u) FILTER (WHERE (h.u).job IS NOT NULL AND (h.u).fence IS NULL AND (h.u).state IN ('open', 'verifying'))
-    INTO of_tenants, ids, waiting FROM (
+    INTO of_tenants, ids, awaited_uploads FROM (
         SELECT u FROM unnest(of_tenants, ids) AS a (tenant, id)
         JOIN ingot.uploads AS u ON u.tenant = a.tenant AND u.id = a.id
         WHERE u.expires_at <= now AND (u.fence IS NULL OR u.state <> 'done') OR u.fence IS NOT NULL
@@ -359,11 +362,12 @@ BEGIN
     IF ids IS NOT NULL THEN
         now := ingot.clock();
         swept := ingot.drop_uploads(of_tenants, ids, now);
-        IF waiting IS NOT NULL THEN
+        IF awaited_uploads IS NOT NULL THEN
             canceled := ARRAY(
                 SELECT c FROM (
-                    SELECT array_agg(w.job) AS jobs, array_agg(ingot.why_without(w.name, 'its time was over')) AS reasons
-                    FROM unnest(waiting) AS w
+                    SELECT array_agg(w.job) AS jobs,
+                        array_agg(ingot.missing_input_reason(w.name, 'the upload expired')) AS reasons
+                    FROM unnest(awaited_uploads) AS w
                 ) AS w CROSS JOIN LATERAL ingot.cancel_blocked(w.jobs, w.reasons, now) AS c
             );
         END IF;
@@ -372,7 +376,7 @@ BEGIN
 END
 $$;
 
--- Uploads to be read back, those first that wait for longest, as JSON.
+-- Uploads that wait for verification, longest waiting first, as JSON.
 CREATE OR REPLACE FUNCTION ingot.list_verifying(uploads_max integer) RETURNS SETOF text
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -382,5 +386,5 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET jit = off
 AS $$
-    SELECT ingot.upload_told(u) FROM ingot.uploads AS u WHERE u.state = 'verifying' ORDER BY u.verifying_at LIMIT uploads_max
+    SELECT ingot.upload_json(u) FROM ingot.uploads AS u WHERE u.state = 'verifying' ORDER BY u.verifying_at LIMIT uploads_max
 $$;

@@ -1,6 +1,6 @@
--- What all that changes blobs is made of. None of these is called from outside.
+-- Helpers of the functions that change blobs. Only `get_usage` is called from outside.
 
--- Hold what tenants keep: nobody else changes their keys, uploads, files and counts until the transaction ends.
+-- Lock the usage of tenants: no other transaction changes their keys, uploads, job files and usage until this one ends.
 CREATE OR REPLACE FUNCTION ingot.lock_usage(of_tenants uuid[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -13,48 +13,48 @@ BEGIN
     ORDER BY t.id
     ON CONFLICT DO NOTHING;
     PERFORM FROM ingot.usage AS u WHERE u.tenant = ANY (of_tenants) AND u.owner = '' ORDER BY u.tenant FOR UPDATE;
-    -- A version written by a transaction that came after this one would put its event after ours.
-    PERFORM ingot.begin_again() FROM ingot.usage AS u
+    -- Our events must not come before those of a later transaction whose changes we build on.
+    PERFORM ingot.retry_transaction() FROM ingot.usage AS u
     WHERE u.tenant = ANY (of_tenants) AND u.owner = '' AND age(u.xmin) < age(pg_current_xact_id()::xid);
     IF EXISTS (SELECT FROM ingot.usage_owed AS o WHERE o.tenant = ANY (of_tenants)) THEN
-        WITH gone AS (
+        WITH counted_rows AS (
             DELETE FROM ingot.usage_owed AS o WHERE o.tenant = ANY (of_tenants) RETURNING o.*
         )
         SELECT array_agg(g.tenant) AS tenants, array_agg(g.owner) AS owners, array_agg(g.bytes) AS bytes,
-            array_agg(0::bigint) AS nothing INTO owed FROM gone AS g;
-        PERFORM ingot.add_usage(owed.tenants, owed.owners, owed.bytes, owed.nothing, owed.nothing, owed.nothing);
+            array_agg(0::bigint) AS zeros INTO owed FROM counted_rows AS g;
+        PERFORM ingot.add_usage(owed.tenants, owed.owners, owed.bytes, owed.zeros, owed.zeros, owed.zeros);
     END IF;
 END
 $$;
 
--- How much a tenant may keep.
+-- The quota of a tenant in bytes; NULL without one.
 CREATE OR REPLACE FUNCTION ingot.quota_of(of_tenant uuid) RETURNS bigint
-LANGUAGE plpgsql STABLE  -- Its plan is kept; that of a function in SQL is made anew in every statement.
+LANGUAGE plpgsql STABLE  -- Keeps its plan; a function in SQL would be planned in every statement.
 AS $$
 BEGIN
     RETURN (SELECT (t.limits::json ->> 'quota_bytes')::bigint FROM ingot.tenants AS t WHERE t.id = of_tenant);
 END
 $$;
 
--- Append events, in the order given; `news` is what each tells, as JSON.
-CREATE OR REPLACE FUNCTION ingot.tell_of_blobs(of_tenants uuid[], names text[], news text[]) RETURNS void
+-- Append events in the given order; `event_data` is the data of each, as JSON.
+CREATE OR REPLACE FUNCTION ingot.append_blob_events(of_tenants uuid[], names text[], event_data text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
     INSERT INTO ingot.events (tenant, position, at, entries)
-    SELECT n.tenant, ingot.position(pg_current_xact_id()), ingot.clock(),
-        '[' || string_agg('["' || n.name || '",' || to_json(n.data) || ']', ',' ORDER BY n.place) || ']'
-    FROM unnest(of_tenants, names, news) WITH ORDINALITY AS n (tenant, name, data, place)
+    SELECT n.tenant, ingot.event_position(pg_current_xact_id()), ingot.clock(),
+        '[' || string_agg('["' || n.name || '",' || to_json(n.data) || ']', ',' ORDER BY n.ordinal) || ']'
+    FROM unnest(of_tenants, names, event_data) WITH ORDINALITY AS n (tenant, name, data, ordinal)
     GROUP BY n.tenant
-    ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries);
+    ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.join_entries(events.entries, excluded.entries);
 END
 $$;
 
--- What is told of a blob, as JSON.
-CREATE OR REPLACE FUNCTION ingot.blob_news(
+-- The data of an event about a blob, as JSON.
+CREATE OR REPLACE FUNCTION ingot.blob_event_data(
     of_blob bytea, of_size bigint, of_key text, of_type text, of_job uuid, of_name text
 ) RETURNS text
-LANGUAGE sql STABLE  -- One expression, which becomes part of the statement that asks for it.
+LANGUAGE sql STABLE  -- One expression, which is inlined into the calling statement.
 AS $$
     SELECT json_build_object(
         'blob_id', encode(of_blob, 'hex'), 'size', of_size, 'key', of_key, 'content_type', of_type, 'job_id', of_job,
@@ -62,25 +62,25 @@ AS $$
     )::text
 $$;
 
--- Which of these changes do not fit into a quota, one after the other: of such a one why, and nothing of those that fit.
--- What takes no more than before always fits.
-CREATE OR REPLACE FUNCTION ingot.misfits(
-    of_tenants uuid[], of_owners text[], more bigint[], more_of_owners bigint[], owner_quotas bigint[], refusals text[]
+-- Check changes one after the other against the quotas. Returns a refusal for each change that exceeds one, and NULL for
+-- those that fit. A change that does not increase the usage always fits.
+CREATE OR REPLACE FUNCTION ingot.quota_refusals(
+    of_tenants uuid[], of_owners text[], more_bytes bigint[], more_owner_bytes bigint[], owner_quotas bigint[], refusals text[]
 ) RETURNS text[]
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    found text[] := refusals;
+    new_refusals text[] := refusals;
     used jsonb;
-    one record;
-    of_all text;
-    of_own text;
+    change record;
+    tenant_key text;
+    owner_key text;
 BEGIN
     IF NOT EXISTS (SELECT FROM unnest(owner_quotas) AS q WHERE q IS NOT NULL)
         AND NOT EXISTS (
             SELECT FROM ingot.tenants AS t WHERE t.id = ANY (of_tenants) AND (t.limits::json ->> 'quota_bytes') IS NOT NULL
         ) THEN
-        RETURN found;
+        RETURN new_refusals;
     END IF;
     SELECT coalesce(jsonb_object_agg(u.name, u.used), '{}') INTO used FROM (
         SELECT u.tenant || ' ' || u.owner AS name, sum(u.used)::bigint AS used FROM (
@@ -92,31 +92,33 @@ BEGIN
         ) AS u
         GROUP BY 1
     ) AS u;
-    FOR one IN
+    FOR change IN
         SELECT a.*, ingot.quota_of(a.tenant) AS quota
-        FROM unnest(of_tenants, of_owners, more, more_of_owners, owner_quotas, refusals)
-            WITH ORDINALITY AS a (tenant, owner, more, own_more, own_quota, refusal, place)
-        WHERE a.refusal IS NULL ORDER BY a.place
+        FROM unnest(of_tenants, of_owners, more_bytes, more_owner_bytes, owner_quotas, refusals)
+            WITH ORDINALITY AS a (tenant, owner, more_bytes, owner_more, owner_quota, refusal, ordinal)
+        WHERE a.refusal IS NULL ORDER BY a.ordinal
     LOOP
-        of_all := one.tenant || ' ';
-        of_own := one.tenant || ' ' || one.owner;
-        IF one.more > 0 AND coalesce((used ->> of_all)::bigint, 0) + one.more > one.quota THEN
-            found[one.place] := format('IN049 tenant %s %s %s', coalesce(used ->> of_all, '0'), one.quota, one.more);
-        ELSIF one.own_more > 0 AND coalesce((used ->> of_own)::bigint, 0) + one.own_more > one.own_quota THEN
-            found[one.place] := format('IN049 token %s %s %s', coalesce(used ->> of_own, '0'), one.own_quota, one.own_more);
+        tenant_key := change.tenant || ' ';
+        owner_key := change.tenant || ' ' || change.owner;
+        IF change.more_bytes > 0 AND coalesce((used ->> tenant_key)::bigint, 0) + change.more_bytes > change.quota THEN
+            new_refusals[change.ordinal] := format('IN049 tenant %s %s %s', coalesce(used ->> tenant_key, '0'),
+                change.quota, change.more_bytes);
+        ELSIF change.owner_more > 0 AND coalesce((used ->> owner_key)::bigint, 0) + change.owner_more > change.owner_quota THEN
+            new_refusals[change.ordinal] := format('IN049 token %s %s %s', coalesce(used ->> owner_key, '0'),
+                change.owner_quota, change.owner_more);
         ELSE
             used := used || jsonb_build_object(
-                of_all, coalesce((used ->> of_all)::bigint, 0) + one.more,
-                of_own, coalesce((used ->> of_own)::bigint, 0) + one.own_more
+                tenant_key, coalesce((used ->> tenant_key)::bigint, 0) + change.more_bytes,
+                owner_key, coalesce((used ->> owner_key)::bigint, 0) + change.owner_more
             );
         END IF;
     END LOOP;
-    RETURN found;
+    RETURN new_refusals;
 END
 $$;
 
--- Count what owners keep more, or less, and what their tenants do by that; tell of a quota of which four fifths are taken
--- now. Of a tenant that was removed nothing is counted.
+-- Add to the usage of owners and their tenants, or subtract from it, and publish `quota.warning` when it reaches 80 % of a
+-- quota. Removed tenants are not counted.
 CREATE OR REPLACE FUNCTION ingot.add_usage(
     of_tenants uuid[], of_owners text[], more_bytes bigint[], more_reserved bigint[], more_keys bigint[],
     more_key_bytes bigint[], owner_quotas bigint[] DEFAULT NULL
@@ -124,8 +126,8 @@ CREATE OR REPLACE FUNCTION ingot.add_usage(
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    warned uuid[];
-    news text[];
+    warned_tenants uuid[];
+    warnings text[];
 BEGIN
     INSERT INTO ingot.usage (tenant, owner)
     SELECT DISTINCT c.tenant, c.owner FROM unnest(of_tenants, of_owners) AS c (tenant, owner)
@@ -149,120 +151,122 @@ BEGIN
         RETURNING u.tenant, nullif(u.owner, '') AS owner, u.bytes + u.reserved AS used, c.bytes + c.reserved AS more,
             CASE WHEN u.owner = '' THEN ingot.quota_of(u.tenant) ELSE c.quota END AS quota
     )
-    SELECT array_agg(n.tenant), array_agg(row_to_json(n.news)::text) INTO warned, news FROM (
+    SELECT array_agg(n.tenant), array_agg(row_to_json(n.warning)::text) INTO warned_tenants, warnings FROM (
         SELECT c.tenant, (SELECT n FROM (
             SELECT CASE WHEN c.owner IS NULL THEN 'tenant' ELSE 'token' END AS scope, c.owner, c.used AS usage_bytes,
                 c.quota AS quota_bytes
-        ) AS n) AS news
+        ) AS n) AS warning
         FROM counted AS c
         WHERE 5::numeric * (c.used - c.more) < 4::numeric * c.quota AND 5::numeric * c.used >= 4::numeric * c.quota
     ) AS n;
-    IF warned IS NOT NULL THEN
-        PERFORM ingot.tell_of_blobs(warned, array_fill('quota.warning'::text, ARRAY[cardinality(warned)]), news);
+    IF warned_tenants IS NOT NULL THEN
+        PERFORM ingot.append_blob_events(warned_tenants,
+            array_fill('quota.warning'::text, ARRAY[cardinality(warned_tenants)]), warnings);
     END IF;
 END
 $$;
 
--- Keep blobs that are there until the transaction ends, and refuse those that come without a place and without bytes when
--- they are not there.
-CREATE OR REPLACE FUNCTION ingot.hold_blobs(digests bytea[], new_places text[], inlines bytea[], refusals text[]) RETURNS text[]
+-- Lock existing blobs that come without a storage key and without bytes, until the transaction ends, and refuse those that
+-- do not exist.
+CREATE OR REPLACE FUNCTION ingot.lock_blobs(digests bytea[], storage_keys text[], inlines bytea[], refusals text[]) RETURNS text[]
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    bare bytea[] := ARRAY(
-        SELECT a.digest FROM unnest(digests, new_places, inlines, refusals) AS a (digest, place, inline, refusal)
-        WHERE a.refusal IS NULL AND a.place IS NULL AND a.inline IS NULL
+    existing_only bytea[] := ARRAY(
+        SELECT a.digest FROM unnest(digests, storage_keys, inlines, refusals) AS a (digest, storage_key, inline, refusal)
+        WHERE a.refusal IS NULL AND a.storage_key IS NULL AND a.inline IS NULL
     );
-    held bytea[];
+    locked bytea[];
 BEGIN
-    IF cardinality(bare) = 0 THEN
+    IF cardinality(existing_only) = 0 THEN
         RETURN refusals;
     END IF;
-    held := ARRAY(SELECT b.digest FROM ingot.blobs AS b WHERE b.digest = ANY (bare) ORDER BY b.digest FOR KEY SHARE);
+    locked := ARRAY(SELECT b.digest FROM ingot.blobs AS b WHERE b.digest = ANY (existing_only) ORDER BY b.digest FOR KEY SHARE);
     RETURN ARRAY(
         SELECT CASE
-            WHEN a.refusal IS NULL AND a.place IS NULL AND a.inline IS NULL AND a.digest <> ALL (held) THEN 'IN048' ELSE a.refusal
+            WHEN a.refusal IS NULL AND a.storage_key IS NULL AND a.inline IS NULL AND a.digest <> ALL (locked)
+                THEN 'IN048' ELSE a.refusal
         END
-        FROM unnest(digests, new_places, inlines, refusals) WITH ORDINALITY AS a (digest, place, inline, refusal, number)
-        ORDER BY a.number
+        FROM unnest(digests, storage_keys, inlines, refusals) WITH ORDINALITY AS a (digest, storage_key, inline, refusal, ordinal)
+        ORDER BY a.ordinal
     );
 END
 $$;
 
--- Have these blobs there, and keep them until the transaction ends; those with a refusal are passed over. Bytes that are
--- there already stay where they are, whoever brought them, unless they are damaged: what is not needed goes to the trash.
+-- Insert these blobs if they do not exist, and lock them until the transaction ends; those with a refusal are skipped.
+-- Existing bytes stay where they are, unless they are damaged. Objects that are not needed go to the trash.
 CREATE OR REPLACE FUNCTION ingot.store_blobs(
-    digests bytea[], shas bytea[], sizes bigint[], new_places text[], inlines bytea[], all_checks bytea[], refusals text[]
+    digests bytea[], sha256s bytea[], sizes bigint[], storage_keys text[], inlines bytea[], all_checksums bytea[], refusals text[]
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     now bigint := ingot.clock();
-    wanted bytea[] := ARRAY(
+    accepted bytea[] := ARRAY(
         SELECT DISTINCT a.digest FROM unnest(digests, refusals) AS a (digest, refusal) WHERE a.refusal IS NULL ORDER BY 1
     );
-    fresh integer;
-    held bytea[];
+    blobs_inserted integer;
+    locked bytea[];
 BEGIN
-    -- One that is taken away at this moment is waited for, and made anew; so is one that was between the two statements.
-    -- Nobody else sees what is made here, or can take it away: when all are, there is nothing to hold and nothing to mend.
+    -- A blob that is being collected is waited for and inserted again; so is one collected between the two statements.
+    -- Blobs that this transaction inserted are invisible to others, so they need no lock and no repair.
     LOOP
-        WITH new AS MATERIALIZED (
+        WITH new_blobs AS MATERIALIZED (
             SELECT DISTINCT ON (a.digest) a.*
-            FROM unnest(digests, shas, sizes, new_places, inlines, all_checks, refusals)
-                WITH ORDINALITY AS a (digest, sha256, size, place, inline, checks, refusal, number)
-            WHERE a.refusal IS NULL ORDER BY a.digest, a.number
+            FROM unnest(digests, sha256s, sizes, storage_keys, inlines, all_checksums, refusals)
+                WITH ORDINALITY AS a (digest, sha256, size, place, inline, checks, refusal, ordinal)
+            WHERE a.refusal IS NULL ORDER BY a.digest, a.ordinal
         ),
-        made AS (
+        inserted AS (
             INSERT INTO ingot.blobs (digest, sha256, size, place, verified_at)
-            SELECT n.digest, n.sha256, n.size, n.place, now FROM new AS n ORDER BY n.digest
+            SELECT n.digest, n.sha256, n.size, n.place, now FROM new_blobs AS n ORDER BY n.digest
             ON CONFLICT (digest) DO NOTHING
             RETURNING digest, size
         ),
-        counted AS (
+        added_totals AS (
             INSERT INTO ingot.blob_totals (blobs, bytes)
-            SELECT count(*), sum(m.size) FROM made AS m HAVING count(*) > 0
+            SELECT count(*), sum(m.size) FROM inserted AS m HAVING count(*) > 0
         )
         INSERT INTO ingot.blob_contents (digest, inline, checks)
-        SELECT n.digest, CASE WHEN n.place IS NULL THEN n.inline END, n.checks FROM new AS n
-        WHERE (n.digest IN (SELECT m.digest FROM made AS m)) IS TRUE;  -- Looked up, not joined: both may be long.
-        GET DIAGNOSTICS fresh = ROW_COUNT;
-        EXIT WHEN fresh = cardinality(wanted);
-        held := ARRAY(SELECT b.digest FROM ingot.blobs AS b WHERE b.digest = ANY (wanted) ORDER BY b.digest FOR KEY SHARE);
-        EXIT WHEN cardinality(held) = cardinality(wanted);
+        SELECT n.digest, CASE WHEN n.place IS NULL THEN n.inline END, n.checks FROM new_blobs AS n
+        WHERE (n.digest IN (SELECT m.digest FROM inserted AS m)) IS TRUE;  -- A lookup, not a join: both may be long.
+        GET DIAGNOSTICS blobs_inserted = ROW_COUNT;
+        EXIT WHEN blobs_inserted = cardinality(accepted);
+        locked := ARRAY(SELECT b.digest FROM ingot.blobs AS b WHERE b.digest = ANY (accepted) ORDER BY b.digest FOR KEY SHARE);
+        EXIT WHEN cardinality(locked) = cardinality(accepted);
     END LOOP;
-    IF fresh < cardinality(wanted) THEN
-        held := ARRAY(
+    IF blobs_inserted < cardinality(accepted) THEN
+        locked := ARRAY(
             SELECT b.digest FROM ingot.blobs AS b WHERE b.damaged AND b.digest = ANY (ARRAY(
-                SELECT a.digest FROM unnest(digests, new_places, inlines, refusals) AS a (digest, place, inline, refusal)
+                SELECT a.digest FROM unnest(digests, storage_keys, inlines, refusals) AS a (digest, place, inline, refusal)
                 WHERE a.refusal IS NULL AND (a.place IS NOT NULL OR a.inline IS NOT NULL)
             ))
             ORDER BY b.digest FOR NO KEY UPDATE
         );
     END IF;
-    IF cardinality(held) > 0 THEN
-        WITH new AS MATERIALIZED (
+    IF cardinality(locked) > 0 THEN
+        WITH new_blobs AS MATERIALIZED (
             SELECT DISTINCT ON (a.digest) a.*, b.place AS old_place
-            FROM unnest(digests, new_places, inlines, all_checks, refusals)
-                WITH ORDINALITY AS a (digest, place, inline, checks, refusal, number)
+            FROM unnest(digests, storage_keys, inlines, all_checksums, refusals)
+                WITH ORDINALITY AS a (digest, place, inline, checks, refusal, ordinal)
             JOIN ingot.blobs AS b ON b.digest = a.digest
-            WHERE a.refusal IS NULL AND a.digest = ANY (held) AND (a.place IS NOT NULL OR a.inline IS NOT NULL)
-            ORDER BY a.digest, a.number
+            WHERE a.refusal IS NULL AND a.digest = ANY (locked) AND (a.place IS NOT NULL OR a.inline IS NOT NULL)
+            ORDER BY a.digest, a.ordinal
         ),
-        thrown AS (
-            INSERT INTO ingot.trash (place) SELECT n.old_place FROM new AS n
+        added_trash AS (
+            INSERT INTO ingot.trash (place) SELECT n.old_place FROM new_blobs AS n
             WHERE n.old_place IS NOT NULL AND n.old_place IS DISTINCT FROM n.place ON CONFLICT DO NOTHING
         ),
-        mended AS (
-            UPDATE ingot.blobs AS b SET place = n.place, damaged = false, verified_at = now FROM new AS n
+        repaired_blobs AS (
+            UPDATE ingot.blobs AS b SET place = n.place, damaged = false, verified_at = now FROM new_blobs AS n
             WHERE b.digest = n.digest
         )
         UPDATE ingot.blob_contents AS c SET inline = CASE WHEN n.place IS NULL THEN n.inline END, checks = n.checks
-        FROM new AS n WHERE c.digest = n.digest;
+        FROM new_blobs AS n WHERE c.digest = n.digest;
     END IF;
-    IF num_nonnulls(VARIADIC new_places) > 0 THEN
+    IF num_nonnulls(VARIADIC storage_keys) > 0 THEN
         INSERT INTO ingot.trash (place)
-        SELECT DISTINCT a.place FROM unnest(digests, new_places, refusals) AS a (digest, place, refusal)
+        SELECT DISTINCT a.place FROM unnest(digests, storage_keys, refusals) AS a (digest, place, refusal)
         JOIN ingot.blobs AS b ON b.digest = a.digest
         WHERE a.refusal IS NULL AND a.place IS NOT NULL AND a.place IS DISTINCT FROM b.place
         ON CONFLICT DO NOTHING;
@@ -270,9 +274,9 @@ BEGIN
 END
 $$;
 
--- Why a key cannot be set that is of this blob now, or is not there: `if_match` is the blob that it must be of, '*' is any
--- or none, and nothing is none. One expression, as `blob_news` is.
-CREATE OR REPLACE FUNCTION ingot.refusal_of(of_key text, of_blob bytea, if_match text) RETURNS text
+-- Why a key that names this blob, or none, cannot be set: `if_match` is the blob that it must name, '*' allows any state, and
+-- NULL requires that the key does not exist. One expression, so that it is inlined.
+CREATE OR REPLACE FUNCTION ingot.if_match_refusal(of_key text, of_blob bytea, if_match text) RETURNS text
 LANGUAGE sql IMMUTABLE
 AS $$
     SELECT CASE
@@ -282,88 +286,91 @@ AS $$
     END
 $$;
 
--- The same of a key that is looked up.
+-- The same for a key that is looked up.
 CREATE OR REPLACE FUNCTION ingot.key_refusal(of_tenant uuid, of_key text, if_match text) RETURNS text
 LANGUAGE sql STABLE
 AS $$
-    SELECT ingot.refusal_of(k.key, k.blob, if_match)
-    FROM (SELECT) AS one LEFT JOIN ingot.keys AS k ON k.tenant = of_tenant AND k.key = of_key WHERE of_key IS NOT NULL
+    SELECT ingot.if_match_refusal(k.key, k.blob, if_match)
+    FROM (SELECT) AS one_row LEFT JOIN ingot.keys AS k ON k.tenant = of_tenant AND k.key = of_key WHERE of_key IS NOT NULL
 $$;
 
--- Take in blobs for which nothing stands in the way yet, each for a key, a job, or nothing; `freed` is what was set aside
--- for one. Answers why some are refused after all. The tenants are held, and no two are for the same key. Of what an attempt
--- makes nothing is told before that has succeeded, and of what it saves nothing at all.
-CREATE OR REPLACE FUNCTION ingot.take_in(
-    refusals text[], of_tenants uuid[], of_owners text[], of_uploads uuid[], of_keys text[], of_jobs uuid[], of_files text[],
-    of_names text[], digests bytea[], shas bytea[], sizes bigint[], new_places text[], inlines bytea[], all_checks bytea[],
-    content_types text[], original_names text[], freed bigint[], owner_quotas bigint[], now bigint
+-- Store blobs without a refusal, each for a key, a job or an upload; `released_bytes` is the reservation that each gives
+-- back. Returns the refusals, including new ones. The caller holds `lock_usage`, and all keys are different. Outputs cause
+-- no event before their attempt has succeeded, and checkpoints none at all.
+CREATE OR REPLACE FUNCTION ingot.accept_blobs(
+    refusals text[], of_tenants uuid[], of_owners text[], of_uploads uuid[], of_keys text[], of_jobs uuid[], of_kinds text[],
+    of_names text[], digests bytea[], sha256s bytea[], sizes bigint[], storage_keys text[], inlines bytea[],
+    all_checksums bytea[],
+    content_types text[], original_names text[], released_bytes bigint[], owner_quotas bigint[], now bigint
 ) RETURNS text[]
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    more bigint[];
-    more_of_owners bigint[];
+    more_bytes bigint[];
+    more_owner_bytes bigint[];
     old_owners text[];
     old_sizes bigint[];
     old_blobs bytea[];
-    found text[];
+    new_refusals text[];
 BEGIN
-    SELECT array_agg(a.size - a.freed - coalesce(k.size, f.size, 0) ORDER BY a.place),
-        array_agg(a.size - a.freed - CASE a.owner WHEN k.owner THEN k.size WHEN f.owner THEN f.size ELSE 0 END ORDER BY a.place),
-        array_agg(k.owner ORDER BY a.place), array_agg(k.size ORDER BY a.place), array_agg(k.blob ORDER BY a.place)
-    INTO more, more_of_owners, old_owners, old_sizes, old_blobs
-    FROM unnest(of_tenants, of_owners, of_keys, of_jobs, of_files, of_names, sizes, freed)
-        WITH ORDINALITY AS a (tenant, owner, key, job, file, name, size, freed, place)
+    SELECT array_agg(a.size - a.released_bytes - coalesce(k.size, f.size, 0) ORDER BY a.ordinal),
+        array_agg(a.size - a.released_bytes - CASE a.owner WHEN k.owner THEN k.size WHEN f.owner THEN f.size ELSE 0 END
+            ORDER BY a.ordinal),
+        array_agg(k.owner ORDER BY a.ordinal), array_agg(k.size ORDER BY a.ordinal), array_agg(k.blob ORDER BY a.ordinal)
+    INTO more_bytes, more_owner_bytes, old_owners, old_sizes, old_blobs
+    FROM unnest(of_tenants, of_owners, of_keys, of_jobs, of_kinds, of_names, sizes, released_bytes)
+        WITH ORDINALITY AS a (tenant, owner, key, job, kind, name, size, released_bytes, ordinal)
     LEFT JOIN ingot.keys AS k ON k.tenant = a.tenant AND k.key = a.key
-    LEFT JOIN ingot.job_files AS f ON f.job = a.job AND f.kind = a.file AND f.name = a.name AND a.file <> 'output';
-    found := ingot.hold_blobs(digests, new_places, inlines, refusals);
-    found := ingot.misfits(of_tenants, of_owners, more, more_of_owners, owner_quotas, found);
-    IF array_position(found, NULL) IS NULL THEN
-        RETURN found;
+    LEFT JOIN ingot.job_files AS f ON f.job = a.job AND f.kind = a.kind AND f.name = a.name AND a.kind <> 'output';
+    new_refusals := ingot.lock_blobs(digests, storage_keys, inlines, refusals);
+    new_refusals := ingot.quota_refusals(of_tenants, of_owners, more_bytes, more_owner_bytes, owner_quotas, new_refusals);
+    IF array_position(new_refusals, NULL) IS NULL THEN
+        RETURN new_refusals;
     END IF;
-    PERFORM ingot.store_blobs(digests, shas, sizes, new_places, inlines, all_checks, found);
-    WITH taken AS MATERIALIZED (
+    PERFORM ingot.store_blobs(digests, sha256s, sizes, storage_keys, inlines, all_checksums, new_refusals);
+    WITH new_keys AS MATERIALIZED (
         SELECT a.* FROM unnest(
-            found, of_tenants, of_owners, of_uploads, of_keys, digests, shas, sizes, content_types, original_names, old_blobs
+            new_refusals, of_tenants, of_owners, of_uploads, of_keys, digests, sha256s, sizes, content_types,
+                original_names, old_blobs
         ) AS a (refusal, tenant, owner, upload, key, digest, sha256, size, content_type, original_name, old_blob)
         WHERE a.refusal IS NULL AND a.key IS NOT NULL
     ),
-    buried AS (
-        INSERT INTO ingot.tombstones (digest, at) SELECT t.old_blob, now FROM taken AS t WHERE t.old_blob <> t.digest
+    added_tombstones AS (
+        INSERT INTO ingot.tombstones (digest, at) SELECT t.old_blob, now FROM new_keys AS t WHERE t.old_blob <> t.digest
     )
     INSERT INTO ingot.keys AS k (
         tenant, key, blob, sha256, size, content_type, original_name, owner, uploaded_at, upload
     )
-    SELECT t.tenant, t.key, t.digest, t.sha256, t.size, t.content_type, t.original_name, t.owner, now, t.upload FROM taken AS t
+    SELECT t.tenant, t.key, t.digest, t.sha256, t.size, t.content_type, t.original_name, t.owner, now, t.upload FROM new_keys AS t
     ON CONFLICT (tenant, key) DO UPDATE SET
         blob = excluded.blob, sha256 = excluded.sha256, size = excluded.size, content_type = excluded.content_type,
         original_name = excluded.original_name, owner = excluded.owner, uploaded_at = excluded.uploaded_at,
         upload = excluded.upload;
-    PERFORM ingot.tell_of_blobs(
-        array_agg(t.tenant ORDER BY t.place), array_agg('blob.stored'::text),
-        array_agg(ingot.blob_news(t.digest, t.size, t.key, t.content_type, t.job, t.name) ORDER BY t.place)
+    PERFORM ingot.append_blob_events(
+        array_agg(t.tenant ORDER BY t.ordinal), array_agg('blob.stored'::text),
+        array_agg(ingot.blob_event_data(t.digest, t.size, t.key, t.content_type, t.job, t.name) ORDER BY t.ordinal)
     )
-    FROM unnest(found, of_tenants, digests, sizes, of_keys, content_types, of_jobs, of_files, of_names)
-        WITH ORDINALITY AS t (refusal, tenant, digest, size, key, content_type, job, file, name, place)
-    WHERE t.refusal IS NULL AND coalesce(t.file, '') NOT IN ('output', 'checkpoint') HAVING count(*) > 0;
+    FROM unnest(new_refusals, of_tenants, digests, sizes, of_keys, content_types, of_jobs, of_kinds, of_names)
+        WITH ORDINALITY AS t (refusal, tenant, digest, size, key, content_type, job, kind, name, ordinal)
+    WHERE t.refusal IS NULL AND coalesce(t.kind, '') NOT IN ('output', 'checkpoint') HAVING count(*) > 0;
     PERFORM ingot.add_usage(
         array_agg(c.tenant), array_agg(c.owner), array_agg(c.bytes), array_agg(c.reserved), array_agg(c.keys),
         array_agg(c.key_bytes), array_agg(c.quota)
     )
-    FROM unnest(found, of_tenants, of_owners, sizes, freed, of_keys, old_owners, old_sizes, owner_quotas)
-        AS t (refusal, tenant, owner, size, freed, key, old_owner, old_size, quota)
+    FROM unnest(new_refusals, of_tenants, of_owners, sizes, released_bytes, of_keys, old_owners, old_sizes, owner_quotas)
+        AS t (refusal, tenant, owner, size, released_bytes, key, old_owner, old_size, quota)
     CROSS JOIN LATERAL (
-        SELECT t.tenant, t.owner, t.size AS bytes, -t.freed AS reserved, (t.key IS NOT NULL)::integer::bigint AS keys,
+        SELECT t.tenant, t.owner, t.size AS bytes, -t.released_bytes AS reserved, (t.key IS NOT NULL)::integer::bigint AS keys,
             CASE WHEN t.key IS NULL THEN 0 ELSE t.size END AS key_bytes, t.quota
         UNION ALL
         SELECT t.tenant, t.old_owner, -t.old_size, 0, -1, -t.old_size, NULL WHERE t.old_owner IS NOT NULL
     ) AS c
     WHERE t.refusal IS NULL;
-    RETURN found;
+    RETURN new_refusals;
 END
 $$;
 
--- What a tenant keeps, or an owner in it, and how much a tenant may.
+-- The usage of a tenant, or of an owner in it, and the quota of the tenant.
 CREATE OR REPLACE FUNCTION ingot.get_usage(of_tenant uuid, of_owner text)
 RETURNS TABLE (bytes bigint, reserved bigint, keys bigint, key_bytes bigint, quota bigint)
 LANGUAGE sql STABLE SECURITY DEFINER
@@ -378,5 +385,5 @@ AS $$
             SELECT sum(o.bytes) FROM ingot.usage_owed AS o WHERE o.tenant = of_tenant AND of_owner IN ('', o.owner)
         ), 0)::bigint, coalesce(u.reserved, 0), coalesce(u.keys, 0), coalesce(u.key_bytes, 0),
         CASE WHEN of_owner = '' THEN ingot.quota_of(of_tenant) END
-    FROM (SELECT) AS one LEFT JOIN ingot.usage AS u ON u.tenant = of_tenant AND u.owner = of_owner
+    FROM (SELECT) AS one_row LEFT JOIN ingot.usage AS u ON u.tenant = of_tenant AND u.owner = of_owner
 $$;

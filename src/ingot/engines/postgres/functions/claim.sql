@@ -1,16 +1,17 @@
--- Lease ready jobs of these lanes to those who ask, in the order in which they asked. Tenants take turns of so many
--- jobs (`steps`) and give so many in all (`shares`); the lanes of a tenant have the same turn. A scan of a lane begins after
--- one position and ends before another that are given for it, and where a tenant has several it ends after so many jobs (`all_reads`): when one of them
--- ends there, what comes behind that is left for the next call, since more of this lane may come before it. The answer names lanes and askers by their place, counted from 1.
+-- Lease ready jobs of these lanes to waiting claims, in the order of the claims. Tenants take turns of `turn_sizes` jobs and
+-- give at most `shares` jobs in total; the lanes of one tenant have the same turn. The scan of a lane begins after one
+-- position and ends before another. If a tenant has several lanes, a scan also ends after `scan_limits` jobs; then jobs
+-- behind that position are left for the next call, because this lane may have more jobs before them. The result refers to
+-- lanes and claims by their index, counted from 1.
 CREATE OR REPLACE FUNCTION ingot.claim(
     lane_types text[], lane_tenants uuid[], lane_keys text[],
     after_priorities smallint[], after_run_ats bigint[], after_ids uuid[],
     end_priorities smallint[], end_run_ats bigint[], end_ids uuid[],
-    turns integer[], steps integer[], shares integer[],
+    turns integer[], turn_sizes integer[], shares integer[],
     worker_ids text[], hosts text[], pids bigint[], limits integer[], lease_lengths bigint[],
-    all_reads integer[] DEFAULT NULL
+    scan_limits integer[] DEFAULT NULL
 ) RETURNS TABLE (
-    asker integer, lane integer, id text, priority smallint, run_at bigint, attempts integer, failures integer,
+    claimer integer, lane integer, id text, priority smallint, run_at bigint, attempts integer, failures integer,
     crashes integer, max_attempts integer, fence bigint, started_at bigint, payload bytea, metadata bytea, created_at bigint,
     source text, depth integer, timeout_seconds double precision, texts text[], tags text[], last_error text, after text[],
     runs_anyway boolean, inputs text
@@ -28,33 +29,35 @@ AS $$
 DECLARE
     now bigint := ingot.clock();
     bounded boolean := ingot.is_bounded();
-    alone boolean := cardinality(lane_types) = 1;
-    tenant_rooms bigint[];
-    type_rooms bigint[];
-    rooms bigint[];
-    busy boolean[];
-    crowded boolean;  -- Whether lanes share a turn.
-    typed boolean := false;  -- Whether a limit is shared by the lanes of a type.
-    wanted integer := 0;
-    one integer;
-    rows ingot.ready[];  -- What was locked, and where each row is and the place of its lane.
-    ats tid[];
-    lanes integer[];
+    single_lane boolean := cardinality(lane_types) = 1;
+    tenant_capacities bigint[];
+    type_capacities bigint[];
+    capacities bigint[];
+    busy boolean[];  -- Whether another transaction holds the limit of the lane.
+    lanes_share_turns boolean;  -- Whether several lanes have the same turn.
+    types_limited boolean := false;  -- Whether any type has a limit, which its lanes share.
+    jobs_wanted integer := 0;
+    claim_limit integer;
+    rows ingot.ready[];  -- The locked rows, with the ctid and the lane of each.
+    row_ctids tid[];
+    row_lanes integer[];
     timeouts double precision[];
     with_definitions boolean;
     with_tags boolean;
     with_waits boolean;
-    takers integer[] := '{}';  -- Who gets each row, and the fences of those who get any.
+    row_claimers integer[] := '{}';  -- The claim that gets each row, and the fence of each claim that gets any.
     new_fences bigint[] := '{}';
 BEGIN
-    IF (1 <= ALL (limits) AND {jobs.checks.CLAIM_JOBS_MAX} >= ALL (limits) AND 1 <= ALL (lease_lengths) AND {jobs.checks.LEASE_MICROS_MAX} >= ALL (lease_lengths)
+    IF (1 <= ALL (limits) AND {jobs.checks.CLAIM_JOBS_MAX} >= ALL (limits) AND 1 <= ALL (lease_lengths)
+        AND {jobs.checks.LEASE_MICROS_MAX} >= ALL (lease_lengths)
         AND cardinality(limits) > 0 AND cardinality(limits) = cardinality(lease_lengths)) IS NOT TRUE THEN
-        RAISE EXCEPTION 'a claim is for 1 to {jobs.checks.CLAIM_JOBS_MAX} jobs, and for up to a week' USING ERRCODE = 'invalid_parameter_value';
+        RAISE EXCEPTION 'a claim must be for 1 to {jobs.checks.CLAIM_JOBS_MAX} jobs and at most a week'
+            USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    FOREACH one IN ARRAY limits LOOP
-        wanted := wanted + one;
+    FOREACH claim_limit IN ARRAY limits LOOP
+        jobs_wanted := jobs_wanted + claim_limit;
     END LOOP;
-    -- Nothing is handed out of tenants that were removed.
+    -- Jobs of removed tenants are not leased.
     IF EXISTS (SELECT FROM ingot.removed_tenants) THEN
         shares := ARRAY(
             SELECT CASE WHEN EXISTS (SELECT FROM ingot.removed_tenants AS r WHERE r.tenant = l.tenant) THEN 0 ELSE l.share END
@@ -62,116 +65,122 @@ BEGIN
         );
     END IF;
     IF bounded THEN
-        SELECT array_agg(r.of_tenant), array_agg(r.of_type), array_agg(CASE WHEN r.busy THEN 0 ELSE
-                greatest(least(r.of_tenant, r.of_type, r.of_key), CASE WHEN r.limited THEN 0 END) END),
-            array_agg(r.busy)
-        INTO tenant_rooms, type_rooms, rooms, busy
+        SELECT array_agg(c.tenant_capacity), array_agg(c.type_capacity), array_agg(CASE WHEN c.busy THEN 0 ELSE
+                greatest(least(c.tenant_capacity, c.type_capacity, c.key_capacity), CASE WHEN c.limited THEN 0 END) END),
+            array_agg(c.busy)
+        INTO tenant_capacities, type_capacities, capacities, busy
         FROM (
-            SELECT r.*, coalesce(r.of_tenant, r.of_type, r.of_key) IS NOT NULL AS limited
-            FROM ingot.rooms(lane_types, lane_tenants, lane_keys) AS r
-        ) AS r;
-        typed := EXISTS (SELECT FROM unnest(type_rooms) AS r WHERE r IS NOT NULL);
-        -- Rows of nobody tell how many more may run of the lanes that are limited; -1 of those that somebody else claims now.
-        -- Failures stand for what may run of all lanes of the tenant and type.
-        FOR asker, lane, attempts, failures IN
-            SELECT 0, s.lane::integer, CASE WHEN s.busy THEN -1 ELSE s.room END,
-                CASE WHEN coalesce(s.tenant_room, s.type_room) IS NOT NULL THEN greatest(least(s.tenant_room, s.type_room), 0) END
-            FROM unnest(rooms, busy, tenant_rooms, type_rooms)
-                WITH ORDINALITY AS s (room, busy, tenant_room, type_room, lane)
-            WHERE s.room IS NOT NULL
+            SELECT c.*, coalesce(c.tenant_capacity, c.type_capacity, c.key_capacity) IS NOT NULL AS limited
+            FROM ingot.lane_capacities(lane_types, lane_tenants, lane_keys) AS c
+        ) AS c;
+        types_limited := EXISTS (SELECT FROM unnest(type_capacities) AS c WHERE c IS NOT NULL);
+        -- Rows with claimer 0 report the capacity of limited lanes in `attempts`, or -1 if another transaction holds the
+        -- limit, and the capacity of all lanes of the tenant and type in `failures`.
+        FOR claimer, lane, attempts, failures IN
+            SELECT 0, s.lane::integer, CASE WHEN s.busy THEN -1 ELSE s.capacity END,
+                CASE WHEN coalesce(s.tenant_capacity, s.type_capacity) IS NOT NULL
+                    THEN greatest(least(s.tenant_capacity, s.type_capacity), 0) END
+            FROM unnest(capacities, busy, tenant_capacities, type_capacities)
+                WITH ORDINALITY AS s (capacity, busy, tenant_capacity, type_capacity, lane)
+            WHERE s.capacity IS NOT NULL
         LOOP
             RETURN NEXT;
         END LOOP;
     END IF;
     SELECT array_agg(r.row), array_agg(r.at), array_agg(l.lane)
-    INTO rows, ats, lanes
+    INTO rows, row_ctids, row_lanes
     FROM unnest(lane_types) WITH ORDINALITY AS l (type, lane) CROSS JOIN LATERAL (
         SELECT r AS row, r.ctid AS at FROM ingot.ready AS r
         WHERE r.type = l.type AND r.tenant = lane_tenants[l.lane] AND r.limit_key = lane_keys[l.lane]
             AND (r.priority, r.run_at, r.id) > (after_priorities[l.lane], after_run_ats[l.lane], after_ids[l.lane])
             AND (r.priority, r.run_at, r.id) < (end_priorities[l.lane], end_run_ats[l.lane], end_ids[l.lane])
         ORDER BY r.priority, r.run_at, r.id
-        LIMIT least(shares[l.lane], wanted, all_reads[l.lane], rooms[l.lane])
+        LIMIT least(shares[l.lane], jobs_wanted, scan_limits[l.lane], capacities[l.lane])
         FOR UPDATE SKIP LOCKED
     ) AS r;
     IF rows IS NULL THEN
         RETURN;
     END IF;
-    IF NOT alone THEN
-        crowded := (SELECT count(DISTINCT t) FROM unnest(turns) AS t) < cardinality(turns);
-        -- What each tenant gives, in its order: with one lane that of the lane, otherwise that of all that is allowed. Lanes of
-        -- a type share what may run of it.
-        WITH heads AS MATERIALIZED (
-            SELECT h.*, row_number() OVER (PARTITION BY h.lane ORDER BY h.n) AS in_lane, turns[h.lane] AS turn,
-                steps[h.lane] AS step, least(shares[h.lane], tenant_rooms[h.lane]) AS share,
-                type_rooms[h.lane] AS type_room, all_reads[h.lane] AS reads
+    IF NOT single_lane THEN
+        lanes_share_turns := (SELECT count(DISTINCT t) FROM unnest(turns) AS t) < cardinality(turns);
+        -- Rank the rows of each turn: in the order of the lane if it has one lane, otherwise by position across its lanes,
+        -- within the capacity of each type.
+        WITH locked_rows AS MATERIALIZED (
+            SELECT h.*, row_number() OVER (PARTITION BY h.lane ORDER BY h.n) AS lane_rank, turns[h.lane] AS turn,
+                turn_sizes[h.lane] AS turn_size, least(shares[h.lane], tenant_capacities[h.lane]) AS share,
+                type_capacities[h.lane] AS type_capacity, scan_limits[h.lane] AS scan_limit
             FROM (
-                SELECT r.priority, r.run_at, r.id, r.type, r.ordinality AS n, lanes[r.ordinality] AS lane
+                SELECT r.priority, r.run_at, r.id, r.type, r.ordinality AS n, row_lanes[r.ordinality] AS lane
                 FROM unnest(rows) WITH ORDINALITY AS r
             ) AS h
         ),
-        offered AS (
-            SELECT n, lane, turn, step, share, in_lane AS rank FROM heads WHERE NOT crowded
+        candidates AS (
+            SELECT n, lane, turn, turn_size, share, lane_rank AS rank FROM locked_rows WHERE NOT lanes_share_turns
             UNION ALL
-            SELECT n, lane, turn, step, share, rank FROM (
-                SELECT *, min(CASE WHEN in_lane = reads THEN rank END) OVER (PARTITION BY turn) AS last_sure FROM (
+            SELECT n, lane, turn, turn_size, share, rank FROM (
+                SELECT *, min(CASE WHEN lane_rank = scan_limit THEN rank END) OVER (PARTITION BY turn) AS last_certain_rank FROM (
                     SELECT *, row_number() OVER (PARTITION BY turn ORDER BY priority, run_at, id) AS rank FROM (
-                        SELECT *, 0 AS of_type FROM heads WHERE crowded AND NOT typed
+                        SELECT *, 0 AS type_rank FROM locked_rows WHERE lanes_share_turns AND NOT types_limited
                         UNION ALL
                         SELECT * FROM (
                             SELECT *, row_number() OVER (
                                 PARTITION BY turn, type COLLATE "C" ORDER BY priority, run_at, id
-                            ) AS of_type
-                            FROM heads WHERE crowded AND typed
+                            ) AS type_rank
+                            FROM locked_rows WHERE lanes_share_turns AND types_limited
                         ) AS h
-                        WHERE of_type <= coalesce(type_room, of_type)
+                        WHERE type_rank <= coalesce(type_capacity, type_rank)
                     ) AS h
                 ) AS h
             ) AS h
-            WHERE rank <= coalesce(last_sure, rank)
+            WHERE rank <= coalesce(last_certain_rank, rank)
         )
-        SELECT array_agg(rows[h.n] ORDER BY h.place), array_agg(ats[h.n] ORDER BY h.place), array_agg(h.lane ORDER BY h.place)
-        INTO rows, ats, lanes
+        SELECT array_agg(rows[h.n] ORDER BY h.claim_order), array_agg(row_ctids[h.n] ORDER BY h.claim_order),
+            array_agg(h.lane ORDER BY h.claim_order)
+        INTO rows, row_ctids, row_lanes
         FROM (
-            SELECT DISTINCT ON (ats[h.n]) h.n, h.lane, h.place  -- Somebody may name a lane twice.
+            SELECT DISTINCT ON (row_ctids[h.n]) h.n, h.lane, h.claim_order  -- A lane may be passed twice.
             FROM (
-                SELECT n, lane, row_number() OVER (ORDER BY (rank - 1) / step, turn, rank) AS place FROM offered
+                SELECT n, lane, row_number() OVER (ORDER BY (rank - 1) / turn_size, turn, rank) AS claim_order FROM candidates
                 WHERE rank <= share
             ) AS h
-            WHERE h.place <= wanted ORDER BY ats[h.n], h.place
+            WHERE h.claim_order <= jobs_wanted ORDER BY row_ctids[h.n], h.claim_order
         ) AS h;
         IF rows IS NULL THEN
             RETURN;
         END IF;
     END IF;
-    FOR taker IN 1 .. cardinality(limits) LOOP
-        EXIT WHEN cardinality(takers) >= cardinality(ats);
-        takers := takers || array_fill(taker, ARRAY[limits[taker]]);
+    FOR number IN 1 .. cardinality(limits) LOOP
+        EXIT WHEN cardinality(row_claimers) >= cardinality(row_ctids);
+        row_claimers := row_claimers || array_fill(number, ARRAY[limits[number]]);
         new_fences := new_fences || nextval('ingot.fences');
     END LOOP;
-    DELETE FROM ingot.ready AS r WHERE r.ctid = ANY (ats);
+    DELETE FROM ingot.ready AS r WHERE r.ctid = ANY (row_ctids);
     INSERT INTO ingot.leases (
         id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
         told_at, worker_id, host, pid, started_at, expires_at, changed_by
     )
     SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts + 1, failures, crashes, max_attempts,
-        new_fences[takers[n]], told_at, worker_ids[takers[n]], hosts[takers[n]], pids[takers[n]], now,
-        now + lease_lengths[takers[n]], pg_current_xact_id()
+        new_fences[row_claimers[n]], told_at, worker_ids[row_claimers[n]], hosts[row_claimers[n]], pids[row_claimers[n]], now,
+        now + lease_lengths[row_claimers[n]], pg_current_xact_id()
     FROM (SELECT r.*, r.ordinality AS n FROM unnest(rows) WITH ORDINALITY AS r) AS r;
     INSERT INTO ingot.events (tenant, position, at, entries)
-    SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || string_agg(
-        ingot.news('job.started', ids, type, 'running', attempts + 1, failures, crashes, new_fences[taker], worker_ids[taker],
+    SELECT tenant, ingot.event_position(pg_current_xact_id()), now, '[' || string_agg(
+        ingot.job_event_entry('job.started', ids, type, 'running', attempts + 1, failures, crashes, new_fences[claimer],
+            worker_ids[claimer],
             NULL, NULL, NULL, false, NULL, NULL), ',') || ']'
     FROM (
-        SELECT tenant, type, attempts, failures, crashes, takers[n] AS taker, '["' || string_agg(id::text, '","') || '"]' AS ids
+        SELECT tenant, type, attempts, failures, crashes, row_claimers[n] AS claimer,
+            '["' || string_agg(id::text, '","') || '"]' AS ids
         FROM (SELECT r.*, r.ordinality AS n FROM unnest(rows) WITH ORDINALITY AS r) AS r
-        GROUP BY tenant, type, attempts, failures, crashes, takers[n]
+        GROUP BY tenant, type, attempts, failures, crashes, row_claimers[n]
     ) AS a
     GROUP BY tenant
-    ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries);
+    ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.join_entries(events.entries, excluded.entries);
     INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
     SELECT c.tenant, c.type, s.status, s.sign * c.jobs
-    FROM (SELECT lane_tenants[l] AS tenant, lane_types[l] AS type, count(*) AS jobs FROM unnest(lanes) AS l GROUP BY 1, 2) AS c
+    FROM (
+        SELECT lane_tenants[l] AS tenant, lane_types[l] AS type, count(*) AS jobs FROM unnest(row_lanes) AS l GROUP BY 1, 2
+    ) AS c
     CROSS JOIN (VALUES ('queued', -1), ('running', 1)) AS s (status, sign);
     SELECT EXISTS (SELECT FROM ingot.definitions), EXISTS (SELECT FROM ingot.tags), EXISTS (SELECT FROM ingot.waits)
     INTO with_definitions, with_tags, with_waits;
@@ -185,10 +194,12 @@ BEGIN
         );
     END IF;
     RETURN QUERY
-    SELECT takers[t.n], lanes[t.n], t.id::text, t.priority, t.run_at, t.attempts + 1, t.failures, t.crashes, t.max_attempts,
-        new_fences[takers[t.n]], now, j.payload, j.metadata, j.created_at, j.source, j.depth,
-        coalesce(timeouts[lanes[t.n]], 3600),
-        CASE WHEN coalesce(j.source_ref, j.created_by, j.correlation_id, j.trace_id, j.idempotency_key, j.dedupe_key, j.batch) IS NOT NULL
+    SELECT row_claimers[t.n], row_lanes[t.n], t.id::text, t.priority, t.run_at, t.attempts + 1, t.failures, t.crashes,
+        t.max_attempts,
+        new_fences[row_claimers[t.n]], now, j.payload, j.metadata, j.created_at, j.source, j.depth,
+        coalesce(timeouts[row_lanes[t.n]], 3600),
+        CASE WHEN coalesce(j.source_ref, j.created_by, j.correlation_id, j.trace_id, j.idempotency_key, j.dedupe_key,
+            j.batch) IS NOT NULL
                 OR j.payload_blob IS NOT NULL
             THEN ARRAY[j.source_ref, j.created_by, j.correlation_id, j.trace_id, j.idempotency_key, j.dedupe_key, j.batch,
                 encode(j.payload_blob, 'hex')] END,
@@ -201,7 +212,7 @@ BEGIN
 END
 $$;
 
--- What few jobs have. Functions, because a claim would prepare subqueries at each call, used or not.
+-- Values that few jobs have. They are functions because a claim would prepare subqueries at each call, used or not.
 CREATE OR REPLACE FUNCTION ingot.tags_of(of_job uuid) RETURNS text[]
 LANGUAGE plpgsql STABLE
 AS $$
@@ -234,8 +245,8 @@ BEGIN
 END
 $$;
 
--- Where the ready work of each of these lanes begins that has some, after the position given for it.
-CREATE OR REPLACE FUNCTION ingot.heads(
+-- The first ready job of each of these lanes after a position. Empty lanes are left out.
+CREATE OR REPLACE FUNCTION ingot.lane_heads(
     lane_types text[], lane_tenants uuid[], lane_keys text[],
     after_priorities smallint[], after_run_ats bigint[], after_ids uuid[]
 ) RETURNS TABLE (lane integer, priority smallint, run_at bigint, id text)

@@ -1,7 +1,7 @@
--- Accept orders. Orders of one command are accepted together or not at all: a command that meets a key which is
--- taken, or names a tenant that is not there, is left out of the answer and has changed nothing. So is one that needs what
--- an application holds in a transaction of its own: a key, or the turn of a tenant that has a cap. So is one of several
--- whose files are not there, or do not fit; when it is the only one, that is an error. An application is `apart`.
+-- Enqueue jobs. All jobs of a command are accepted, or none. A command is left out of the result and changes nothing if a
+-- key of it is taken, if a tenant does not exist, or if an open transaction of an application holds the lock of a key or of
+-- a tenant with a cap. The same goes for a command whose files are missing or exceed a quota, if there are several; for a
+-- single command that is an error. `from_app` is true in the transaction of an application.
 CREATE OR REPLACE FUNCTION ingot.enqueue(
     commands integer[], ids uuid[], tenants uuid[], types text[], payloads bytea[], metadatas bytea[],
     priorities smallint[], run_ats bigint[], delays bigint[], max_attempts integer[],
@@ -11,8 +11,9 @@ CREATE OR REPLACE FUNCTION ingot.enqueue(
     rules text[] DEFAULT NULL, limit_keys text[] DEFAULT NULL, reuse_keys bytea[] DEFAULT NULL,
     forces boolean[] DEFAULT NULL, all_inputs jsonb[] DEFAULT NULL, batches text[] DEFAULT NULL,
     waiting boolean[] DEFAULT NULL, wait_jobs uuid[] DEFAULT NULL, wait_parents uuid[] DEFAULT NULL,
-    wait_tenants uuid[] DEFAULT NULL, wait_anyway boolean[] DEFAULT NULL, wait_inside boolean[] DEFAULT NULL,
-    wait_commands integer[] DEFAULT NULL, payload_blobs bytea[] DEFAULT NULL, files json DEFAULT NULL, apart boolean DEFAULT false
+    wait_tenants uuid[] DEFAULT NULL, wait_runs_anyway boolean[] DEFAULT NULL, wait_parent_is_new boolean[] DEFAULT NULL,
+    wait_commands integer[] DEFAULT NULL, payload_blobs bytea[] DEFAULT NULL, files json DEFAULT NULL,
+    from_app boolean DEFAULT false
 ) RETURNS TABLE (place integer, priority smallint, run_at bigint, max_attempts_ integer, now_ bigint, limit_key text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -27,34 +28,35 @@ AS $$
 #variable_conflict use_column
 DECLARE
     now bigint := ingot.clock();
-    capped uuid[] := '{}';
-    shut uuid[] := '{}';
-    refused integer[] := '{}';
-    accepted integer[];  -- The places of accepted orders. All other arrays are read by place.
-    own_priorities smallint[];
-    own_attempts integer[];
+    capped_tenants uuid[] := '{}';
+    locked_tenants uuid[] := '{}';
+    refused_commands integer[] := '{}';
+    accepted integer[];  -- The places of accepted jobs in the parameters. All other arrays are indexed by place.
+    final_priorities smallint[];
+    final_max_attempts integer[];
     due_ats bigint[];
-    replaced uuid[];
+    replaced_jobs uuid[];
     with_idempotency boolean := num_nonnulls(VARIADIC idempotency_keys) > 0;
     with_dedupe boolean := num_nonnulls(VARIADIC dedupe_keys) > 0;
     with_reuse boolean := num_nonnulls(VARIADIC reuse_keys) > 0;
-    -- The first and the last id of those made within a second of now, as nearly all are.
+    -- The lowest and highest id of jobs created within a second of now, as nearly all are.
     lowest uuid;
     highest uuid;
 BEGIN
-    -- Most orders have no keys, tags or parents, so each of these has statements of its own: PostgreSQL prepares every part
-    -- of a statement at each call, used or not. For the same reason arrays are read by place: `unnest` would keep a store for each.
+    -- Most jobs have no keys, tags or parents, so each of these has statements of its own: PostgreSQL prepares every part of
+    -- a statement at each call, used or not. For the same reason arrays are indexed by place: `unnest` would keep a tuple
+    -- store for each.
     IF EXISTS (SELECT FROM ingot.tenants WHERE max_unfinished IS NOT NULL OR rate IS NOT NULL) THEN
-        shut := ingot.kept_out(tenants);
-        capped := ingot.lock_capped(ARRAY(SELECT t FROM unnest(tenants) AS t WHERE t <> ALL (shut)));
+        locked_tenants := ingot.tenants_locked_by_apps(tenants);
+        capped_tenants := ingot.lock_capped_tenants(ARRAY(SELECT t FROM unnest(tenants) AS t WHERE t <> ALL (locked_tenants)));
         now := ingot.clock();
     END IF;
     IF files IS NOT NULL THEN
-        refused := ingot.hold_files(files, wait_parents, apart);
+        refused_commands := ingot.lock_order_files(files, wait_parents, from_app);
         now := ingot.clock();
     END IF;
-    WITH kinds AS MATERIALIZED (
-        SELECT k.tenant, k.type, t.id IS NOT NULL AS known,
+    WITH tenant_types AS MATERIALIZED (
+        SELECT k.tenant, k.type, t.id IS NOT NULL AS tenant_exists,
             coalesce(d.priority, 3::smallint) AS priority, coalesce(d.max_attempts, 5) AS max_attempts, d.rule
         FROM (
             SELECT DISTINCT o.tenant, types[o.place] AS type FROM unnest(tenants) WITH ORDINALITY AS o (tenant, place)
@@ -69,31 +71,34 @@ BEGIN
     SELECT array_agg(o.place), array_agg(coalesce(priorities[o.place], k.priority)),
         array_agg(coalesce(enqueue.max_attempts[o.place], k.max_attempts)),
         array_agg(greatest(now + delays[o.place], run_ats[o.place], now)),
-        -- When the rule is another by now, the caller must make its keys anew.
-        refused || array_agg(commands[o.place]) FILTER (WHERE NOT k.known OR k.rule IS DISTINCT FROM rules[o.place])
-    INTO accepted, own_priorities, own_attempts, due_ats, refused
+        -- If the rule of the definition has changed, the caller must compute its keys again.
+        refused_commands || array_agg(commands[o.place]) FILTER (WHERE NOT k.tenant_exists OR k.rule IS DISTINCT
+        FROM rules[o.place])
+    INTO accepted, final_priorities, final_max_attempts, due_ats, refused_commands
     FROM unnest(tenants) WITH ORDINALITY AS o (tenant, place)
-    LEFT JOIN kinds AS k ON k.tenant = o.tenant AND k.type = types[o.place];
-    IF cardinality(capped) > 0 THEN
-        refused := refused || ARRAY(
+    LEFT JOIN tenant_types AS k ON k.tenant = o.tenant AND k.type = types[o.place];
+    IF cardinality(capped_tenants) > 0 THEN
+        refused_commands := refused_commands || ARRAY(
             SELECT u.command FROM (
-                SELECT o.command, o.tenant, sum(count(*)) OVER (PARTITION BY o.tenant ORDER BY o.command) AS upto
-                FROM unnest(commands, tenants) AS o (command, tenant) WHERE o.tenant = ANY (capped) GROUP BY o.tenant, o.command
+                SELECT o.command, o.tenant, sum(count(*)) OVER (PARTITION BY o.tenant ORDER BY o.command) AS jobs_so_far
+                FROM unnest(commands, tenants) AS o (command, tenant)
+                WHERE o.tenant = ANY (capped_tenants) GROUP BY o.tenant, o.command
             ) AS u
-            JOIN ingot.caps(capped, now) AS c ON c.tenant = u.tenant
-            WHERE u.upto > least(c.jobs_left, c.whole)
+            JOIN ingot.remaining_caps(capped_tenants, now) AS c ON c.tenant = u.tenant
+            WHERE u.jobs_so_far > least(c.jobs_left, c.rate_jobs_left)
         );
     END IF;
-    IF cardinality(shut) > 0 THEN
-        refused := refused || ARRAY(
-            SELECT o.command FROM unnest(commands, tenants) AS o (command, tenant) WHERE o.tenant = ANY (shut)
+    IF cardinality(locked_tenants) > 0 THEN
+        refused_commands := refused_commands || ARRAY(
+            SELECT o.command FROM unnest(commands, tenants) AS o (command, tenant) WHERE o.tenant = ANY (locked_tenants)
         );
     END IF;
     IF with_idempotency OR with_dedupe OR with_reuse THEN
-        refused := refused || ingot.meet_gates(commands, tenants, types, idempotency_keys, dedupe_keys, reuse_keys);
+        refused_commands := refused_commands
+            || ingot.commands_locked_by_apps(commands, tenants, types, idempotency_keys, dedupe_keys, reuse_keys);
     END IF;
     IF with_idempotency THEN
-        refused := refused || ARRAY(
+        refused_commands := refused_commands || ARRAY(
             SELECT o.command FROM unnest(commands, tenants, types, idempotency_keys) AS o (command, tenant, type, key)
             CROSS JOIN LATERAL (
                 SELECT FROM ingot.idempotency_keys AS k WHERE k.tenant = o.tenant AND k.type = o.type AND k.key = o.key LIMIT 1
@@ -102,7 +107,7 @@ BEGIN
         );
     END IF;
     IF with_dedupe THEN
-        refused := refused || ARRAY(
+        refused_commands := refused_commands || ARRAY(
             SELECT o.command FROM unnest(commands, tenants, dedupe_keys) AS o (command, tenant, key)
             CROSS JOIN LATERAL (
                 SELECT FROM ingot.dedupe_keys AS k WHERE k.tenant = o.tenant AND k.key = o.key LIMIT 1
@@ -111,9 +116,9 @@ BEGIN
         );
     END IF;
     IF with_reuse THEN
-        SELECT refused || array_agg(o.command) FILTER (WHERE o.force IS NOT TRUE AND k.status NOT IN ('dead', 'canceled')),
+        SELECT refused_commands || array_agg(o.command) FILTER (WHERE o.force IS NOT TRUE AND k.status NOT IN ('dead', 'canceled')),
             array_agg(k.job)
-        INTO refused, replaced
+        INTO refused_commands, replaced_jobs
         FROM unnest(commands, tenants, types, reuse_keys, forces) AS o (command, tenant, type, reuse_key, force)
         CROSS JOIN LATERAL (
             SELECT k.job, s.status FROM ingot.reuse_keys AS k CROSS JOIN LATERAL (
@@ -123,20 +128,20 @@ BEGIN
         ) AS k
         WHERE o.reuse_key IS NOT NULL;
     END IF;
-    -- The last look, because its locks give the transaction its id: what the others see must have a lower one.
+    -- Last, because these row locks assign the transaction ID: all transactions that the checks above saw must have lower IDs.
     IF wait_jobs IS NOT NULL THEN
-        -- Whoever removes finished jobs lets those be that are waited for from now on.
-        refused := refused || ARRAY(
-            SELECT e.command FROM unnest(wait_parents, wait_tenants, wait_inside, wait_commands)
-                AS e (parent, tenant, inside, command)
+        -- The lock keeps retention from removing the parents.
+        refused_commands := refused_commands || ARRAY(
+            SELECT e.command FROM unnest(wait_parents, wait_tenants, wait_parent_is_new, wait_commands)
+                AS e (parent, tenant, parent_is_new, command)
             LEFT JOIN LATERAL (
-                SELECT j.id FROM ingot.jobs AS j WHERE NOT e.inside AND j.id = e.parent AND j.tenant = e.tenant FOR SHARE
+                SELECT j.id FROM ingot.jobs AS j WHERE NOT e.parent_is_new AND j.id = e.parent AND j.tenant = e.tenant FOR SHARE
             ) AS p ON true
-            WHERE NOT e.inside AND p.id IS NULL
+            WHERE NOT e.parent_is_new AND p.id IS NULL
         );
     END IF;
-    IF cardinality(refused) > 0 THEN
-        accepted := ARRAY(SELECT p FROM unnest(accepted) AS p WHERE commands[p] <> ALL (refused));
+    IF cardinality(refused_commands) > 0 THEN
+        accepted := ARRAY(SELECT p FROM unnest(accepted) AS p WHERE commands[p] <> ALL (refused_commands));
     END IF;
 
     lowest := (lpad(to_hex(greatest(now / 1000 - 1000, 0)), 12, '0') || '00000000000000000000')::uuid;
@@ -148,7 +153,7 @@ BEGIN
     SELECT ids[p], tenants[p], types[p], payloads[p], metadatas[p], now, sources[p], source_refs[p], created_bys[p],
         correlation_ids[p], trace_ids[p], idempotency_keys[p], dedupe_keys[p], limit_keys[p], batches[p], all_inputs[p],
         payload_blobs[p], reuse_keys[p], depths[p],
-        CASE WHEN ids[p] NOT BETWEEN lowest AND highest THEN ingot.drift_of(ids[p], now) END
+        CASE WHEN ids[p] NOT BETWEEN lowest AND highest THEN ingot.id_drift(ids[p], now) END
     FROM unnest(accepted) AS p;
     IF with_idempotency THEN
         INSERT INTO ingot.idempotency_keys (tenant, type, key, job, digest)
@@ -156,10 +161,10 @@ BEGIN
         FROM unnest(accepted) AS p WHERE idempotency_keys[p] IS NOT NULL ORDER BY 1, 2, 3;
     END IF;
     IF with_reuse THEN
-        -- A key whose job is dead or canceled is replaced, as is any when that is forced. A key that somebody else has made
-        -- since we looked stands in the way. Of several that are forced the last counts.
+        -- A key is replaced if its job is dead or canceled, or with `force`. A key that another transaction inserted after
+        -- the check above raises a unique violation. Of several forced jobs with one key the last one gets it.
         DELETE FROM ingot.reuse_keys AS k USING unnest(accepted) AS p
-        WHERE k.tenant = tenants[p] AND k.type = types[p] AND k.key = reuse_keys[p] AND k.job = ANY (replaced);
+        WHERE k.tenant = tenants[p] AND k.type = types[p] AND k.key = reuse_keys[p] AND k.job = ANY (replaced_jobs);
         INSERT INTO ingot.reuse_keys (tenant, type, key, job)
         SELECT DISTINCT ON (t.tenant, t.type, t.reuse_key) t.tenant, t.type, t.reuse_key, t.id
         FROM (
@@ -176,45 +181,45 @@ BEGIN
         INSERT INTO ingot.tags (job, tag, tenant)
         SELECT g.job, g.tag, g.tenant
         FROM unnest(tagged_ids, enqueue.tags, tagged_tenants, tagged_commands) AS g (job, tag, tenant, command)
-        WHERE g.command <> ALL (refused);
+        WHERE g.command <> ALL (refused_commands);
     END IF;
     INSERT INTO ingot.ready (
         id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence
     )
-    SELECT ids[p], tenants[p], types[p], coalesce(limit_keys[p], ''), batches[p], dedupe_keys[p], own_priorities[p], due_ats[p],
-        0, 0, 0, own_attempts[p], 0
+    SELECT ids[p], tenants[p], types[p], coalesce(limit_keys[p], ''), batches[p], dedupe_keys[p], final_priorities[p], due_ats[p],
+        0, 0, 0, final_max_attempts[p], 0
     FROM unnest(accepted) AS p WHERE due_ats[p] <= now AND waiting[p] IS NOT TRUE;
     IF now < ANY (due_ats) THEN
         INSERT INTO ingot.later (
             id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence
         )
-        SELECT ids[p], tenants[p], types[p], coalesce(limit_keys[p], ''), batches[p], dedupe_keys[p], own_priorities[p],
-            due_ats[p], 0, 0, 0, own_attempts[p], 0
+        SELECT ids[p], tenants[p], types[p], coalesce(limit_keys[p], ''), batches[p], dedupe_keys[p], final_priorities[p],
+            due_ats[p], 0, 0, 0, final_max_attempts[p], 0
         FROM unnest(accepted) AS p WHERE due_ats[p] > now AND waiting[p] IS NOT TRUE;
     END IF;
     IF true = ANY (waiting) THEN
         INSERT INTO ingot.blocked (
             id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence
         )
-        SELECT ids[p], tenants[p], types[p], coalesce(limit_keys[p], ''), batches[p], dedupe_keys[p], own_priorities[p],
-            due_ats[p], 0, 0, 0, own_attempts[p], 0
+        SELECT ids[p], tenants[p], types[p], coalesce(limit_keys[p], ''), batches[p], dedupe_keys[p], final_priorities[p],
+            due_ats[p], 0, 0, 0, final_max_attempts[p], 0
         FROM unnest(accepted) AS p WHERE waiting[p];
     END IF;
     IF wait_jobs IS NOT NULL THEN
         INSERT INTO ingot.waits (job, parent, tenant, runs_anyway)
         SELECT e.job, e.parent, e.tenant, e.runs_anyway
-        FROM unnest(wait_jobs, wait_parents, wait_tenants, wait_anyway, wait_commands)
+        FROM unnest(wait_jobs, wait_parents, wait_tenants, wait_runs_anyway, wait_commands)
             AS e (job, parent, tenant, runs_anyway, command)
-        WHERE e.command <> ALL (refused);
+        WHERE e.command <> ALL (refused_commands);
     END IF;
     IF num_nonnulls(VARIADIC batches) > 0 THEN
         INSERT INTO ingot.batch_deltas (tenant, batch, status, jobs)
         SELECT tenants[p], batches[p], 'queued', count(*) FROM unnest(accepted) AS p WHERE batches[p] IS NOT NULL GROUP BY 1, 2;
     END IF;
     INSERT INTO ingot.events (tenant, position, at, entries)
-    SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || string_agg(entry, ',') || ']'
+    SELECT tenant, ingot.event_position(pg_current_xact_id()), now, '[' || string_agg(entry, ',') || ']'
     FROM (
-        SELECT tenant, ingot.news('job.created', '["' || string_agg(id::text, '","' ORDER BY place) || '"]', type,
+        SELECT tenant, ingot.job_event_entry('job.created', '["' || string_agg(id::text, '","' ORDER BY place) || '"]', type,
             CASE WHEN waits THEN 'blocked' ELSE 'queued' END, 0, 0, 0, 0, NULL, due_at, NULL, NULL, false, NULL, NULL) AS entry
         FROM (
             SELECT ids[p] AS id, tenants[p] AS tenant, types[p] AS type, due_ats[p] AS due_at, waiting[p] AS waits, p AS place
@@ -223,14 +228,15 @@ BEGIN
         GROUP BY tenant, type, due_at, waits
     ) AS t
     GROUP BY tenant
-    ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries);
-    IF cardinality(capped) > 0 THEN
+    ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.join_entries(events.entries, excluded.entries);
+    IF cardinality(capped_tenants) > 0 THEN
         INSERT INTO ingot.buckets AS b (tenant, jobs, at)
         SELECT c.tenant, c.rate_left - t.jobs, now
         FROM (
-            SELECT tenants[p] AS tenant, count(*) AS jobs FROM unnest(accepted) AS p WHERE tenants[p] = ANY (capped) GROUP BY 1
+            SELECT tenants[p] AS tenant, count(*) AS jobs
+            FROM unnest(accepted) AS p WHERE tenants[p] = ANY (capped_tenants) GROUP BY 1
         ) AS t
-        JOIN ingot.caps(capped, now) AS c ON c.tenant = t.tenant
+        JOIN ingot.remaining_caps(capped_tenants, now) AS c ON c.tenant = t.tenant
         WHERE c.rate_left IS NOT NULL
         ON CONFLICT (tenant) DO UPDATE SET jobs = excluded.jobs, at = excluded.at;
     END IF;
@@ -238,16 +244,16 @@ BEGIN
     SELECT tenants[p], types[p], CASE WHEN waiting[p] THEN 'blocked' ELSE 'queued' END, count(*)
     FROM unnest(accepted) AS p GROUP BY 1, 2, 3;
     IF files IS NOT NULL THEN
-        PERFORM ingot.add_files(files, refused, now, apart);
+        PERFORM ingot.add_order_files(files, refused_commands, now, from_app);
     END IF;
-    RETURN QUERY SELECT p, own_priorities[p], due_ats[p], own_attempts[p], now, coalesce(limit_keys[p], '')
+    RETURN QUERY SELECT p, final_priorities[p], due_ats[p], final_max_attempts[p], now, coalesce(limit_keys[p], '')
     FROM unnest(accepted) AS p;
 END
 $$;
 
--- The commands that need a key which an application holds in a transaction of its own. The other keys are held until
--- the transaction ends. More keys than pass gates are not looked at.
-CREATE OR REPLACE FUNCTION ingot.meet_gates(
+-- The commands with a key whose gate an open transaction of an application holds. The gates of all other keys are locked
+-- (shared) until the transaction ends. Calls with more than `gates_max` keys lock none.
+CREATE OR REPLACE FUNCTION ingot.commands_locked_by_apps(
     commands integer[], tenants uuid[], types text[], idempotency_keys text[], dedupe_keys text[], reuse_keys bytea[]
 ) RETURNS integer[]
 LANGUAGE plpgsql VOLATILE
@@ -261,14 +267,14 @@ BEGIN
         SELECT o.command
         FROM unnest(commands, tenants, types, idempotency_keys, dedupe_keys, reuse_keys)
             AS o (command, tenant, type, idempotency_key, dedupe_key, reuse_key)
-        CROSS JOIN LATERAL unnest(ingot.gates_of(o.tenant, o.type, o.idempotency_key, o.dedupe_key, o.reuse_key)) AS g (gate)
+        CROSS JOIN LATERAL unnest(ingot.order_gates(o.tenant, o.type, o.idempotency_key, o.dedupe_key, o.reuse_key)) AS g (gate)
         WHERE NOT pg_try_advisory_xact_lock_shared(g.gate)
     );
 END
 $$;
 
--- How far the time in an id is from another one, as a class: a minute, an hour, or more.
-CREATE OR REPLACE FUNCTION ingot.drift_of(id uuid, at bigint) RETURNS smallint
+-- How far the time in an ID is from another time, as a class: a minute (1), an hour (2), or more (3).
+CREATE OR REPLACE FUNCTION ingot.id_drift(id uuid, at bigint) RETURNS smallint
 LANGUAGE sql IMMUTABLE
 AS $$
     SELECT CASE WHEN d <= 60000 THEN 1 WHEN d <= 3600000 THEN 2 ELSE 3 END::smallint

@@ -1,7 +1,7 @@
--- Files of jobs: what they are given, and what they make. None of these is called from outside, but for the last one.
+-- Input and output files of jobs. Only `open_file` is called from outside.
 
--- As what a tenant has a blob: the content type of a key, an upload or a file that refers to it; nothing when none does.
-CREATE OR REPLACE FUNCTION ingot.seen_as(of_tenant uuid, of_blob bytea) RETURNS text
+-- The content type of a key, upload or job file through which a tenant can read a blob; NULL if there is none.
+CREATE OR REPLACE FUNCTION ingot.visible_content_type(of_tenant uuid, of_blob bytea) RETURNS text
 LANGUAGE sql STABLE
 AS $$
     SELECT coalesce(
@@ -15,103 +15,110 @@ AS $$
     )
 $$;
 
--- Hold the blobs that orders name and what their tenants keep, until the transaction ends. Answers the commands that cannot
--- have theirs, or are there already; of one command alone the reason is an error. What others have is not looked at, so that
--- nothing tells of it. Jobs that are waited for are held first: who removes them wants what their tenant keeps. An application
--- (`apart`) holds the blobs alone, for as long as it likes, and keeps nobody else waiting.
-CREATE OR REPLACE FUNCTION ingot.hold_files(files json, parents uuid[], apart boolean) RETURNS integer[]
+-- Lock the blobs that orders name and the usage of their tenants until the transaction ends. Returns the commands whose
+-- files are missing or exceed a quota, or whose jobs exist already; for a single command the reason is raised. Blobs of
+-- other tenants count as missing, so that nothing reveals them. Parents are locked first, because retention locks jobs
+-- before the usage of their tenant. A transaction of an application (`from_app`) may stay open for long, so it locks only
+-- the blobs.
+CREATE OR REPLACE FUNCTION ingot.lock_order_files(files json, parents uuid[], from_app boolean) RETURNS integer[]
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    asked record;
+    requested record;
     refusals text[];
 BEGIN
     PERFORM FROM ingot.jobs AS j WHERE j.id = ANY (parents) ORDER BY j.id FOR SHARE;
-    IF NOT apart THEN
+    IF NOT from_app THEN
         PERFORM ingot.lock_usage(ARRAY(SELECT DISTINCT f.tenant FROM json_to_recordset(files) AS f (tenant uuid)));
     END IF;
     PERFORM FROM ingot.blobs AS b WHERE b.digest = ANY (ARRAY(
         SELECT DISTINCT decode(f.blob, 'hex') FROM json_to_recordset(files) AS f (tenant uuid, blob text)
-        WHERE ingot.seen_as(f.tenant, decode(f.blob, 'hex')) IS NOT NULL
+        WHERE ingot.visible_content_type(f.tenant, decode(f.blob, 'hex')) IS NOT NULL
     )) ORDER BY b.digest FOR KEY SHARE;
     SELECT array_agg(f.command ORDER BY f.place) AS commands, array_agg(f.tenant ORDER BY f.place) AS tenants,
         array_agg(f.owner ORDER BY f.place) AS owners, array_agg(f.quota ORDER BY f.place) AS quotas,
         array_agg(coalesce(b.size, (f.upload ->> 'reserve')::bigint, 0) ORDER BY f.place) AS sizes,
         array_agg(CASE
-            WHEN EXISTS (SELECT FROM ingot.jobs AS j WHERE j.id = f.job) THEN 'there'
+            WHEN EXISTS (SELECT FROM ingot.jobs AS j WHERE j.id = f.job) THEN 'job exists'
             WHEN f.upload IS NULL AND b.digest IS NULL THEN 'IN048'
             WHEN EXISTS (
                 SELECT FROM ingot.uploads AS u WHERE u.tenant = f.tenant AND u.id = (f.upload ->> 'id')::uuid
             ) THEN 'IN065'
         END ORDER BY f.place) AS refusals
-    INTO asked
+    INTO requested
     FROM ROWS FROM (json_to_recordset(files) AS (
         command integer, job uuid, tenant uuid, owner text, quota bigint, blob text, upload json
     )) WITH ORDINALITY AS f (command, job, tenant, owner, quota, blob, upload, place)
-    LEFT JOIN ingot.blobs AS b ON b.digest = decode(f.blob, 'hex') AND ingot.seen_as(f.tenant, decode(f.blob, 'hex')) IS NOT NULL;
-    refusals := ingot.misfits(asked.tenants, asked.owners, asked.sizes, asked.sizes, asked.quotas, asked.refusals);
-    IF asked.commands[1] = ALL (asked.commands) AND 'there' <> ALL (array_remove(refusals, NULL)) THEN
-        PERFORM ingot.expect_none(r) FROM unnest(refusals) AS r;
+    LEFT JOIN ingot.blobs AS b ON b.digest = decode(f.blob, 'hex')
+        AND ingot.visible_content_type(f.tenant, decode(f.blob, 'hex')) IS NOT NULL;
+    refusals := ingot.quota_refusals(requested.tenants, requested.owners, requested.sizes, requested.sizes,
+        requested.quotas, requested.refusals);
+    IF requested.commands[1] = ALL (requested.commands) AND 'job exists' <> ALL (array_remove(refusals, NULL)) THEN
+        PERFORM ingot.raise_refusal(r) FROM unnest(refusals) AS r;
     END IF;
-    RETURN ARRAY(SELECT DISTINCT a.command FROM unnest(asked.commands, refusals) AS a (command, refusal) WHERE a.refusal IS NOT NULL);
+    RETURN ARRAY(
+        SELECT DISTINCT a.command FROM unnest(requested.commands, refusals) AS a (command, refusal) WHERE a.refusal IS NOT NULL
+    );
 END
 $$;
 
--- Give new jobs the files that were held for them, and begin the uploads that they wait for. What told the type of one may be gone
--- since it was held; the blob is not.
-CREATE OR REPLACE FUNCTION ingot.add_files(files json, barred integer[], now bigint, apart boolean) RETURNS void
+-- Add the locked files to new jobs, and begin the uploads that they wait for. The reference that had the content type may
+-- have been deleted since the lock; the blob has not.
+CREATE OR REPLACE FUNCTION ingot.add_order_files(files json, refused_commands integer[], now bigint, from_app boolean)
+RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    made record;
+    totals record;
 BEGIN
-    WITH asked AS MATERIALIZED (
+    WITH accepted_files AS MATERIALIZED (
         SELECT f.*, b.digest, b.sha256, b.size
         FROM json_to_recordset(files) AS f (
             command integer, job uuid, tenant uuid, owner text, quota bigint, kind text, name text, blob text, upload json
         )
         LEFT JOIN ingot.blobs AS b ON b.digest = decode(f.blob, 'hex')
-        WHERE f.command <> ALL (barred) AND EXISTS (SELECT FROM ingot.jobs AS j WHERE j.id = f.job)
+        WHERE f.command <> ALL (refused_commands) AND EXISTS (SELECT FROM ingot.jobs AS j WHERE j.id = f.job)
     ),
-    given AS (
+    added_files AS (
         INSERT INTO ingot.job_files (tenant, job, kind, name, blob, sha256, size, content_type, owner, since)
         SELECT a.tenant, a.job, a.kind, a.name, a.digest, a.sha256, a.size,
-            coalesce(ingot.seen_as(a.tenant, a.digest), 'application/octet-stream'), a.owner, now
-        FROM asked AS a WHERE a.upload IS NULL
+            coalesce(ingot.visible_content_type(a.tenant, a.digest), 'application/octet-stream'), a.owner, now
+        FROM accepted_files AS a WHERE a.upload IS NULL
     )
     SELECT array_agg(a.tenant) AS tenants, array_agg(a.owner) AS owners, array_agg(a.quota) AS quotas,
         array_agg(CASE WHEN a.upload IS NULL THEN a.size ELSE 0 END) AS bytes,
-        array_agg(coalesce((a.upload ->> 'reserve')::bigint, 0)) AS reserved, array_agg(0::bigint) AS nothing,
+        array_agg(coalesce((a.upload ->> 'reserve')::bigint, 0)) AS reserved, array_agg(0::bigint) AS zeros,
         array_agg(a.upload) FILTER (WHERE a.upload IS NOT NULL) AS uploads
-    INTO made FROM asked AS a;
-    IF apart THEN
+    INTO totals FROM accepted_files AS a;
+    IF from_app THEN
         INSERT INTO ingot.usage_owed (tenant, owner, bytes)
-        SELECT a.tenant, a.owner, sum(a.bytes) FROM unnest(made.tenants, made.owners, made.bytes) AS a (tenant, owner, bytes)
+        SELECT a.tenant, a.owner, sum(a.bytes)
+        FROM unnest(totals.tenants, totals.owners, totals.bytes) AS a (tenant, owner, bytes)
         GROUP BY a.tenant, a.owner;
         RETURN;
     END IF;
-    PERFORM ingot.insert_upload(u, now) FROM unnest(made.uploads) AS u;
+    PERFORM ingot.insert_upload(u, now) FROM unnest(totals.uploads) AS u;
     PERFORM ingot.add_usage(
-        made.tenants, made.owners, made.bytes, made.reserved, made.nothing, made.nothing, made.quotas
+        totals.tenants, totals.owners, totals.bytes, totals.reserved, totals.zeros, totals.zeros, totals.quotas
     );
 END
 $$;
 
--- Move blocked jobs of these tenants alone, until the transaction ends. Gives us no transaction id.
-CREATE OR REPLACE FUNCTION ingot.lock_blocked_of(of_tenants uuid[]) RETURNS void
+-- Serialize moving blocked jobs of these tenants until the transaction ends. The lock does not assign a transaction ID.
+CREATE OR REPLACE FUNCTION ingot.lock_blocked_jobs(of_tenants uuid[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    one uuid;
+    tenant_id uuid;
 BEGIN
-    FOR one IN SELECT DISTINCT t FROM unnest(of_tenants) AS t ORDER BY 1 LOOP
-        PERFORM pg_advisory_xact_lock(hashtextextended(one::text, 7305));
+    FOR tenant_id IN SELECT DISTINCT t FROM unnest(of_tenants) AS t ORDER BY 1 LOOP
+        PERFORM pg_advisory_xact_lock(hashtextextended(tenant_id::text, 7305));
     END LOOP;
 END
 $$;
 
 -- Whether a job waits for an upload.
-CREATE OR REPLACE FUNCTION ingot.lacks_input(of_job uuid) RETURNS boolean
+CREATE OR REPLACE FUNCTION ingot.waits_for_upload(of_job uuid) RETURNS boolean
 LANGUAGE sql STABLE
 AS $$
     SELECT EXISTS (
@@ -120,115 +127,117 @@ AS $$
     )
 $$;
 
--- Queue those of these blocked jobs that wait for nothing any more. Answers them as `release` does, as JSON.
--- Who moves blocked jobs is kept out.
+-- Queue those of these blocked jobs that wait for nothing any more. Returns the rows of `release_dependents`, as JSON.
+-- The caller holds `lock_blocked_jobs`.
 CREATE OR REPLACE FUNCTION ingot.queue_blocked(jobs uuid[], now bigint) RETURNS SETOF text
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    WITH gone AS (
-        DELETE FROM ingot.blocked AS b WHERE b.id = ANY (jobs) AND NOT ingot.lacks_input(b.id)
+    WITH unblocked AS (
+        DELETE FROM ingot.blocked AS b WHERE b.id = ANY (jobs) AND NOT ingot.waits_for_upload(b.id)
             AND NOT EXISTS (SELECT FROM ingot.waits AS w WHERE w.job = b.id AND w.open)
         RETURNING b.*
     ),
-    due AS (
+    added_ready AS (
         INSERT INTO ingot.ready (
             id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
             told_at
         )
         SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts,
             fence, told_at
-        FROM gone WHERE run_at <= now
+        FROM unblocked WHERE run_at <= now
     ),
-    put_off AS (
+    added_later AS (
         INSERT INTO ingot.later (
             id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
             told_at
         )
         SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts,
             fence, told_at
-        FROM gone WHERE run_at > now
+        FROM unblocked WHERE run_at > now
     ),
-    told AS (
+    added_events AS (
         INSERT INTO ingot.events (tenant, position, at, entries)
-        SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || string_agg(
-            ingot.news('job.updated', ingot.ids(id), type, 'queued', attempts, failures, crashes, fence, NULL, run_at, NULL,
+        SELECT tenant, ingot.event_position(pg_current_xact_id()), now, '[' || string_agg(
+            ingot.job_event_entry('job.updated', ingot.quoted_id(id), type, 'queued', attempts, failures, crashes, fence,
+                NULL, run_at, NULL,
                 NULL, false, NULL, NULL), ',' ORDER BY id) || ']'
-        FROM gone GROUP BY tenant
-        ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
+        FROM unblocked GROUP BY tenant
+        ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.join_entries(events.entries, excluded.entries)
     ),
-    counted AS (
+    added_counts AS (
         INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
         SELECT c.tenant, c.type, s.status, s.sign * c.jobs
-        FROM (SELECT tenant, type, count(*) AS jobs FROM gone GROUP BY tenant, type) AS c
+        FROM (SELECT tenant, type, count(*) AS jobs FROM unblocked GROUP BY tenant, type) AS c
         CROSS JOIN (VALUES ('blocked', -1), ('queued', 1)) AS s (status, sign)
     )
     SELECT json_build_object('id', id, 'tenant', tenant, 'type', type, 'limit_key', limit_key, 'batch', batch,
-        'status', 'queued', 'priority', priority, 'run_at', run_at, 'ready', run_at <= now)::text FROM gone;
+        'status', 'queued', 'priority', priority, 'run_at', run_at, 'ready', run_at <= now)::text FROM unblocked;
 END
 $$;
 
--- Cancel blocked jobs, each for a reason, and end the uploads that they wait for. Answers as `queue_blocked` does. Who moves
--- blocked jobs is kept out, and the tenants are held.
+-- Cancel blocked jobs, each for a reason, and end the uploads that they wait for. Returns rows like `queue_blocked`. The
+-- caller holds `lock_blocked_jobs` and `lock_usage`.
 CREATE OR REPLACE FUNCTION ingot.cancel_blocked(jobs uuid[], reasons text[], now bigint) RETURNS SETOF text
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    WITH gone AS (
+    WITH unblocked AS (
         DELETE FROM ingot.blocked AS b USING (
             SELECT DISTINCT ON (a.id) a.id, a.reason FROM unnest(jobs, reasons) AS a (id, reason) ORDER BY a.id
         ) AS a
         WHERE b.id = a.id RETURNING b.*, a.reason
     ),
-    untied AS (
-        UPDATE ingot.waits AS w SET open = false FROM gone AS g WHERE w.job = g.id AND w.open
+    closed_waits AS (
+        UPDATE ingot.waits AS w SET open = false FROM unblocked AS g WHERE w.job = g.id AND w.open
     ),
-    kept AS (
+    added_canceled AS (
         INSERT INTO ingot.canceled (
             id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
             told_at, finished_at, error
         )
         SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts,
             fence, told_at, now, reason
-        FROM gone
+        FROM unblocked
     ),
-    freed AS (
-        DELETE FROM ingot.dedupe_keys AS k USING gone AS g
+    deleted_dedupe_keys AS (
+        DELETE FROM ingot.dedupe_keys AS k USING unblocked AS g
         WHERE g.dedupe_key IS NOT NULL AND k.tenant = g.tenant AND k.key = g.dedupe_key
     ),
-    told AS (
+    added_events AS (
         INSERT INTO ingot.events (tenant, position, at, entries)
-        SELECT tenant, ingot.position(pg_current_xact_id()), now, '[' || string_agg(
-            ingot.news('job.canceled', ingot.ids(id), type, 'canceled', attempts, failures, crashes, fence, NULL, NULL, NULL,
+        SELECT tenant, ingot.event_position(pg_current_xact_id()), now, '[' || string_agg(
+            ingot.job_event_entry('job.canceled', ingot.quoted_id(id), type, 'canceled', attempts, failures, crashes,
+                fence, NULL, NULL, NULL,
                 reason, false, NULL, NULL), ',' ORDER BY id) || ']'
-        FROM gone GROUP BY tenant
-        ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.then(events.entries, excluded.entries)
+        FROM unblocked GROUP BY tenant
+        ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.join_entries(events.entries, excluded.entries)
     ),
-    counted AS (
+    added_counts AS (
         INSERT INTO ingot.count_deltas (tenant, type, status, jobs)
         SELECT c.tenant, c.type, s.status, s.sign * c.jobs
-        FROM (SELECT tenant, type, count(*) AS jobs FROM gone GROUP BY tenant, type) AS c
+        FROM (SELECT tenant, type, count(*) AS jobs FROM unblocked GROUP BY tenant, type) AS c
         CROSS JOIN (VALUES ('blocked', -1), ('canceled', 1)) AS s (status, sign)
     ),
-    noted AS (
+    added_endings AS (
         INSERT INTO ingot.endings (tenant, type, finished_at, size, jobs)
-        SELECT tenant, type, now, count(*), array_agg(id) FROM gone GROUP BY tenant, type
+        SELECT tenant, type, now, count(*), array_agg(id) FROM unblocked GROUP BY tenant, type
     ),
-    batched AS (
+    added_batch_deltas AS (
         INSERT INTO ingot.batch_deltas (tenant, batch, status, jobs)
-        SELECT tenant, batch, 'canceled', count(*) FROM gone WHERE batch IS NOT NULL GROUP BY tenant, batch
+        SELECT tenant, batch, 'canceled', count(*) FROM unblocked WHERE batch IS NOT NULL GROUP BY tenant, batch
     )
     SELECT json_build_object('id', id, 'tenant', tenant, 'type', type, 'limit_key', limit_key, 'batch', batch,
-        'status', 'canceled', 'priority', priority, 'run_at', run_at, 'ready', false)::text FROM gone;
+        'status', 'canceled', 'priority', priority, 'run_at', run_at, 'ready', false)::text FROM unblocked;
     PERFORM ingot.drop_inputs(jobs, now);
 END
 $$;
 
--- End the uploads that jobs wait for which are not blocked any more. The tenants are held.
+-- End the uploads of inputs of jobs that are no longer blocked. The caller holds `lock_usage`.
 CREATE OR REPLACE FUNCTION ingot.drop_inputs(jobs uuid[], now bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -248,7 +257,7 @@ BEGIN
 END
 $$;
 
--- Take files of jobs away, give back what they took, and leave tombstones. The tenants are held.
+-- Delete files of jobs, subtract their usage, and add tombstones. The caller holds `lock_usage`.
 CREATE OR REPLACE FUNCTION ingot.drop_files(files ingot.job_files[], now bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -263,62 +272,63 @@ BEGIN
 END
 $$;
 
--- Make an upload that is done a file of its job: an input, a log or a checkpoint, in place of one with its name. What it takes
--- is counted already. The tenant is held.
-CREATE OR REPLACE FUNCTION ingot.file_upload(done ingot.uploads, now bigint) RETURNS void
+-- Make a finished upload a file of its job: an input, a log or a checkpoint. It replaces a file with the same name. Its
+-- usage is counted already. The caller holds `lock_usage`.
+CREATE OR REPLACE FUNCTION ingot.store_upload_as_file(upload ingot.uploads, now bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
     PERFORM ingot.drop_files(array_agg(f), now) FROM ingot.job_files AS f
-    WHERE f.job = done.job AND f.kind = done.file AND f.name = done.name HAVING count(*) > 0;
+    WHERE f.job = upload.job AND f.kind = upload.file AND f.name = upload.name HAVING count(*) > 0;
     INSERT INTO ingot.job_files (tenant, job, kind, name, blob, sha256, size, content_type, owner, fence, since)
     VALUES (
-        done.tenant, done.job, done.file, done.name, done.blob, done.sha256, done.size, done.content_type, done.owner,
-        done.fence, now
+        upload.tenant, upload.job, upload.file, upload.name, upload.blob, upload.sha256, upload.size, upload.content_type,
+        upload.owner,
+        upload.fence, now
     );
-    IF done.file = 'input' THEN
-        UPDATE ingot.jobs AS j SET inputs = j.inputs || jsonb_build_object(done.name, encode(done.blob, 'hex'))
-        WHERE j.id = done.job;
+    IF upload.file = 'input' THEN
+        UPDATE ingot.jobs AS j SET inputs = j.inputs || jsonb_build_object(upload.name, encode(upload.blob, 'hex'))
+        WHERE j.id = upload.job;
     END IF;
 END
 $$;
 
--- Hold what attempts that succeed have made, and what earlier ones of their jobs made or saved; answers the jobs of these, and the
--- places of those that name an output which is not there, with its name.
-CREATE OR REPLACE FUNCTION ingot.hold_outputs(
+-- Lock the attempts and the usage of jobs that have succeeded and have outputs, or have outputs or checkpoints of earlier
+-- attempts. Returns these jobs, and the places of attempts that name an output that was not uploaded, with its name.
+CREATE OR REPLACE FUNCTION ingot.lock_outputs(
     ids uuid[], fences bigint[], tenants uuid[], outcomes text[], workers text[], all_outputs json[],
-    OUT makers uuid[], OUT lacking integer[], OUT lacks text[]
+    OUT producing_jobs uuid[], OUT missing_places integer[], OUT missing_names text[]
 )
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-    lacking := '{}';
-    lacks := '{}';
-    makers := ARRAY(
-        SELECT a.id FROM unnest(ids, fences, outcomes, all_outputs) AS a (id, fence, said, outputs)
+    missing_places := '{}';
+    missing_names := '{}';
+    producing_jobs := ARRAY(
+        SELECT a.id FROM unnest(ids, fences, outcomes, all_outputs) AS a (id, fence, outcome, outputs)
         JOIN ingot.leases AS l ON l.id = a.id AND l.fence = a.fence
-        WHERE coalesce(a.said, 'succeeded') = 'succeeded' AND (
+        WHERE coalesce(a.outcome, 'succeeded') = 'succeeded' AND (
             a.outputs IS NOT NULL
             OR EXISTS (SELECT FROM ingot.uploads AS u WHERE u.job = a.id AND u.fence = a.fence AND u.fence IS NOT NULL)
             OR EXISTS (SELECT FROM ingot.job_files AS f WHERE f.job = a.id AND f.kind IN ('output', 'checkpoint'))
         )
     );
-    IF cardinality(makers) = 0 THEN
+    IF cardinality(producing_jobs) = 0 THEN
         RETURN;
     END IF;
-    -- All attempts of the call are held before what tenants keep is. None of their uploads is finished after that.
+    -- All attempts of the call are locked before the usage. No upload of theirs can finish after that.
     PERFORM FROM (SELECT * FROM unnest(ids, fences) AS a (id, fence) ORDER BY a.id) AS a CROSS JOIN LATERAL (
         SELECT FROM ingot.leases AS l WHERE l.id = a.id AND l.fence = a.fence FOR UPDATE
     ) AS l;
-    PERFORM ingot.lock_usage(ARRAY(SELECT DISTINCT l.tenant FROM ingot.leases AS l WHERE l.id = ANY (makers)));
-    SELECT coalesce(array_agg(m.place), '{}'), coalesce(array_agg(m.name), '{}') INTO lacking, lacks FROM (
+    PERFORM ingot.lock_usage(ARRAY(SELECT DISTINCT l.tenant FROM ingot.leases AS l WHERE l.id = ANY (producing_jobs)));
+    SELECT coalesce(array_agg(m.place), '{}'), coalesce(array_agg(m.name), '{}') INTO missing_places, missing_names FROM (
         SELECT DISTINCT ON (a.place) a.place::integer, n.name
         FROM unnest(ids, fences, tenants, outcomes, workers, all_outputs)
-            WITH ORDINALITY AS a (id, fence, tenant, said, worker, outputs, place)
+            WITH ORDINALITY AS a (id, fence, tenant, outcome, worker, outputs, place)
         JOIN ingot.leases AS l ON l.id = a.id AND l.fence = a.fence
         CROSS JOIN LATERAL json_array_elements_text(a.outputs) AS n (name)
-        WHERE a.outputs IS NOT NULL AND coalesce(a.said, 'succeeded') = 'succeeded'
-            AND (a.tenant IS NULL OR a.tenant = l.tenant) AND ingot.is_of(l.worker_id, a.worker) AND NOT EXISTS (
+        WHERE a.outputs IS NOT NULL AND coalesce(a.outcome, 'succeeded') = 'succeeded'
+            AND (a.tenant IS NULL OR a.tenant = l.tenant) AND ingot.matches_worker(l.worker_id, a.worker) AND NOT EXISTS (
                 SELECT FROM ingot.uploads AS u WHERE u.job = a.id AND u.fence = a.fence AND u.fence IS NOT NULL
                     AND u.file = 'output' AND u.name = n.name AND u.state = 'done'
             )
@@ -327,44 +337,45 @@ BEGIN
 END
 $$;
 
--- Make what attempts have made files of their jobs, if they have succeeded, in place of all that an earlier run made; of
--- several with one name the last. What they take is counted already. Checkpoints go. The tenants are held.
-CREATE OR REPLACE FUNCTION ingot.file_outputs(ids uuid[], fences bigint[], makers uuid[], now bigint) RETURNS void
+-- Store the outputs of attempts that succeeded as files of their jobs. They replace the outputs of an earlier run; of
+-- several uploads with one name the last counts. Their usage is counted already. Checkpoints are deleted. The caller holds
+-- `lock_usage`.
+CREATE OR REPLACE FUNCTION ingot.store_outputs(ids uuid[], fences bigint[], producing_jobs uuid[], now bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    done ingot.outcomes[];
-    filed ingot.uploads[];
+    succeeded ingot.outcomes[];
+    stored_uploads ingot.uploads[];
 BEGIN
-    SELECT array_agg(o) INTO done FROM unnest(ids, fences) AS a (id, fence)
+    SELECT array_agg(o) INTO succeeded FROM unnest(ids, fences) AS a (id, fence)
     JOIN ingot.outcomes AS o ON o.job = a.id AND o.fence = a.fence
-    WHERE a.id = ANY (makers) AND o.status_after = 'succeeded';
-    PERFORM ingot.drop_files(array_agg(f), now) FROM unnest(done) AS o
+    WHERE a.id = ANY (producing_jobs) AND o.status_after = 'succeeded';
+    PERFORM ingot.drop_files(array_agg(f), now) FROM unnest(succeeded) AS o
     JOIN ingot.job_files AS f ON f.job = o.job AND f.kind IN ('output', 'checkpoint') HAVING count(*) > 0;
-    WITH last AS MATERIALIZED (
-        SELECT DISTINCT ON (u.job, u.name) u.tenant, u.id FROM unnest(done) AS o
+    WITH latest_outputs AS MATERIALIZED (
+        SELECT DISTINCT ON (u.job, u.name) u.tenant, u.id FROM unnest(succeeded) AS o
         JOIN ingot.uploads AS u ON u.job = o.job AND u.fence = o.fence AND u.fence IS NOT NULL
         WHERE u.file = 'output' AND u.state = 'done' ORDER BY u.job, u.name, u.done_at DESC, u.id DESC
     ),
-    gone AS (
-        DELETE FROM ingot.uploads AS u USING last AS l WHERE u.tenant = l.tenant AND u.id = l.id RETURNING u
+    deleted_uploads AS (
+        DELETE FROM ingot.uploads AS u USING latest_outputs AS l WHERE u.tenant = l.tenant AND u.id = l.id RETURNING u
     )
-    SELECT array_agg(g.u) INTO filed FROM gone AS g;
-    IF filed IS NULL THEN
+    SELECT array_agg(g.u) INTO stored_uploads FROM deleted_uploads AS g;
+    IF stored_uploads IS NULL THEN
         RETURN;
     END IF;
     INSERT INTO ingot.job_files (tenant, job, kind, name, blob, sha256, size, content_type, owner, fence, since)
     SELECT u.tenant, u.job, 'output', u.name, u.blob, u.sha256, u.size, u.content_type, u.owner, u.fence, now
-    FROM unnest(filed) AS u;
-    PERFORM ingot.tell_of_blobs(
+    FROM unnest(stored_uploads) AS u;
+    PERFORM ingot.append_blob_events(
         array_agg(u.tenant), array_agg('blob.stored'::text),
-        array_agg(ingot.blob_news(u.blob, u.size, NULL, u.content_type, u.job, u.name))
+        array_agg(ingot.blob_event_data(u.blob, u.size, NULL, u.content_type, u.job, u.name))
     )
-    FROM (SELECT u.* FROM unnest(filed) AS u ORDER BY u.job, u.name COLLATE "C") AS u;
+    FROM (SELECT u.* FROM unnest(stored_uploads) AS u ORDER BY u.job, u.name COLLATE "C") AS u;
 END
 $$;
 
--- Where a job stands, and a file of it with its content, if it has that.
+-- The state of a job, and one of its files with its content, if it exists.
 CREATE OR REPLACE FUNCTION ingot.open_file(of_job uuid, of_kind text, of_name text)
 RETURNS TABLE (
     tenant text, type text, status text, held_fence bigint, holder text, attempts integer, content_type text, since bigint,

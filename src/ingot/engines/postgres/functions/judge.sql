@@ -1,5 +1,5 @@
--- Where a running job goes after an attempt: the same as `judge` in jobs/lifecycle.py, which a test holds it to.
--- `spread`, from 0 up to 1, is the chance that jitter uses. Inlined where it is used.
+-- The status of a job after an attempt: the same rules as `judge` in jobs/lifecycle.py, and a test compares both.
+-- `spread` is a random number for jitter, from 0 up to 1. PostgreSQL inlines these functions.
 CREATE OR REPLACE FUNCTION ingot.backoff(
     first_seconds double precision, factor double precision, max_seconds double precision, failures integer,
     spread double precision
@@ -15,7 +15,7 @@ AS $$
 $$;
 
 CREATE OR REPLACE FUNCTION ingot.judge(
-    said text, retry boolean, delay bigint, told_error text,
+    outcome text, retry boolean, delay bigint, reported_error text,
     failures integer, crashes integer, max_attempts integer, cancel_requested boolean,
     crash_cap integer, first_seconds double precision, factor double precision, max_seconds double precision,
     now bigint, spread double precision
@@ -24,22 +24,22 @@ LANGUAGE sql STABLE
 AS $$
     SELECT
         CASE
-            WHEN said = 'succeeded' THEN 'succeeded'
+            WHEN outcome = 'succeeded' THEN 'succeeded'
             WHEN cancel_requested THEN 'canceled'
-            WHEN said = 'failed' AND (failures + 1 >= max_attempts OR NOT retry) THEN 'dead'
-            WHEN said = 'lost' AND crashes + 1 >= crash_cap THEN 'dead'
+            WHEN outcome = 'failed' AND (failures + 1 >= max_attempts OR NOT retry) THEN 'dead'
+            WHEN outcome = 'lost' AND crashes + 1 >= crash_cap THEN 'dead'
             ELSE 'queued'
         END,
-        failures + (said = 'failed' AND NOT cancel_requested)::integer,
-        crashes + (said = 'lost' AND NOT cancel_requested)::integer,
-        CASE said
+        failures + (outcome = 'failed' AND NOT cancel_requested)::integer,
+        crashes + (outcome = 'lost' AND NOT cancel_requested)::integer,
+        CASE outcome
             WHEN 'failed' THEN now + ingot.backoff(first_seconds, factor, max_seconds, failures + 1, spread)
             WHEN 'lost' THEN now + trunc(5.0::double precision * spread * 1000000)::bigint
             WHEN 'snoozed' THEN now + delay
             ELSE now
         END,
-        CASE said
-            WHEN 'failed' THEN told_error
+        CASE outcome
+            WHEN 'failed' THEN reported_error
             WHEN 'lost' THEN
                 format('the lease expired without a heartbeat from the worker (crash %s of %s)', crashes + 1, crash_cap)
         END

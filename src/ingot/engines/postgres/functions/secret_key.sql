@@ -1,18 +1,19 @@
--- Whether the servers of this database have this key; the first that comes says which it is, and so does who replaces it.
-CREATE OR REPLACE FUNCTION ingot.keep_secret_key(of_key bytea, replaces boolean) RETURNS boolean
+-- Whether the servers of this database use the secret key with this fingerprint. The first call records it, and `replaces`
+-- changes it.
+CREATE OR REPLACE FUNCTION ingot.check_secret_key(new_fingerprint bytea, replaces boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '3s'
 AS $$
 DECLARE
-    known bytea;
+    current bytea;
 BEGIN
-    INSERT INTO ingot.secret_key (fingerprint) VALUES (of_key) ON CONFLICT (only_row) DO NOTHING;
-    SELECT k.fingerprint INTO known FROM ingot.secret_key AS k FOR UPDATE;
-    IF known <> of_key AND replaces THEN
-        UPDATE ingot.secret_key SET fingerprint = of_key;
-        known := of_key;
+    INSERT INTO ingot.secret_key (fingerprint) VALUES (new_fingerprint) ON CONFLICT (only_row) DO NOTHING;
+    SELECT k.fingerprint INTO current FROM ingot.secret_key AS k FOR UPDATE;
+    IF current <> new_fingerprint AND replaces THEN
+        UPDATE ingot.secret_key SET fingerprint = new_fingerprint;
+        current := new_fingerprint;
     END IF;
-    RETURN known = of_key;
+    RETURN current = new_fingerprint;
 END
 $$;

@@ -1,5 +1,5 @@
--- Credentials: tokens of programs, secrets of workers. Of what proves them only a digest is kept.
--- Those of no tenant are the operator's tokens, and the credentials of workers that serve all tenants.
+-- Credentials: tokens of programs and secrets of workers. Only digests of the secrets are stored.
+-- Rows without a tenant are the operator's tokens, and credentials of workers that serve all tenants.
 
 CREATE TABLE ingot.tokens (
     id              uuid PRIMARY KEY,
@@ -31,7 +31,7 @@ CREATE TABLE ingot.worker_credentials (
 );
 CREATE INDEX worker_credentials_of_tenant ON ingot.worker_credentials (tenant, id);
 
--- Only functions show them: who is asking does not work in a tenant yet.
+-- Only functions read them: a caller that authenticates has no current tenant yet.
 DO $$
 DECLARE
     isolated name;

@@ -1,4 +1,4 @@
--- What attempts write, in the parts in which it came. `start` is how many characters the attempt had written before.
+-- Logs of attempts, in the parts in which they were received. `start` is the number of characters before a part.
 
 CREATE TABLE ingot.logs (
     job         uuid NOT NULL,

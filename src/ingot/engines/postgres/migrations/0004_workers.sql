@@ -1,4 +1,4 @@
--- Workers that have registered. Those of the tenant of all zeros serve all tenants.
+-- Registered workers. Those of the all-zero tenant serve all tenants.
 CREATE TABLE ingot.workers (
     tenant          uuid NOT NULL,
     id              text COLLATE "C" NOT NULL,
@@ -16,10 +16,10 @@ CREATE TABLE ingot.workers (
 CREATE INDEX workers_seen ON ingot.workers (online, seen_at);
 CREATE INDEX workers_draining ON ingot.workers (id) WHERE draining;
 
--- What a worker holds is asked whenever it is heard of.
+-- Every heartbeat queries the leases of its worker.
 CREATE INDEX leases_held ON ingot.leases (worker_id);
 
--- Only functions show them: those that serve all belong to no tenant.
+-- Only functions read them: workers that serve all tenants belong to none.
 ALTER TABLE ingot.workers ENABLE ROW LEVEL SECURITY;
 ALTER TABLE ingot.workers FORCE ROW LEVEL SECURITY;
 CREATE POLICY owner ON ingot.workers TO ingot_owner USING (true) WITH CHECK (true);

@@ -1,5 +1,5 @@
--- Dedupe keys of published events, each with the event it stands for; and how far the log of a tenant was removed.
--- An event goes by the number that its id is written from.
+-- Dedupe keys of published events, each with its event; and how far the log of each tenant was removed.
+-- Events are identified by the number that their ID encodes.
 
 CREATE TABLE ingot.event_keys (
     tenant      uuid NOT NULL,
@@ -13,7 +13,7 @@ CREATE INDEX event_keys_by_age ON ingot.event_keys (at);
 
 CREATE TABLE ingot.event_floors (
     tenant      uuid PRIMARY KEY,
-    event       bigint NOT NULL     -- the last that was removed
+    event       bigint NOT NULL     -- the last removed event
 );
 
 DO $$

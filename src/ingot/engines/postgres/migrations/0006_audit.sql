@@ -1,4 +1,5 @@
--- The audit log: who changed what, from where, and how it was before. An act without a tenant is about the whole place.
+-- The audit log: who changed what, from which address, and the values before and after. Entries without a tenant concern the
+-- whole installation.
 CREATE TABLE ingot.audit (
     id              uuid PRIMARY KEY,
     tenant          uuid,
@@ -14,7 +15,7 @@ CREATE TABLE ingot.audit (
 );
 CREATE INDEX audit_of_tenant ON ingot.audit (tenant, id);
 
--- Only functions show it, as some of it belongs to no tenant; and nothing in it is ever changed or taken away.
+-- Only functions read it, because some entries belong to no tenant. Entries are never changed or deleted.
 ALTER TABLE ingot.audit ENABLE ROW LEVEL SECURITY;
 ALTER TABLE ingot.audit FORCE ROW LEVEL SECURITY;
 CREATE POLICY owner_reads ON ingot.audit FOR SELECT TO ingot_owner USING (true);

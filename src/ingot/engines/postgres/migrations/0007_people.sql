@@ -1,5 +1,5 @@
--- People: who has signed in, with which browsers, and who has which role in which tenant.
--- An email is compared in lower case, as `email_lower` has it.
+-- People who have signed in, their sessions, and their roles in tenants.
+-- Emails are compared in lower case, as stored in `email_lower`.
 CREATE TABLE ingot.users (
     id              uuid PRIMARY KEY,
     issuer          text COLLATE "C" NOT NULL,
@@ -16,7 +16,7 @@ CREATE TABLE ingot.users (
 );
 CREATE INDEX users_by_email ON ingot.users (email_lower, id);
 
--- The groups that a person was in when they last signed in, and those whose people have a role in a tenant.
+-- The groups of a person at their last sign-in, and the groups with a role in a tenant.
 CREATE TABLE ingot.user_groups (
     "user"          uuid NOT NULL REFERENCES ingot.users,
     name            text COLLATE "C" NOT NULL,
@@ -32,7 +32,7 @@ CREATE TABLE ingot.tenant_groups (
 );
 CREATE INDEX tenant_groups_by_name ON ingot.tenant_groups (name, tenant);
 
--- Roles given to people, and to who will sign in with an email, in lower case.
+-- Roles of people, and invitations: roles for an email address, in lower case.
 CREATE TABLE ingot.members (
     tenant          uuid NOT NULL REFERENCES ingot.tenants,
     "user"          uuid NOT NULL REFERENCES ingot.users,
@@ -55,7 +55,7 @@ CREATE TABLE ingot.invitations (
 CREATE INDEX invitations_of_tenant ON ingot.invitations (tenant, id);
 CREATE INDEX invitations_by_email ON ingot.invitations (email, tenant);
 
--- Browsers in which somebody is signed in. Of what proves them only a digest is kept.
+-- Browsers in which a person is signed in. Only a digest of the session secret is stored.
 CREATE TABLE ingot.sessions (
     id              uuid PRIMARY KEY,
     digest          bytea NOT NULL UNIQUE,
@@ -69,7 +69,7 @@ CREATE TABLE ingot.sessions (
 CREATE INDEX sessions_of_user ON ingot.sessions ("user", id);
 CREATE INDEX sessions_by_end ON ingot.sessions (expires_at);
 
--- Who has set out to sign in, and is to come back.
+-- Sign-ins that have begun and are not complete.
 CREATE TABLE ingot.logins (
     digest          bytea PRIMARY KEY,
     next            text NOT NULL,
@@ -78,11 +78,11 @@ CREATE TABLE ingot.logins (
 );
 CREATE INDEX logins_by_end ON ingot.logins (expires_at);
 
--- The person a token belongs to, and ends with.
+-- The person that a token belongs to. It ends with the person's access.
 ALTER TABLE ingot.tokens ADD COLUMN "user" uuid REFERENCES ingot.users;
 CREATE INDEX tokens_of_user ON ingot.tokens ("user", id) WHERE "user" IS NOT NULL;
 
--- Only functions show them: people belong to no tenant.
+-- Only functions read them: people belong to no tenant.
 DO $$
 DECLARE
     isolated name;

@@ -1,5 +1,5 @@
--- Tenants that were removed and have left something behind. Since `empty_since` nothing of one was found; the row goes when
--- nobody can add to it any more.
+-- Removed tenants whose rows are being deleted. No rows were found since `empty_since`. The row is deleted once no running
+-- transaction can add rows any more.
 CREATE TABLE ingot.removed_tenants (
     tenant      uuid PRIMARY KEY,
     removed_at  bigint NOT NULL,

@@ -1,4 +1,4 @@
--- The roles of users' own applications, each let into one tenant: they enqueue and publish inside their own transactions.
+-- The roles of users' applications, each with access to one tenant. They enqueue and publish inside their own transactions.
 CREATE TABLE ingot.app_roles (
     role        name PRIMARY KEY,
     tenant      uuid NOT NULL REFERENCES ingot.tenants

@@ -1,16 +1,15 @@
--- Blobs: what is known of their bytes, how they come in, and who refers to them.
+-- Blobs, uploads, and references to blobs.
 --
--- Bytes are stored once, whoever they belong to: a blob goes by its digest and belongs to no tenant. A key, an upload
--- that is under way or is done and not for a key, and a file of a job refer to it. A reference that goes leaves a row in
--- `tombstones`; these are only appended and deleted, so that what a statement deletes is what its snapshot saw.
--- Whoever makes a reference holds the row of the blob with a key share lock; whoever takes the blob away locks it for
--- update. Whoever changes keys, uploads or files of a tenant holds its row in `usage` under the owner '', but for applications
--- that enqueue, which add to `usage_owed`. Locks are taken
--- in this order: who moves blocked jobs of a tenant, jobs, leases, usage, uploads, blobs; several of a kind in the order of
--- their keys.
+-- Bytes are stored once: a blob is identified by its digest and belongs to no tenant. References are keys, job files, and
+-- uploads that are unfinished or finished without a key. A deleted reference leaves a row in `tombstones`; these rows are
+-- only inserted and deleted, so a statement deletes only rows that its snapshot saw.
+-- A transaction that adds a reference locks the blob's row FOR KEY SHARE; one that collects the blob locks it FOR UPDATE. A
+-- transaction that changes keys, uploads or job files of a tenant locks its row in `usage` with the owner ''. Only
+-- applications that enqueue do not; they insert into `usage_owed`. Locks are taken in this order: the advisory lock for
+-- blocked jobs of a tenant, jobs, leases, usage, uploads, blobs; several rows of one kind in the order of their keys.
 
--- The inputs of a job are blobs, by name: one that is still to come has none yet. Its payload may be a blob too. A job that
--- was canceled because one did not come says so.
+-- The inputs of a job are blobs by name; an input that is not uploaded yet has no blob. The payload may be a blob too. A job
+-- that was canceled because an input was not uploaded has an error.
 DROP VIEW IF EXISTS ingot.job_rows;
 ALTER TABLE ingot.jobs DROP COLUMN inputs, ADD COLUMN inputs jsonb, ADD COLUMN payload_blob bytea;
 ALTER TABLE ingot.canceled ADD COLUMN error text;
@@ -19,19 +18,19 @@ CREATE TABLE ingot.blobs (
     digest      bytea PRIMARY KEY CHECK (length(digest) = 32),
     sha256      bytea NOT NULL CHECK (length(sha256) = 32),
     size        bigint NOT NULL CHECK (size >= 0),
-    place       text COLLATE "C",           -- in the object store; without one the bytes are in `blob_contents`
+    place       text COLLATE "C",           -- storage key; without one the bytes are in `blob_contents`
     damaged     boolean NOT NULL DEFAULT false,
-    verified_at bigint NOT NULL             -- when it was stored, or last read whole
+    verified_at bigint NOT NULL             -- when it was stored or last verified
 );
 CREATE INDEX blobs_to_scrub ON ingot.blobs (verified_at, digest);
 
--- What is wide lies apart: the bytes themselves, and the checks of what lies in the object store.
+-- Wide values are in a table of their own: inline bytes, and the part checksums.
 CREATE TABLE ingot.blob_contents (
     digest      bytea PRIMARY KEY,
     inline      bytea,
     checks      bytea NOT NULL
 );
-ALTER TABLE ingot.blob_contents ALTER COLUMN inline SET STORAGE EXTERNAL;  -- Most files are packed already.
+ALTER TABLE ingot.blob_contents ALTER COLUMN inline SET STORAGE EXTERNAL;  -- Most files are compressed already.
 ALTER TABLE ingot.blob_contents ALTER COLUMN checks SET STORAGE EXTERNAL;
 
 CREATE TABLE ingot.keys (
@@ -44,13 +43,13 @@ CREATE TABLE ingot.keys (
     original_name   text,
     owner           text COLLATE "C" NOT NULL CHECK (owner <> ''),
     uploaded_at     bigint NOT NULL,
-    upload          uuid NOT NULL,          -- the id of what set it
+    upload          uuid NOT NULL,          -- the ID of the command that set it
     PRIMARY KEY (tenant, key)
 );
 CREATE INDEX keys_of_blob ON ingot.keys (blob, tenant);
 CREATE INDEX keys_of_owner ON ingot.keys (tenant, owner, key);
 
--- `blob`, `sha256` and `size` are what was announced, and then what it is.
+-- `blob`, `sha256` and `size` are as announced until the upload is done, and then the actual values.
 CREATE TABLE ingot.uploads (
     tenant          uuid NOT NULL,
     id              uuid NOT NULL,
@@ -75,9 +74,9 @@ CREATE TABLE ingot.uploads (
     error           text,
     created_at      bigint NOT NULL,
     expires_at      bigint NOT NULL,
-    verifying_at    bigint,                 -- when all its bytes were there
+    verifying_at    bigint,                 -- when all bytes had arrived
     done_at         bigint,
-    -- Whether it keeps its blob itself: from its end on a key does, or a file of a job, but for what an attempt has made.
+    -- Whether the upload itself refers to its blob. Once it is done, its key or job file does, except for outputs.
     refers          boolean NOT NULL GENERATED ALWAYS AS (
         state IN ('open', 'verifying') OR state = 'done' AND key IS NULL AND (file IS NULL OR file = 'output')
     ) STORED,
@@ -87,13 +86,13 @@ CREATE TABLE ingot.uploads (
     CHECK (state IN ('open', 'verifying') OR (reserved = 0 AND place IS NULL))
 );
 CREATE INDEX uploads_of_blob ON ingot.uploads (blob, tenant) WHERE blob IS NOT NULL AND refers;
--- What an attempt has made lives as long as the attempt.
+-- Finished outputs live as long as their attempt.
 CREATE INDEX uploads_by_end ON ingot.uploads (expires_at) WHERE fence IS NULL OR state <> 'done';
 CREATE INDEX uploads_of_jobs ON ingot.uploads (job, fence) WHERE job IS NOT NULL;
 CREATE INDEX uploads_of_attempts ON ingot.uploads (job, fence) WHERE fence IS NOT NULL;
 CREATE INDEX uploads_to_verify ON ingot.uploads (verifying_at) WHERE state = 'verifying';
 
--- What jobs were given, and what they have made: what an attempt makes is here from its success on.
+-- Files of jobs: inputs, payloads, logs and outputs. Outputs are added when their attempt succeeds.
 CREATE TABLE ingot.job_files (
     tenant          uuid NOT NULL,
     job             uuid NOT NULL,
@@ -104,25 +103,26 @@ CREATE TABLE ingot.job_files (
     size            bigint NOT NULL,
     content_type    text NOT NULL,
     owner           text COLLATE "C" NOT NULL CHECK (owner <> ''),
-    fence           bigint,                 -- of the attempt that made it
+    fence           bigint,                 -- of the attempt that created it
     since           bigint NOT NULL,
     PRIMARY KEY (job, kind, name)
 );
 CREATE INDEX job_files_of_blob ON ingot.job_files (blob, tenant);
 CREATE INDEX job_files_made ON ingot.job_files (job) WHERE kind = 'output';
 
--- What a tenant keeps, under the owner '', and each owner in it: always what a recount would find.
+-- The usage of a tenant, with the owner '', and of each owner in it. It always equals a recount.
 CREATE TABLE ingot.usage (
     tenant          uuid NOT NULL,
     owner           text COLLATE "C" NOT NULL,
     bytes           bigint NOT NULL DEFAULT 0 CHECK (bytes >= 0),
     reserved        bigint NOT NULL DEFAULT 0 CHECK (reserved >= 0),
     keys            bigint NOT NULL DEFAULT 0 CHECK (keys >= 0),
-    key_bytes       bigint NOT NULL DEFAULT 0 CHECK (key_bytes >= 0),   -- of `bytes`, those of keys
+    key_bytes       bigint NOT NULL DEFAULT 0 CHECK (key_bytes >= 0),   -- the part of `bytes` in keys
     PRIMARY KEY (tenant, owner)
 ) WITH (fillfactor = 50);
 
--- What applications have added in transactions of their own, which may be long: whoever holds what a tenant keeps counts it.
+-- Usage that applications have added. Their transactions may be long, so they take no lock on `usage`; the next transaction
+-- that locks the usage of the tenant adds it.
 CREATE TABLE ingot.usage_owed (
     tenant          uuid NOT NULL,
     owner           text COLLATE "C" NOT NULL,
@@ -130,7 +130,7 @@ CREATE TABLE ingot.usage_owed (
 );
 CREATE INDEX usage_owed_by_tenant ON ingot.usage_owed (tenant);
 
--- When references to a blob went.
+-- When references to a blob were deleted.
 CREATE TABLE ingot.tombstones (
     digest      bytea NOT NULL,
     at          bigint NOT NULL
@@ -144,13 +144,13 @@ CREATE TABLE ingot.trash (
     multipart   text
 );
 
--- Which object store has them: another one would not.
+-- The object store that has the objects of this database.
 CREATE TABLE ingot.object_store (
     only_row    boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     id          text NOT NULL
 );
 
--- A tenant sees what is its own. What belongs to nobody is shown by functions only, to whom something refers to it.
+-- Tenants see their own rows. Rows without a tenant are read only by functions, for tenants with a reference.
 DO $$
 DECLARE
     isolated name;

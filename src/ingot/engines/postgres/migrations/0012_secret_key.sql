@@ -1,4 +1,5 @@
--- By what the key of the servers is known: what one of them signs, all of them take. The key itself is not here.
+-- The fingerprint of the secret key that all servers share, so that each accepts what another one signed. The key itself is
+-- not stored.
 CREATE TABLE ingot.secret_key (
     only_row    boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     fingerprint bytea NOT NULL

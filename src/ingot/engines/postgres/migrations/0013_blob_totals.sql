@@ -1,5 +1,5 @@
--- How many blobs there are, and how large: the sum of all rows, which are only appended and summed up, so that nobody who
--- stores a blob waits for who stores another.
+-- The number and size of all blobs: the sum of all rows. Rows are inserted and later replaced by their sum, so transactions
+-- that store blobs do not wait for each other.
 CREATE TABLE ingot.blob_totals (
     blobs       bigint NOT NULL,
     bytes       bigint NOT NULL

@@ -1,4 +1,4 @@
--- Files that attempts save for later ones. They go with a success, as what an earlier run has made does.
+-- Checkpoints: files that attempts save for later attempts. They are deleted when the job succeeds, like earlier outputs.
 ALTER TABLE ingot.uploads DROP CONSTRAINT uploads_file_check,
     ADD CONSTRAINT uploads_file_check CHECK (file IN ('input', 'output', 'log', 'checkpoint'));
 ALTER TABLE ingot.job_files DROP CONSTRAINT job_files_kind_check,

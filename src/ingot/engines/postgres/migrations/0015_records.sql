@@ -1,12 +1,12 @@
--- Records: small objects of a tenant, or shared by all (the tenant of all zeros). Definitions and pauses become kinds of
--- records. Orders, claims and settles read some values of definitions: those are columns of their own.
+-- Records: small objects of a tenant, or shared by all (the all-zero tenant). Definitions and pauses become kinds of
+-- records. The values of definitions that enqueue, claim and settle read are columns of their own.
 CREATE TABLE ingot.records (
     kind        text COLLATE "C" NOT NULL,
     tenant      uuid NOT NULL,
     name        text COLLATE "C" NOT NULL,
     version     bigint NOT NULL CHECK (version > 0),
     body        text NOT NULL,
-    sealed      bytea,          -- encrypted; only a function answers it
+    sealed      bytea,          -- encrypted; only a function returns it
     created_at  bigint NOT NULL,
     created_by  text,
     updated_at  bigint NOT NULL,
@@ -25,7 +25,7 @@ CREATE TABLE ingot.records (
     max_running     integer GENERATED ALWAYS AS (CASE WHEN kind = 'definition' THEN (body::jsonb ->> 'max_running')::integer END) STORED,
     max_running_per_key integer
         GENERATED ALWAYS AS (CASE WHEN kind = 'definition' THEN (body::jsonb ->> 'max_running_per_key')::integer END) STORED,
-    -- What an order must be made with: from which parts its limit key comes, and whether it may be answered by another.
+    -- The rule that an order must be made with: the template of its limit key, and whether it may reuse another job.
     rule            text GENERATED ALWAYS AS (CASE
         WHEN kind = 'definition' AND (body::jsonb ->> 'limit_key' IS NOT NULL OR (body::jsonb ->> 'reuse')::boolean) THEN
             coalesce(body::jsonb ->> 'limit_key', '') || E'\n'
@@ -38,7 +38,7 @@ CREATE INDEX records_definitions ON ingot.records (name, tenant) WHERE kind = 'd
 CREATE INDEX records_bounded ON ingot.records (name)
     WHERE kind = 'definition' AND (max_running IS NOT NULL OR max_running_per_key IS NOT NULL);
 
--- How often records have changed. Whoever changes one holds this row.
+-- The number of changes of records. Every transaction that changes a record locks this row.
 CREATE TABLE ingot.record_changes (
     only_row    boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     changes     bigint NOT NULL

@@ -1,95 +1,95 @@
 -- Jobs, their attempts and logs.
 
 -- name: get_job
--- One job of the tenant that is set.
+-- One job of the current tenant.
 SELECT * FROM ingot.job_rows WHERE id = $1
 
 -- name: get_jobs
--- These jobs of the tenant that is set, in no order.
+-- These jobs of the current tenant, in no order.
 SELECT s.* FROM unnest($1::uuid[]) AS w (id) CROSS JOIN LATERAL (SELECT * FROM ingot.job_rows AS s WHERE s.id = w.id) AS s
 
 -- name: page_of_jobs
--- Jobs of the tenant that is set, newest first.
--- The lines ($2) hold every job that fits, each in the order of ids, below one id ($3) and from another on ($4); some are
--- of one type ($5) or of one class of drift ($6). So many ($7) of each line are looked at. Where a line goes on, what
--- others have below its end is left for the next look. The order is that of the index of the line and of no other:
--- walking all jobs for those of one type must never seem good.
-WITH lines AS MATERIALIZED (
+-- Jobs of the current tenant that match a filter, newest first.
+-- Index scans ($2) contain every match, each in the order of ids, below one id ($3) and from another one ($4); some are
+-- limited to a type ($5) or a class of drift ($6). At most $7 rows of each scan are examined. If a scan is cut off there,
+-- rows of other scans below its end are left for the next query. Each ORDER BY matches the index of its scan and no other,
+-- so that the planner never walks all jobs to find those of one type.
+WITH scans AS MATERIALIZED (
     SELECT * FROM unnest($2::text[], $3::uuid[], $4::uuid[], $5::text[], $6::smallint[])
-        WITH ORDINALITY AS l (kind, below, lowest, type, drift, line)
+        WITH ORDINALITY AS s (kind, below, lowest, type, drift, scan)
 ),
-looked AS MATERIALIZED (
-    SELECT l.line, j.id, row_number() OVER (PARTITION BY l.line ORDER BY j.id DESC) AS place
-    FROM lines AS l CROSS JOIN LATERAL (
+examined AS MATERIALIZED (
+    SELECT s.scan, j.id, row_number() OVER (PARTITION BY s.scan ORDER BY j.id DESC) AS place
+    FROM scans AS s CROSS JOIN LATERAL (
         (
             SELECT j.id FROM ingot.jobs AS j
-            WHERE l.kind = 'type' AND j.tenant = $1 AND j.type = l.type
-                AND j.id < l.below AND j.id >= l.lowest
+            WHERE s.kind = 'type' AND j.tenant = $1 AND j.type = s.type
+                AND j.id < s.below AND j.id >= s.lowest
             ORDER BY j.id DESC NULLS LAST LIMIT $7
         ) UNION ALL (
             SELECT j.id FROM ingot.jobs AS j
-            WHERE l.kind = 'drift' AND j.tenant = $1 AND j.drift = l.drift AND j.drift IS NOT NULL
-                AND j.id < l.below AND j.id >= l.lowest
+            WHERE s.kind = 'drift' AND j.tenant = $1 AND j.drift = s.drift AND j.drift IS NOT NULL
+                AND j.id < s.below AND j.id >= s.lowest
             ORDER BY j.id DESC NULLS LAST LIMIT $7
         ) UNION ALL (
             SELECT j.id FROM ingot.jobs AS j
-            WHERE l.kind = 'source' AND j.tenant = $1 AND j.source = $11 AND j.source <> 'manual'
-                AND j.id < l.below AND j.id >= l.lowest
+            WHERE s.kind = 'source' AND j.tenant = $1 AND j.source = $11 AND j.source <> 'manual'
+                AND j.id < s.below AND j.id >= s.lowest
             ORDER BY j.id DESC NULLS LAST LIMIT $7
         ) UNION ALL (
             SELECT g.job FROM ingot.tags AS g
-            WHERE l.kind = 'tag' AND g.tenant = $1 AND g.tag = $10
-                AND g.job < l.below AND g.job >= l.lowest
+            WHERE s.kind = 'tag' AND g.tenant = $1 AND g.tag = $10
+                AND g.job < s.below AND g.job >= s.lowest
             ORDER BY g.job DESC NULLS LAST LIMIT $7
         ) UNION ALL (
             SELECT w.id FROM ingot.later AS w
-            WHERE l.kind = 'later' AND w.tenant = $1 AND w.type = l.type
-                AND w.id < l.below AND w.id >= l.lowest
+            WHERE s.kind = 'later' AND w.tenant = $1 AND w.type = s.type
+                AND w.id < s.below AND w.id >= s.lowest
             ORDER BY w.id DESC NULLS LAST LIMIT $7
         ) UNION ALL (
             SELECT b.id FROM ingot.blocked AS b
-            WHERE l.kind = 'blocked' AND b.tenant = $1 AND b.type = l.type
-                AND b.id < l.below AND b.id >= l.lowest
+            WHERE s.kind = 'blocked' AND b.tenant = $1 AND b.type = s.type
+                AND b.id < s.below AND b.id >= s.lowest
             ORDER BY b.id DESC NULLS LAST LIMIT $7
         ) UNION ALL (
             SELECT c.id FROM ingot.canceled AS c
-            WHERE l.kind = 'canceled' AND c.tenant = $1 AND c.type = l.type
-                AND c.id < l.below AND c.id >= l.lowest
+            WHERE s.kind = 'canceled' AND c.tenant = $1 AND c.type = s.type
+                AND c.id < s.below AND c.id >= s.lowest
             ORDER BY c.id DESC NULLS LAST LIMIT $7
         ) UNION ALL (
             SELECT o.job FROM ingot.outcomes AS o
-            WHERE l.kind = 'ended' AND o.tenant = $1 AND o.status_after = $8 AND o.status_after IN ('dead', 'canceled')
-                AND o.job < l.below AND o.job >= l.lowest
+            WHERE s.kind = 'ended' AND o.tenant = $1 AND o.status_after = $8 AND o.status_after IN ('dead', 'canceled')
+                AND o.job < s.below AND o.job >= s.lowest
             ORDER BY o.job DESC NULLS LAST LIMIT $7
         ) UNION ALL (
-            -- Those of all tenants: there are only as many as run.
-            SELECT s.id FROM ingot.leases AS s
-            WHERE l.kind = 'leases' AND s.tenant = $1 AND s.id < l.below AND s.id >= l.lowest
-            ORDER BY s.id DESC LIMIT $7
+            -- Reads the leases of all tenants: there are only as many as running jobs.
+            SELECT l.id FROM ingot.leases AS l
+            WHERE s.kind = 'leases' AND l.tenant = $1 AND l.id < s.below AND l.id >= s.lowest
+            ORDER BY l.id DESC LIMIT $7
         ) UNION ALL (
-            -- These two are not in order and are read to their end. They are only taken where there are few.
-            SELECT r.id FROM (SELECT r.id FROM ingot.ready AS r WHERE r.type = l.type AND r.tenant = $1 OFFSET 0) AS r
-            WHERE l.kind = 'ready' AND r.id < l.below AND r.id >= l.lowest
+            -- These two are not ordered by id and are read to their end. They are used only if they are small.
+            SELECT r.id FROM (SELECT r.id FROM ingot.ready AS r WHERE r.type = s.type AND r.tenant = $1 OFFSET 0) AS r
+            WHERE s.kind = 'ready' AND r.id < s.below AND r.id >= s.lowest
             ORDER BY r.id DESC LIMIT $7
         ) UNION ALL (
             SELECT f.job FROM ingot.endings AS e CROSS JOIN LATERAL unnest(e.jobs) AS f (job)
-            WHERE l.kind = 'endings' AND e.tenant = $1 AND e.type = l.type AND f.job < l.below AND f.job >= l.lowest
+            WHERE s.kind = 'endings' AND e.tenant = $1 AND e.type = s.type AND f.job < s.below AND f.job >= s.lowest
             ORDER BY f.job DESC LIMIT $7
         )
     ) AS j
 ),
-goes_on AS MATERIALIZED (SELECT k.id FROM looked AS k WHERE k.place = $7 ORDER BY k.id DESC LIMIT 1),
-seen AS MATERIALIZED (
-    SELECT DISTINCT k.id FROM looked AS k
-    WHERE k.id >= coalesce((SELECT id FROM goes_on), '00000000-0000-0000-0000-000000000000')
+cut_off AS MATERIALIZED (SELECT k.id FROM examined AS k WHERE k.place = $7 ORDER BY k.id DESC LIMIT 1),
+candidates AS MATERIALIZED (
+    SELECT DISTINCT k.id FROM examined AS k
+    WHERE k.id >= coalesce((SELECT id FROM cut_off), '00000000-0000-0000-0000-000000000000')
 )
-SELECT (SELECT id::text FROM goes_on) AS goes_on,
-    ARRAY(SELECT k.line::integer FROM looked AS k WHERE k.place = 1 ORDER BY k.id DESC) AS heads,
-    ARRAY(SELECT k.id FROM looked AS k WHERE k.place = 1 ORDER BY k.id DESC) AS ids_of_heads,
-    (SELECT count(*) FROM looked) AS looked,
-    (SELECT id::text FROM seen ORDER BY id LIMIT 1) AS last, ARRAY(
-    -- In order from the start, so that no more are asked about than are wanted; what costs most is asked last.
-    SELECT k.id::text FROM (SELECT id FROM seen ORDER BY id DESC) AS k CROSS JOIN LATERAL (
+SELECT (SELECT id::text FROM cut_off) AS cut_off,
+    ARRAY(SELECT k.scan::integer FROM examined AS k WHERE k.place = 1 ORDER BY k.id DESC) AS head_scans,
+    ARRAY(SELECT k.id FROM examined AS k WHERE k.place = 1 ORDER BY k.id DESC) AS head_ids,
+    (SELECT count(*) FROM examined) AS examined,
+    (SELECT id::text FROM candidates ORDER BY id LIMIT 1) AS lowest_id, ARRAY(
+    -- Sorted first, so that no more jobs are checked than the limit needs; the most expensive checks come last.
+    SELECT k.id::text FROM (SELECT id FROM candidates ORDER BY id DESC) AS k CROSS JOIN LATERAL (
         SELECT j.id, j.type, j.source, j.created_at FROM ingot.jobs AS j WHERE j.id = k.id LIMIT 1
     ) AS j
     WHERE ($9::text IS NULL OR j.type = $9)
@@ -100,26 +100,26 @@ SELECT (SELECT id::text FROM goes_on) AS goes_on,
         AND ($8::text IS DISTINCT FROM 'succeeded' OR (
             SELECT o.status_after FROM ingot.outcomes AS o WHERE o.job = j.id ORDER BY o.fence DESC LIMIT 1
         ) = 'succeeded')
-        AND ($8::text IS NULL OR (SELECT s.status FROM ingot.job_rows AS s WHERE s.id = j.id) = $8)
+        AND ($8::text IS NULL OR (SELECT r.status FROM ingot.job_rows AS r WHERE r.id = j.id) = $8)
     ORDER BY k.id DESC LIMIT $14
-) AS fit
+) AS matches
 
 -- name: rows_of_source
--- How many jobs of the tenant that is set came from a rare source, counted so far and no further.
+-- The number of jobs of the current tenant with a rare source, counted up to a limit.
 SELECT count(*) FROM (
     SELECT FROM ingot.jobs AS j WHERE j.tenant = $1 AND j.source = $2 AND j.source <> 'manual'
     ORDER BY j.id NULLS FIRST LIMIT $3
 ) AS j
 
 -- name: rows_of_tag
--- How many jobs of the tenant that is set have a tag, counted so far and no further.
+-- The number of jobs of the current tenant with a tag, counted up to a limit.
 SELECT count(*) FROM (
     SELECT FROM ingot.tags AS g WHERE g.tag = $2 AND g.tenant = $1 ORDER BY g.job NULLS FIRST LIMIT $3
 ) AS g
 
 -- name: tally_of_jobs
--- How many of these jobs of the tenant that is set there are in each status. Each is looked up by itself: joined, all jobs
--- of the tenant could seem few enough to be read.
+-- The number of these jobs of the current tenant in each status. Each job is looked up separately: with a join, the
+-- planner could decide to read all jobs of the tenant.
 SELECT d.status, count(*) AS jobs FROM (
     SELECT (SELECT s.status FROM ingot.job_rows AS s WHERE s.id = w.id) AS status FROM unnest($1::uuid[]) AS w (id) OFFSET 0
 ) AS d
@@ -127,7 +127,7 @@ WHERE d.status IS NOT NULL
 GROUP BY d.status
 
 -- name: counts_of_tenant
--- The jobs of the tenant that is set, by type and status: what was folded and what was not yet, in one snapshot.
+-- The number of jobs of the current tenant by type and status: counts and deltas in one snapshot.
 SELECT d.type, d.status, sum(d.jobs)::bigint AS jobs FROM (
     SELECT type, status, jobs FROM ingot.counts WHERE tenant = $1
     UNION ALL
@@ -138,8 +138,8 @@ HAVING sum(d.jobs) > 0
 ORDER BY d.type COLLATE "C"
 
 -- name: summary_of_tenant
--- The jobs of the tenant that is set, perhaps of one type ($2), by status (what was folded and what was not yet, in one snapshot), when the longest
--- waiting ready one became due (the head of every lane and priority, never a full look), and the time now.
+-- The number of jobs of the current tenant, optionally of one type ($2), by status (counts and deltas in one snapshot), when
+-- the longest waiting ready job became due (from the first job of every lane and priority), and the current time.
 WITH RECURSIVE counted AS MATERIALIZED (
     SELECT d.type, d.status, sum(d.jobs) AS jobs FROM (
         SELECT type, status, jobs FROM ingot.counts WHERE tenant = $1 AND ($2::text IS NULL OR type = $2)
@@ -173,11 +173,11 @@ SELECT
     ingot.clock() AS now
 
 -- name: get_batch
--- A batch of the tenant that is set, in numbers.
-SELECT total, succeeded, dead, canceled FROM ingot.sums_of_batch($1, $2)
+-- The counters of a batch of the current tenant.
+SELECT total, succeeded, dead, canceled FROM ingot.batch_totals($1, $2)
 
 -- name: attempts_of_job
--- The attempts of a job of the tenant that is set, oldest first, as JSON.
+-- The attempts of a job of the current tenant, oldest first, as JSON.
 SELECT json_build_object(
     'job_id', a.job, 'number', a.number, 'fence', a.fence, 'worker_id', a.worker_id, 'host', a.host, 'pid', a.pid,
     'started_at', a.started_at, 'outcome', a.outcome, 'status_after', a.status_after, 'finished_at', a.finished_at,
@@ -190,8 +190,8 @@ WHERE a.job = $1
 ORDER BY a.fence
 
 -- name: log_of_attempt
--- An attempt of a job of the tenant that is set, that with a number ($2) or the newest, and the parts of its log, from that
--- which holds a place ($3) on. Every job has an attempt with the number 0, which never began.
+-- An attempt of a job of the current tenant, by number ($2) or the newest, and the parts of its log, beginning with the part
+-- that contains an offset ($3). Every job has an attempt number 0 without a log.
 SELECT s.id::text AS job_id, s.status, s.attempts, coalesce(a.number, 0) AS number, coalesce(a.fence, 0) AS fence,
     coalesce(s.status = 'running' AND s.fence = a.fence, false) AS live, g.starts, g.texts
 FROM ingot.job_rows AS s

@@ -1,4 +1,4 @@
--- Small objects with a name, by kind and tenant; those of the tenant of all zeros are shared.
+-- Named small objects, by kind and tenant; those of the all-zero tenant are shared.
 
 -- name: get_record
 SELECT name, version, body, created_at, created_by, updated_at, updated_by FROM ingot.records

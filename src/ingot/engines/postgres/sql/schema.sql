@@ -1,35 +1,35 @@
--- The schema itself: which steps of it were applied, and what is needed to apply more.
+-- The schema itself: the migrations that were applied, and statements for applying more.
 
--- name: make_ledger
+-- name: create_migrations_table
 CREATE TABLE IF NOT EXISTS ingot.migrations (
     number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
 )
 
--- name: note_step
+-- name: record_migration
 INSERT INTO ingot.migrations VALUES ($1, $2)
 
 -- name: can_be_owner
--- From PostgreSQL 16 on, who made a role is its member and cannot become it.
+-- Since PostgreSQL 16, the creator of a role is a member of it but cannot SET ROLE to it.
 SELECT pg_has_role(
     'ingot_owner', CASE WHEN current_setting('server_version_num')::integer < 160000 THEN 'MEMBER' ELSE 'SET' END
 )
 
 -- name: applied_digest
--- What was applied last.
+-- The digest of the functions, views and grants that were applied last.
 SELECT obj_description('ingot'::regnamespace, 'pg_namespace')
 
 -- name: drop_views
 DROP VIEW IF EXISTS ingot.job_rows, ingot.attempts, ingot.definitions, ingot.pauses
 
 -- name: drop_functions
--- What an older program had is not left beside the new; what was put there in this transaction stays.
+-- Drop the functions that this transaction has not created or replaced: they belong to another version.
 DO $$
 DECLARE
-    known regprocedure;
+    stale regprocedure;
 BEGIN
-    FOR known IN SELECT oid FROM pg_proc
+    FOR stale IN SELECT oid FROM pg_proc
     WHERE pronamespace = 'ingot'::regnamespace AND xmin <> pg_current_xact_id()::xid LOOP
-        EXECUTE format('DROP FUNCTION %s', known);
+        EXECUTE format('DROP FUNCTION %s', stale);
     END LOOP;
 END
 $$
@@ -37,8 +37,8 @@ $$
 -- name: lock_home
 LOCK TABLE ingot.events, ingot.leases IN EXCLUSIVE MODE
 
--- name: move_in
--- The rows are new, or came from a dump of another server: the event log goes on above what they brought along.
+-- name: set_home
+-- The rows are new, or come from a dump of another server: event positions continue above the restored ones.
 WITH old AS (DELETE FROM ingot.home RETURNING shift)
 INSERT INTO ingot.home (server, shift) SELECT system_identifier, greatest(
     (SELECT max(shift) FROM old),
@@ -47,6 +47,6 @@ INSERT INTO ingot.home (server, shift) SELECT system_identifier, greatest(
 )
 FROM pg_control_system()
 
--- name: forget_transactions
--- What rows that came from another server say of transactions means nothing here.
+-- name: reset_lease_transactions
+-- Transaction IDs in rows that were restored from another server mean nothing here.
 UPDATE ingot.leases SET changed_by = '3'

@@ -1,20 +1,20 @@
--- What a job waits for.
+-- The reasons why a job waits.
 
 -- name: open_parents
--- Jobs that one still waits for, and how they stand; no more than some.
+-- The unfinished parents of a job and their status, at most 100.
 SELECT w.parent::text AS parent, s.status FROM (
     SELECT w.parent FROM ingot.waits AS w WHERE w.job = $1 AND w.open ORDER BY w.parent LIMIT 100
 ) AS w
 CROSS JOIN LATERAL (SELECT s.status FROM ingot.job_rows AS s WHERE s.id = w.parent) AS s
 
 -- name: open_uploads
--- The inputs that a job still waits for, by name.
+-- The names of inputs whose uploads a job waits for.
 SELECT u.name FROM ingot.uploads AS u
 WHERE u.job = $1 AND u.job IS NOT NULL AND u.fence IS NULL AND u.state IN ('open', 'verifying')
 ORDER BY u.name COLLATE "C"
 
 -- name: ready_ahead
--- How many ready jobs of its lane go before one, up to a bound.
+-- The number of ready jobs before one in its lane, up to a limit.
 SELECT count(*) FROM (
     SELECT FROM ingot.ready AS r
     WHERE r.type = $1 AND r.tenant = $2 AND r.limit_key = $3 AND (r.priority, r.run_at, r.id) < ($4, $5, $6)
@@ -22,6 +22,6 @@ SELECT count(*) FROM (
 ) AS ahead
 
 -- name: running_under
--- How many leases the tenant that is set has, of one type and key or of any, and some of the jobs.
+-- The number of leases of the current tenant, optionally of one type and key, and up to ten of their jobs.
 SELECT count(*) AS running, (array_agg(l.id::text))[1:10] AS holders FROM ingot.leases AS l
 WHERE l.tenant = $1 AND ($2::text IS NULL OR l.type = $2) AND ($3::text IS NULL OR l.limit_key = $3)

@@ -1,12 +1,12 @@
--- The heart: tenants, events, definitions and jobs.
+-- The initial schema: tenants, events, definitions and jobs.
 --
--- A job is an immutable body (`jobs`) and one small row that says where it stands: in `ready`, in `later` until its
--- time comes, in `leases` while it runs. Rows of `ready` and `later` are inserted and deleted, never updated, so what
--- a statement locks is what its snapshot saw. A job with no such row is finished: its newest outcome, or its row in
--- `canceled`, says how. A lease is an attempt that runs; when it ends, it becomes a row of `outcomes`, which is only
--- appended to, so a history of any size costs the claim nothing. Only functions write, and they check what they are
--- given, so that rows that move need no checks of their own.
--- Instants are microseconds since 1970 UTC.
+-- A job is an immutable body (`jobs`) and one small row that holds its state: in `ready`, in `later` until it is due, or in
+-- `leases` while it runs. Rows of `ready` and `later` are inserted and deleted, never updated, so a locked row is always
+-- the version that the snapshot saw. A job without such a row is finished: its newest outcome, or its row in `canceled`,
+-- has the final status. A lease is a running attempt; when it ends, it becomes a row of the append-only `outcomes`, so the
+-- size of the history does not slow claims. Only functions write. They validate their parameters, so that the tables that
+-- rows move between need no constraints of their own.
+-- Times are microseconds since 1970 UTC.
 
 CREATE SEQUENCE ingot.fences MINVALUE 4294967297 MAXVALUE 9007199254740991;
 
@@ -22,31 +22,31 @@ CREATE TABLE ingot.tenants (
     rate            double precision GENERATED ALWAYS AS ((limits::jsonb ->> 'rate')::double precision) STORED,
     burst           double precision GENERATED ALWAYS AS ((limits::jsonb ->> 'burst')::double precision) STORED
 );
--- Whether there are any limits at all is asked by every call.
+-- Every call checks whether there are any limits at all.
 CREATE INDEX tenants_bounded ON ingot.tenants (id) WHERE max_running IS NOT NULL;
 CREATE INDEX tenants_capped ON ingot.tenants (id) WHERE max_unfinished IS NOT NULL OR rate IS NOT NULL;
 
--- How many jobs a tenant whose rate is limited could have enqueued at an instant.
+-- How many jobs a tenant with a rate limit could enqueue at a time.
 CREATE TABLE ingot.buckets (
     tenant      uuid PRIMARY KEY,
     jobs        double precision NOT NULL,
     at          bigint NOT NULL
 );
 
--- The roles of workers that talk to PostgreSQL themselves, each for one tenant.
+-- The roles of workers that use the database directly, each for one tenant.
 CREATE TABLE ingot.worker_roles (
     role        name PRIMARY KEY,
     tenant      uuid NOT NULL REFERENCES ingot.tenants
 );
 
--- The server these rows live on, and what is added to the number of a transaction there to get its position in the
--- event log. One row: a dump restored on another server goes on above the positions it brought along.
+-- The server that these rows were written on, and the offset from its transaction IDs to positions in the event log. One
+-- row. When a dump is restored on another server, new positions continue above the restored ones.
 CREATE TABLE ingot.home (
     server      bigint PRIMARY KEY,
     shift       bigint NOT NULL
 );
 
--- One row holds the events of one tenant in one transaction, in order, as a JSON array.
+-- Each row has the events of one tenant in one transaction, in order, as a JSON array.
 CREATE TABLE ingot.events (
     tenant      uuid NOT NULL,
     position    bigint NOT NULL,
@@ -54,7 +54,7 @@ CREATE TABLE ingot.events (
     entries     text NOT NULL,
     PRIMARY KEY (tenant, position)
 );
--- Every claim and every settle writes entries: lz4 packs them faster, where the server was built with it.
+-- Every claim and settle writes entries. lz4 compresses them faster, if the server supports it.
 DO $$
 BEGIN
     ALTER TABLE ingot.events ALTER COLUMN entries SET COMPRESSION lz4;
@@ -63,7 +63,7 @@ EXCEPTION WHEN feature_not_supported THEN
 END
 $$;
 
--- The tenant of all zeros stands for all tenants.
+-- The all-zero tenant stands for all tenants.
 CREATE TABLE ingot.definitions (
     tenant          uuid NOT NULL,
     type            text NOT NULL,
@@ -79,7 +79,7 @@ CREATE TABLE ingot.definitions (
     max_running_per_key integer GENERATED ALWAYS AS ((definition::jsonb ->> 'max_running_per_key')::integer) STORED,
     PRIMARY KEY (type, tenant)
 );
--- What an order must be made with: from which parts its limit key comes, and whether it may be answered by another.
+-- The rule that an order must be made with: the template of its limit key, and whether it may reuse another job.
 ALTER TABLE ingot.definitions ADD COLUMN rule text GENERATED ALWAYS AS (CASE
     WHEN definition::jsonb ->> 'limit_key' IS NOT NULL OR (definition::jsonb ->> 'reuse')::boolean THEN
         coalesce(definition::jsonb ->> 'limit_key', '') || E'\n'
@@ -88,7 +88,7 @@ END) STORED;
 CREATE INDEX definitions_bounded ON ingot.definitions (type)
     WHERE max_running IS NOT NULL OR max_running_per_key IS NOT NULL;
 
--- Types of which a tenant's jobs are not handed out.
+-- Types whose jobs are not claimed, by tenant.
 CREATE TABLE ingot.pauses (
     tenant      uuid NOT NULL,
     type        text NOT NULL,
@@ -97,7 +97,7 @@ CREATE TABLE ingot.pauses (
     PRIMARY KEY (tenant, type)
 );
 
--- When a worker last asked for jobs of a type; the tenant of all zeros stands for those that serve all.
+-- When a worker last asked for jobs of a type. The all-zero tenant stands for workers that serve all tenants.
 CREATE TABLE ingot.askers (
     type        text NOT NULL,
     tenant      uuid NOT NULL,
@@ -124,10 +124,10 @@ CREATE TABLE ingot.jobs (
     inputs          text[],
     reuse_key       bytea,
     depth           integer NOT NULL,
-    drift           smallint    -- how far the time in the id is from `created_at`, as a class, when that is far
+    drift           smallint    -- how far the time in the id is from `created_at`, as a class; NULL if near
 );
--- Lists are walked by id, newest first: by type, and by what is rare. Jobs of all types are its types merged. No id is
--- null; `NULLS FIRST` is an order that no primary key has, so that whoever asks for it gets this index and no other.
+-- Lists are read by id, newest first: by type, and by rare values. A list of all types merges those of each type. No id is
+-- null; `NULLS FIRST` is an order that no primary key has, so a query with this order uses this index and no other.
 CREATE INDEX jobs_by_type ON ingot.jobs (tenant, type, id NULLS FIRST);
 CREATE INDEX jobs_by_source ON ingot.jobs (tenant, source, id NULLS FIRST) WHERE source <> 'manual';
 CREATE INDEX jobs_by_drift ON ingot.jobs (tenant, drift, id NULLS FIRST) WHERE drift IS NOT NULL;
@@ -141,7 +141,7 @@ CREATE TABLE ingot.idempotency_keys (
     PRIMARY KEY (tenant, type, key)
 );
 
--- Which job answers those that ask for the same.
+-- The job that is reused for orders with the same reuse key.
 CREATE TABLE ingot.reuse_keys (
     tenant      uuid NOT NULL,
     type        text NOT NULL,
@@ -150,7 +150,7 @@ CREATE TABLE ingot.reuse_keys (
     PRIMARY KEY (tenant, type, key)
 );
 
--- Which unfinished job holds a key.
+-- The unfinished job that has a dedupe key.
 CREATE TABLE ingot.dedupe_keys (
     tenant      uuid NOT NULL,
     key         text NOT NULL,
@@ -164,7 +164,7 @@ CREATE TABLE ingot.tags (
     tenant      uuid NOT NULL,
     PRIMARY KEY (job, tag)
 );
--- The tag first: a tenant alone must not look like a way to find the tags of one job.
+-- The tag comes first, so that the planner does not use this index to find the tags of one job.
 CREATE INDEX tags_by_tag ON ingot.tags (tag, tenant, job NULLS FIRST);
 
 CREATE TABLE ingot.ready (
@@ -196,7 +196,7 @@ CREATE TABLE ingot.waits (
     job         uuid NOT NULL,
     parent      uuid NOT NULL,
     tenant      uuid NOT NULL,
-    runs_anyway boolean NOT NULL,       -- whether a parent that is dead or canceled is as good as one that succeeded
+    runs_anyway boolean NOT NULL,       -- whether the job runs even if the parent is dead or canceled
     open        boolean NOT NULL DEFAULT true,
     PRIMARY KEY (job, parent)
 );
@@ -212,12 +212,12 @@ CREATE TABLE ingot.leases (
     cancel_requested    boolean NOT NULL DEFAULT false,
     percent             double precision,
     stage               text,
-    changed_by          xid8 NOT NULL,              -- the transaction that wrote this version
+    changed_by          xid8 NOT NULL,              -- the transaction that wrote this row version
     PRIMARY KEY (id)
 );
 CREATE INDEX leases_in_order ON ingot.leases (expires_at);
 
--- Jobs that were canceled while they waited, as they stood.
+-- Jobs that were canceled while they waited, with their last state.
 CREATE TABLE ingot.canceled (
     LIKE ingot.ready INCLUDING CONSTRAINTS INCLUDING DEFAULTS,
     finished_at     bigint NOT NULL,
@@ -225,7 +225,7 @@ CREATE TABLE ingot.canceled (
 );
 CREATE INDEX canceled_by_type ON ingot.canceled (tenant, type, id NULLS FIRST);
 
--- Attempts that have ended, and how the job stood after each.
+-- Attempts that have ended, and the state of the job after each.
 CREATE TABLE ingot.outcomes (
     job                 uuid NOT NULL,
     fence               bigint NOT NULL,
@@ -235,7 +235,7 @@ CREATE TABLE ingot.outcomes (
     pid                 bigint,
     started_at          bigint NOT NULL,
     outcome             text NOT NULL,      -- succeeded, failed, snoozed, released or lost
-    retry               boolean NOT NULL,   -- whether the worker said that trying again makes sense
+    retry               boolean NOT NULL,   -- whether the worker allowed a retry
     status_after        text NOT NULL,
     run_at              bigint NOT NULL,
     attempts            integer NOT NULL,
@@ -256,9 +256,8 @@ CREATE TABLE ingot.outcomes (
 CREATE INDEX outcomes_without_success ON ingot.outcomes (tenant, status_after, job NULLS FIRST)
     WHERE status_after IN ('dead', 'canceled');
 
--- Which jobs finished when: one row for those of a tenant and type that did so in one call, so that what has been kept
--- long enough is found without a look at the rest. A job that was retried since is still named here; whoever reads
--- this looks at the job itself.
+-- When jobs finished: one row for the jobs of a tenant and type that finished in one call, so that jobs that are due for
+-- removal are found without reading others. A job that was retried since is still listed, so readers check the job.
 CREATE TABLE ingot.endings (
     tenant      uuid NOT NULL,
     type        text NOT NULL,
@@ -266,10 +265,10 @@ CREATE TABLE ingot.endings (
     size        integer NOT NULL,
     jobs        uuid[] NOT NULL
 );
-ALTER TABLE ingot.endings ALTER COLUMN jobs SET STORAGE EXTERNAL;  -- Ids hardly get smaller when they are packed.
+ALTER TABLE ingot.endings ALTER COLUMN jobs SET STORAGE EXTERNAL;  -- IDs hardly compress.
 CREATE INDEX endings_in_order ON ingot.endings (tenant, type, finished_at);
 
--- What is kept of jobs that were removed.
+-- Short entries about removed jobs.
 CREATE TABLE ingot.history (
     tenant      uuid NOT NULL,
     finished_at bigint NOT NULL,
@@ -283,7 +282,7 @@ CREATE TABLE ingot.history (
 );
 CREATE INDEX history_by_type ON ingot.history (tenant, type, finished_at, id);
 
--- A tenant's jobs by type and status are `counts` plus all deltas that have not been folded into them.
+-- The number of a tenant's jobs by type and status is `counts` plus all deltas that are not folded into it yet.
 CREATE TABLE ingot.counts (
     tenant      uuid NOT NULL,
     type        text NOT NULL,
@@ -299,8 +298,8 @@ CREATE TABLE ingot.count_deltas (
 );
 CREATE INDEX count_deltas_by_tenant ON ingot.count_deltas (tenant);
 
--- The same for batches: how many jobs were enqueued, and how many of them have ended in which way. `told` is the total
--- for which the completion was told last.
+-- The same for batches: how many jobs were enqueued, and how many finished with each status. `told` is the total for which
+-- `batch.completed` was last published.
 CREATE TABLE ingot.batches (
     tenant      uuid NOT NULL,
     batch       text NOT NULL,
@@ -316,13 +315,13 @@ CREATE INDEX batches_to_tell ON ingot.batches (tenant, batch)
 CREATE TABLE ingot.batch_deltas (
     tenant      uuid NOT NULL,
     batch       text NOT NULL,
-    status      text NOT NULL,          -- that in which so many jobs more have ended; those enqueued are 'queued'
+    status      text NOT NULL,          -- the final status of the jobs, or 'queued' for enqueued jobs
     jobs        bigint NOT NULL
 );
 CREATE INDEX batch_deltas_by_batch ON ingot.batch_deltas (tenant, batch);
 
--- Who may do what. Reads run as `ingot_server` with the tenant set for their transaction: unset, there is nothing to
--- see. Every write is a function of `ingot_owner`, a role that nobody logs in as.
+-- Privileges. Reads run as `ingot_server` with the tenant set for their transaction; without a tenant no rows are visible.
+-- Every write is a function of `ingot_owner`, a role that cannot log in.
 DO $$
 DECLARE
     isolated name;

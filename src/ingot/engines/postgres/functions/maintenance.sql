@@ -1,5 +1,5 @@
--- Work that has become due after one instant joins the ready work, the longest due first; answers the lanes it went to,
--- and the priority and time of the first.
+-- Move jobs that became due after a time from `later` to `ready`, longest due first. Returns their lanes, each with the
+-- number of jobs and the priority and time of the first.
 CREATE OR REPLACE FUNCTION ingot.promote(jobs_max integer, after bigint)
 RETURNS TABLE (type text, tenant text, limit_key text, jobs bigint, first bigint[])
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -21,25 +21,25 @@ BEGIN
         ORDER BY w.run_at, w.id LIMIT jobs_max
         FOR UPDATE SKIP LOCKED
     ),
-    gone AS (
+    promoted AS (
         DELETE FROM ingot.later AS w WHERE w.ctid = ANY (ARRAY(SELECT at FROM due)) RETURNING w.*
     ),
-    moved AS (
+    added_ready AS (
         INSERT INTO ingot.ready (
             id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
             told_at
         )
         SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, run_at, attempts, failures, crashes, max_attempts, fence,
             told_at
-        FROM gone
+        FROM promoted
     )
-    SELECT type, tenant::text, limit_key, count(*), min(ARRAY[priority, run_at]) FROM gone
+    SELECT type, tenant::text, limit_key, count(*), min(ARRAY[priority, run_at]) FROM promoted
     GROUP BY type, tenant, limit_key;
 END
 $$;
 
--- The leases that ran out first, after one instant; none within one lease length of the database coming up.
-CREATE OR REPLACE FUNCTION ingot.expired(lease_length bigint, jobs_max integer, after bigint)
+-- Leases that expired after a time, oldest first. None within one lease length after the server started.
+CREATE OR REPLACE FUNCTION ingot.expired_leases(lease_length bigint, jobs_max integer, after bigint)
 RETURNS TABLE (id text, fence bigint, expires_at bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -61,15 +61,15 @@ BEGIN
     SELECT l.id::text, l.fence, l.expires_at FROM ingot.leases AS l
     WHERE l.expires_at <= now AND l.expires_at > after
     ORDER BY l.expires_at LIMIT jobs_max
-    FOR UPDATE SKIP LOCKED;  -- One that somebody holds is not waited for.
+    FOR UPDATE SKIP LOCKED;  -- Leases that another transaction has locked are left for the next call.
 END
 $$;
 
--- Take these attempts for lost, as far as their leases have run out.
+-- End these attempts as lost if their leases have expired.
 CREATE OR REPLACE FUNCTION ingot.sweep(ids uuid[], fences bigint[])
 RETURNS TABLE (
     places integer[], status text, attempts integer, run_at bigint, type text, tenant text, limit_key text,
-    first bigint[], parents text[], batch text, said text, micros bigint[]
+    first bigint[], parents text[], batch text, outcome text, micros bigint[]
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -89,10 +89,9 @@ BEGIN
 END
 $$;
 
--- What a process has to know from time to time: the lanes that have ready work, found by jumping from lane to lane in
--- the index, the tenants that were removed (rows with a tenant only), the next instants on the agenda (a row without a
--- lane), and the time.
-CREATE OR REPLACE FUNCTION ingot.look()
+-- The state that every process polls: the lanes with ready jobs, found by skipping from lane to lane in the index; the
+-- removed tenants (rows with a tenant only); and one row without a tenant with the time, the next due times and flags.
+CREATE OR REPLACE FUNCTION ingot.poll()
 RETURNS TABLE (
     type text, tenant text, limit_key text, weight integer, now bigint, next_due bigint, next_expiry bigint,
     deltas boolean, bounded boolean, waits boolean, record_changes bigint
@@ -130,7 +129,7 @@ BEGIN
 END
 $$;
 
--- Fold deltas into the counts, one process at a time.
+-- Add deltas to the counts, one process at a time.
 CREATE OR REPLACE FUNCTION ingot.fold_counts(deltas_max integer) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -142,28 +141,28 @@ SET enable_bitmapscan = off
 SET jit = off
 AS $$
 DECLARE
-    folded integer;
+    deltas_folded integer;
 BEGIN
-    -- A row that nobody else can lock; an advisory lock could be taken by any role.
+    -- Lock a row instead of taking an advisory lock, which any role could take.
     PERFORM FROM ingot.migrations WHERE number = 1 FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN 0;
     END IF;
-    WITH gone AS (
+    WITH folded_deltas AS (
         DELETE FROM ingot.count_deltas WHERE ctid = ANY (ARRAY(SELECT ctid FROM ingot.count_deltas LIMIT deltas_max))
         RETURNING tenant, type, status, jobs
     ),
-    summed AS (
+    updated_counts AS (
         INSERT INTO ingot.counts AS c (tenant, type, status, jobs)
-        SELECT tenant, type, status, sum(jobs) FROM gone GROUP BY tenant, type, status ORDER BY tenant, type, status
+        SELECT tenant, type, status, sum(jobs) FROM folded_deltas GROUP BY tenant, type, status ORDER BY tenant, type, status
         ON CONFLICT (tenant, type, status) DO UPDATE SET jobs = c.jobs + excluded.jobs
     )
-    SELECT count(*) INTO folded FROM gone;
-    RETURN folded;
+    SELECT count(*) INTO deltas_folded FROM folded_deltas;
+    RETURN deltas_folded;
 END
 $$;
 
--- The next instants on the agenda.
+-- The next time a job becomes due, and the next time a lease expires.
 CREATE OR REPLACE FUNCTION ingot.next_due(after bigint) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT min(run_at) FROM ingot.later WHERE run_at > after $$;
@@ -172,12 +171,12 @@ CREATE OR REPLACE FUNCTION ingot.next_expiry(after bigint) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$ SELECT min(expires_at) FROM ingot.leases WHERE expires_at > after $$;
 
--- Tell the other processes what became ready. Only a hint, so nobody waits for the disk.
-CREATE OR REPLACE FUNCTION ingot.tell(news text) RETURNS void
+-- Notify other processes of ready lanes. Only a hint, so the commit does not wait for the disk.
+CREATE OR REPLACE FUNCTION ingot.notify_ready(payload text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
-    PERFORM pg_notify('ingot_ready', news);
+    PERFORM pg_notify('ingot_ready', payload);
 END
 $$;

@@ -1,11 +1,11 @@
--- The position of a transaction in the event log. Inlined where it is used.
-CREATE OR REPLACE FUNCTION ingot.position(transaction xid8) RETURNS bigint
+-- The position of a transaction in the event log. PostgreSQL inlines this function.
+CREATE OR REPLACE FUNCTION ingot.event_position(transaction xid8) RETURNS bigint
 LANGUAGE sql STABLE
-AS $$ SELECT transaction::text::bigint + ingot.shift() $$;
+AS $$ SELECT transaction::text::bigint + ingot.position_offset() $$;
 
--- What an event says about a job, or about several in the same words, as the log keeps it: a JSON array in the order of
--- `NewsRow`, which ends where nothing more is to be said. `ids` is JSON too. Inlined where it is used.
-CREATE OR REPLACE FUNCTION ingot.news(
+-- An event about one job, or the same event about several, as the log stores it: a JSON array in the order of
+-- `EventEntryRow` in job_rows.py, without trailing nulls. `ids` is JSON too. PostgreSQL inlines this function.
+CREATE OR REPLACE FUNCTION ingot.job_event_entry(
     name text, ids text, type text, status text, attempts integer, failures integer, crashes integer, fence bigint,
     worker_id text, run_at bigint, will_retry boolean, error text, cancel_requested boolean,
     percent double precision, stage text
@@ -24,11 +24,11 @@ AS $$
         END
 $$;
 
-CREATE OR REPLACE FUNCTION ingot.ids(id uuid) RETURNS text
+CREATE OR REPLACE FUNCTION ingot.quoted_id(id uuid) RETURNS text
 LANGUAGE sql STABLE
 AS $$ SELECT '"' || id || '"' $$;
 
--- The entries of a transaction in which a worker calls more than one function, as one array.
-CREATE OR REPLACE FUNCTION ingot.then(entries text, more text) RETURNS text
+-- Join two JSON arrays of entries, for a transaction that writes events of a tenant more than once.
+CREATE OR REPLACE FUNCTION ingot.join_entries(entries text, more_entries text) RETURNS text
 LANGUAGE sql IMMUTABLE
-AS $$ SELECT left(entries, -1) || ',' || substr(more, 2) $$;
+AS $$ SELECT left(entries, -1) || ',' || substr(more_entries, 2) $$;

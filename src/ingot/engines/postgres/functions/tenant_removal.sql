@@ -1,26 +1,27 @@
--- Remove a tenant, and answer what it was. Who acted in it is out with it: what refers to its row goes in the same
--- transaction, and who is adding to that is waited for. The same call sent again, after its answer was lost, finds its act.
+-- Remove a tenant, and return its last state as JSON. Its credentials, roles and members are deleted in the same
+-- transaction, which waits for transactions that are adding such rows. A call that is repeated after its answer was lost
+-- finds the audit entry.
 CREATE OR REPLACE FUNCTION ingot.remove_tenant(of_tenant uuid, act json) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '3s'
 AS $$
 DECLARE
-    known ingot.tenants;
-    was json;
-    name text;
+    existing ingot.tenants;
+    old_value json;
+    table_name text;
 BEGIN
-    SELECT t.* INTO known FROM ingot.tenants AS t WHERE t.id = of_tenant FOR UPDATE;
+    SELECT t.* INTO existing FROM ingot.tenants AS t WHERE t.id = of_tenant FOR UPDATE;
     IF NOT FOUND THEN
-        SELECT a.before::json INTO was FROM ingot.audit AS a
+        SELECT a.before::json INTO old_value FROM ingot.audit AS a
         WHERE a.id = (act ->> 'id')::uuid AND a.tenant = of_tenant AND a.action = 'tenant.removed';
         IF NOT FOUND THEN
             PERFORM ingot.refuse('IN006', 'there is no such tenant');
         END IF;
-        RETURN was;
+        RETURN old_value;
     END IF;
-    was := ingot.tenant_told(known);
-    FOREACH name IN ARRAY ARRAY[
+    old_value := ingot.tenant_audit_json(existing);
+    FOREACH table_name IN ARRAY ARRAY[
         'tokens',
         'worker_credentials',
         'worker_roles',
@@ -30,18 +31,18 @@ BEGIN
         'invitations',
         'records'
     ] LOOP
-        EXECUTE format('DELETE FROM ingot.%I WHERE tenant = $1', name) USING of_tenant;
+        EXECUTE format('DELETE FROM ingot.%I WHERE tenant = $1', table_name) USING of_tenant;
     END LOOP;
     DELETE FROM ingot.tenants AS t WHERE t.id = of_tenant;
     INSERT INTO ingot.removed_tenants (tenant, removed_at) VALUES (of_tenant, ingot.clock());
-    PERFORM ingot.note_act(act, of_tenant, 'tenant.removed', 'tenant/' || (was ->> 'slug'), was, NULL);
-    PERFORM pg_notify('ingot_ready', '');  -- The other processes take a look.
-    RETURN was;
+    PERFORM ingot.add_audit_entry(act, of_tenant, 'tenant.removed', 'tenant/' || (old_value ->> 'slug'), old_value, NULL);
+    PERFORM pg_notify('ingot_ready', '');  -- Makes the other processes poll.
+    RETURN old_value;
 END
 $$;
 
--- Keep a tenant from being removed until the transaction ends, or refuse one that is not there; none stands for all.
-CREATE OR REPLACE FUNCTION ingot.hold_tenant(of_tenant uuid) RETURNS void
+-- Lock a tenant against removal until the transaction ends, or refuse if it does not exist. NULL stands for all tenants.
+CREATE OR REPLACE FUNCTION ingot.lock_tenant(of_tenant uuid) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
@@ -52,11 +53,11 @@ BEGIN
 END
 $$;
 
--- Take away so many rows, at most, of what removed tenants left behind, and answer how many those were of each, and in a row
--- without a tenant how many tenants are left. One of them is cleared by one at a time. Who had begun before a tenant was
--- removed may still add to it: it is gone when nothing was there for so long (`settled_after`).
-CREATE OR REPLACE FUNCTION ingot.clear_tenants(rows_max integer, settled_after bigint)
-RETURNS TABLE (tenant text, cleared bigint, gone boolean)
+-- Delete up to `rows_max` rows of removed tenants, and return the number for each tenant, and in a row without a tenant the
+-- number of tenants left. Each tenant is cleared by one transaction at a time. Transactions that began before the removal
+-- may still add rows, so a tenant is finished only after it was empty for `quiet_micros`.
+CREATE OR REPLACE FUNCTION ingot.clear_tenants(rows_max integer, quiet_micros bigint)
+RETURNS TABLE (tenant text, rows_cleared bigint, removed boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -70,28 +71,28 @@ AS $$
 DECLARE
     now bigint := ingot.clock();
     of_tenant uuid;
-    since bigint;
+    empty_since bigint;
     rows_left bigint := rows_max;
 BEGIN
-    FOR of_tenant, since IN
+    FOR of_tenant, empty_since IN
         SELECT r.tenant, r.empty_since FROM ingot.removed_tenants AS r ORDER BY r.tenant FOR UPDATE SKIP LOCKED
     LOOP
         EXIT WHEN rows_left <= 0;
         tenant := of_tenant;
-        gone := false;
-        cleared := ingot.clear_jobs(of_tenant, rows_left);
-        cleared := cleared + ingot.clear_blobs(of_tenant, rows_left - cleared);
-        cleared := cleared + ingot.clear_rows(of_tenant, rows_left - cleared);
-        rows_left := rows_left - cleared;
-        IF cleared > 0 OR EXISTS (SELECT FROM ingot.jobs AS j WHERE j.tenant = of_tenant)
+        removed := false;
+        rows_cleared := ingot.clear_jobs(of_tenant, rows_left);
+        rows_cleared := rows_cleared + ingot.clear_blobs(of_tenant, rows_left - rows_cleared);
+        rows_cleared := rows_cleared + ingot.clear_rows(of_tenant, rows_left - rows_cleared);
+        rows_left := rows_left - rows_cleared;
+        IF rows_cleared > 0 OR EXISTS (SELECT FROM ingot.jobs AS j WHERE j.tenant = of_tenant)
             OR EXISTS (SELECT FROM ingot.leases AS l WHERE l.tenant = of_tenant) THEN
             UPDATE ingot.removed_tenants AS r SET empty_since = NULL
             WHERE r.tenant = of_tenant AND r.empty_since IS NOT NULL;
-        ELSIF since IS NULL THEN
+        ELSIF empty_since IS NULL THEN
             UPDATE ingot.removed_tenants AS r SET empty_since = now WHERE r.tenant = of_tenant;
-        ELSIF since <= now - settled_after THEN
+        ELSIF empty_since <= now - quiet_micros THEN
             DELETE FROM ingot.removed_tenants AS r WHERE r.tenant = of_tenant;
-            gone := true;
+            removed := true;
         END IF;
         RETURN NEXT;
     END LOOP;
@@ -99,9 +100,9 @@ BEGIN
 END
 $$;
 
--- Ask running jobs of a removed tenant to stop, and take away up to so many that do not run, with all that belongs to them.
--- A job that moves at this moment is waited for: it is looked at again once its rows are ours, and left for the next round
--- when it runs by then. Nothing is told of it: there is nobody to tell.
+-- Ask running jobs of a removed tenant to stop, and delete up to `jobs_max` others with everything that belongs to them.
+-- The status rows are locked before the second check for leases, so a job that was claimed meanwhile is left for the next
+-- call. No events are written: the tenant has no readers any more.
 CREATE OR REPLACE FUNCTION ingot.clear_jobs(of_tenant uuid, jobs_max bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -146,7 +147,7 @@ BEGIN
 END
 $$;
 
--- Take away up to so many rows of a removed tenant that belong to no job.
+-- Delete up to `rows_max` rows of a removed tenant that belong to no job.
 CREATE OR REPLACE FUNCTION ingot.clear_rows(of_tenant uuid, rows_max bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -158,11 +159,11 @@ SET enable_bitmapscan = off
 SET jit = off
 AS $$
 DECLARE
-    name text;
-    cleared bigint := 0;
-    removed bigint;
+    table_name text;
+    rows_cleared bigint := 0;
+    rows_deleted bigint;
 BEGIN
-    FOREACH name IN ARRAY ARRAY[
+    FOREACH table_name IN ARRAY ARRAY[
         'idempotency_keys',
         'dedupe_keys',
         'reuse_keys',
@@ -182,12 +183,12 @@ BEGIN
         'event_floors',
         'events'
     ] LOOP
-        EXIT WHEN cleared >= rows_max;
+        EXIT WHEN rows_cleared >= rows_max;
         EXECUTE format('DELETE FROM ingot.%1$I WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM ingot.%1$I WHERE tenant = $1 LIMIT $2))', name) USING of_tenant, rows_max - cleared;
-        GET DIAGNOSTICS removed = ROW_COUNT;
-        cleared := cleared + removed;
+            SELECT ctid FROM ingot.%1$I WHERE tenant = $1 LIMIT $2))', table_name) USING of_tenant, rows_max - rows_cleared;
+        GET DIAGNOSTICS rows_deleted = ROW_COUNT;
+        rows_cleared := rows_cleared + rows_deleted;
     END LOOP;
-    RETURN cleared;
+    RETURN rows_cleared;
 END
 $$;

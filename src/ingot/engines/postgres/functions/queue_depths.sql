@@ -1,7 +1,7 @@
--- The jobs of every tenant by status, what was folded and what was not yet, and when the longest waiting ready one became
--- due: of the oldest tenants each by itself, of all others together, without a name. The head of every lane and priority,
--- of so many lanes; the first lanes of all tenants and types come before the second of any.
-CREATE OR REPLACE FUNCTION ingot.depths(tenants_max integer, lanes_max integer)
+-- The number of jobs of each tenant by status, from counts and deltas, and when its longest waiting ready job became due.
+-- The oldest `tenants_max` tenants have a row each; all others share a row without a slug. Due times come from the first
+-- job of each priority in up to `lanes_max` lanes; the first lane of each tenant and type comes before the second of any.
+CREATE OR REPLACE FUNCTION ingot.queue_depths(tenants_max integer, lanes_max integer)
 RETURNS TABLE (slug text, counts text, oldest bigint, now bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -14,12 +14,12 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    last uuid := (
+    last_tenant uuid := (
         SELECT t.id FROM (SELECT t.id FROM ingot.tenants AS t ORDER BY t.id LIMIT tenants_max) AS t ORDER BY t.id DESC LIMIT 1
     );
 BEGIN
     RETURN QUERY
-    WITH RECURSIVE counted AS MATERIALIZED (
+    WITH RECURSIVE tenant_counts AS MATERIALIZED (
         SELECT d.tenant, d.type, d.status, sum(d.jobs) AS jobs FROM (
             SELECT c.tenant, c.type, c.status, c.jobs FROM ingot.counts AS c
             UNION ALL
@@ -32,7 +32,7 @@ BEGIN
         SELECT c.tenant, c.type, (
             SELECT r.limit_key FROM ingot.ready AS r WHERE r.type = c.type AND r.tenant = c.tenant ORDER BY r.limit_key LIMIT 1
         ) AS limit_key
-        FROM counted AS c WHERE c.status = 'queued' AND c.jobs > 0
+        FROM tenant_counts AS c WHERE c.status = 'queued' AND c.jobs > 0
         UNION ALL
         SELECT l.tenant, l.type, (
             SELECT r.limit_key FROM ingot.ready AS r
@@ -51,10 +51,11 @@ BEGIN
     SELECT (SELECT t.slug FROM ingot.tenants AS t WHERE t.id = d.tenant),
         json_object_agg(d.status, d.jobs) FILTER (WHERE d.status IS NOT NULL)::text, min(d.run_at), ingot.clock()
     FROM (
-        SELECT CASE WHEN c.tenant <= last THEN c.tenant END AS tenant, c.status, sum(c.jobs) AS jobs, NULL::bigint AS run_at
-        FROM counted AS c GROUP BY 1, 2
+        SELECT CASE WHEN c.tenant <= last_tenant THEN c.tenant END AS tenant, c.status, sum(c.jobs) AS jobs,
+            NULL::bigint AS run_at
+        FROM tenant_counts AS c GROUP BY 1, 2
         UNION ALL
-        SELECT CASE WHEN h.tenant <= last THEN h.tenant END, NULL, NULL, min(h.run_at) FROM heads AS h GROUP BY 1
+        SELECT CASE WHEN h.tenant <= last_tenant THEN h.tenant END, NULL, NULL, min(h.run_at) FROM heads AS h GROUP BY 1
     ) AS d
     GROUP BY d.tenant;
 END

@@ -1,4 +1,4 @@
--- Where jobs stand whose attempts were not found to be held, and how the attempts with these fences ended before.
+-- The current state of jobs whose attempts are not running, and the outcomes of the attempts with these fences.
 CREATE OR REPLACE FUNCTION ingot.find_attempts(ids uuid[], fences bigint[])
 RETURNS TABLE (
     place integer, tenant text, status text, held_fence bigint, outcome text, retry boolean, status_after text,
@@ -25,19 +25,20 @@ BEGIN
 END
 $$;
 
--- No attempt of this tenant on a job between this id and the one given has ended, as far as so many rows tell.
-CREATE OR REPLACE FUNCTION ingot.newest_ended(of_tenant uuid, below uuid, rows_max integer) RETURNS uuid
+-- The newest job below `below` that may have an ended attempt of this tenant: no job between the two has one. Examines
+-- at most `rows_max` outcomes.
+CREATE OR REPLACE FUNCTION ingot.newest_ended_job(of_tenant uuid, below uuid, rows_max integer) RETURNS uuid
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
-    WITH looked AS MATERIALIZED (
+    WITH recent_attempts AS MATERIALIZED (
         SELECT o.job, o.tenant FROM ingot.outcomes AS o WHERE o.job < below ORDER BY o.job DESC LIMIT rows_max
     )
     SELECT coalesce(
-        (SELECT l.job FROM looked AS l WHERE l.tenant = of_tenant ORDER BY l.job DESC LIMIT 1),
-        (SELECT l.job FROM looked AS l ORDER BY l.job DESC LIMIT 1 OFFSET rows_max - 1),
+        (SELECT l.job FROM recent_attempts AS l WHERE l.tenant = of_tenant ORDER BY l.job DESC LIMIT 1),
+        (SELECT l.job FROM recent_attempts AS l ORDER BY l.job DESC LIMIT 1 OFFSET rows_max - 1),
         '00000000-0000-0000-0000-000000000000'
     )
 $$;
