@@ -230,7 +230,7 @@ async def test_a_role_that_sees_every_tenant_is_refused(server: Server) -> None:
     for role in ("postgres", BOSS):
         with pytest.raises(StoreMisconfigured, match=role) as raised:
             await open_store(with_database(server.url, "one", role))
-        assert "ingot_server" in raised.value.hint
+        assert "ingot_server" in str(raised.value)
 
 
 @pytest.mark.parametrize("use", [open_store, migrate])
