@@ -92,7 +92,7 @@ async def test_a_script_of_another_site_changes_nothing_and_reads_nothing(
 
 
 @both_hosts
-async def test_no_page_is_framed_or_shown_within_another(
+async def test_pages_cannot_be_embedded_in_another_site(
     place: Place, elsewhere: Elsewhere, ada: Visitor, host: str
 ) -> None:
     paths = ["/me", "/auth/login", "/auth/link?code=x", "/auth/callback", "/docs"]
@@ -108,7 +108,7 @@ async def test_no_page_is_framed_or_shown_within_another(
     assert await state_of(place, ada) == before
 
 
-async def test_a_link_on_another_site_leads_to_ones_own_page(place: Place, elsewhere: Elsewhere, ada: Visitor) -> None:
+async def test_a_link_on_another_site_opens_the_own_page(place: Place, elsewhere: Elsewhere, ada: Visitor) -> None:
     elsewhere.body = f'<a href="{place.url}/me">Go</a>'
     await ada.page.goto(elsewhere.url(CROSS_SITE))
     await ada.press("Go", role="link")
@@ -122,7 +122,7 @@ async def answer_for(place: Place, login: str) -> str:
     return f"{place.url}/auth/callback?{httpx.QueryParams(sent)}"
 
 
-async def test_the_sign_in_of_another_signs_nobody_in(place: Place) -> None:
+async def test_the_callback_url_of_another_person_signs_no_one_in(place: Place) -> None:
     bob = await place.visitor()
     await bob.page.goto(await answer_for(place, "ada"))
     assert "another browser" in await bob.text()
@@ -134,7 +134,7 @@ async def test_the_sign_in_of_another_signs_nobody_in(place: Place) -> None:
     assert await place.users() == []
 
 
-async def test_who_is_signed_in_stays_who_they_are(place: Place) -> None:
+async def test_the_callback_url_of_another_person_does_not_change_a_session(place: Place) -> None:
     bob = await place.visitor()
     await bob.sign_in()
     secret = await bob.secret()
@@ -146,9 +146,7 @@ async def test_who_is_signed_in_stays_who_they_are(place: Place) -> None:
 
 
 @both_hosts
-async def test_another_site_does_not_sign_somebody_in_with_a_link(
-    place: Place, elsewhere: Elsewhere, host: str
-) -> None:
+async def test_another_site_cannot_sign_a_visitor_in_with_a_link(place: Place, elsewhere: Elsewhere, host: str) -> None:
     link = await place.link()
     bob = await place.visitor()
     bob.loud = True

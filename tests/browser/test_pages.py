@@ -98,13 +98,13 @@ async def expect_good_looks(visitor: Visitor) -> None:
 
 
 @every_page
-async def test_everybody_can_read_a_page_and_reach_all_that_is_on_it(place: Place, show: Show) -> None:
+async def test_every_page_is_readable_and_usable_with_the_keyboard(place: Place, show: Show) -> None:
     visitor = await place.visitor()
     await show(place, visitor)
     await expect_good_looks(visitor)
 
 
-async def test_without_a_provider_the_sign_in_page_says_how_the_operator_comes_in(world: World, tmp_path: Path) -> None:
+async def test_the_sign_in_page_without_a_provider_explains_sign_in_links(world: World, tmp_path: Path) -> None:
     async with world.place(tmp_path, Settings()) as place:
         visitor = await place.visitor()
         await visitor.go("/me")
@@ -113,7 +113,7 @@ async def test_without_a_provider_the_sign_in_page_says_how_the_operator_comes_i
         place.expect_quiet()
 
 
-async def test_without_https_nobody_signs_in_from_another_machine(place: Place) -> None:
+async def test_no_one_can_sign_in_without_https_from_another_machine(place: Place) -> None:
     away = await place.visitor()
     away.loud = True  # The browser says that it trusts no address like this.
     here = place.url.replace("localhost", AWAY)
@@ -129,7 +129,7 @@ async def test_without_https_nobody_signs_in_from_another_machine(place: Place) 
 
 
 @every_page
-async def test_what_got_into_a_page_would_run_nothing_and_tell_nobody(place: Place, show: Show) -> None:
+async def test_injected_markup_runs_no_script_and_sends_no_request(place: Place, show: Show) -> None:
     visitor = await place.visitor()
     await show(place, visitor)
     visitor.loud = True  # The browser says what it kept from running.
@@ -138,7 +138,7 @@ async def test_what_got_into_a_page_would_run_nothing_and_tell_nobody(place: Pla
     assert all(url.startswith((place.url, place.provider.issuer)) for url in visitor.asked)
 
 
-async def test_what_others_call_themselves_is_text(place: Place) -> None:
+async def test_names_with_markup_are_shown_as_text(place: Place) -> None:
     dialogs: list[str] = []
 
     def note(dialog: Dialog) -> None:
@@ -158,7 +158,7 @@ async def test_what_others_call_themselves_is_text(place: Place) -> None:
     assert dialogs == []
 
 
-async def test_an_address_with_markup_is_text(place: Place) -> None:
+async def test_urls_with_markup_are_shown_as_text(place: Place) -> None:
     visitor = await place.visitor()
     for path in (f"/auth/link?code={MARKUP}", f"/auth/login?next=/{MARKUP}", f"/auth/callback?error={MARKUP}&state=x"):
         await visitor.go(path.replace("&lt;", ""))

@@ -36,7 +36,7 @@ async def aging(world: World, tmp_path: Path) -> AsyncIterator[Aging]:
         place.expect_quiet()
 
 
-async def test_a_page_renews_an_old_session_without_a_question(aging: Aging) -> None:
+async def test_a_page_renews_an_expired_session_without_interaction(aging: Aging) -> None:
     bob = await aging.place.visitor()
     await bob.sign_in()
     old = await bob.secret()
@@ -54,7 +54,7 @@ async def test_a_page_renews_an_old_session_without_a_question(aging: Aging) -> 
     assert len(await aging.place.sessions(user["id"])) == 1
 
 
-async def test_a_group_that_was_taken_is_felt_when_the_session_is_renewed(aging: Aging) -> None:
+async def test_a_removed_group_takes_effect_when_the_session_is_renewed(aging: Aging) -> None:
     bob = await aging.place.visitor()
     await bob.sign_in()
     await aging.place.provider.put_account("bob", groups=["visitors"])
@@ -64,7 +64,7 @@ async def test_a_group_that_was_taken_is_felt_when_the_session_is_renewed(aging:
     assert await bob.status() == 401
 
 
-async def test_who_is_no_more_signed_in_at_the_provider_is_asked_to(aging: Aging) -> None:
+async def test_a_renewal_without_a_provider_session_asks_for_a_sign_in(aging: Aging) -> None:
     bob = await aging.place.visitor()
     await bob.sign_in()
     await bob.context.clear_cookies(domain="127.0.0.1")
@@ -78,7 +78,7 @@ async def test_who_is_no_more_signed_in_at_the_provider_is_asked_to(aging: Aging
     assert await bob.status() == 200
 
 
-async def test_who_is_gone_from_the_provider_is_asked_to_sign_in(aging: Aging) -> None:
+async def test_a_renewal_of_a_removed_account_asks_for_a_sign_in(aging: Aging) -> None:
     bob = await aging.place.visitor()
     await bob.sign_in()
     await aging.place.provider.remove_account("bob")
@@ -90,7 +90,7 @@ async def test_who_is_gone_from_the_provider_is_asked_to_sign_in(aging: Aging) -
     assert "There is no such account." in await bob.text()
 
 
-async def test_an_old_session_is_signed_out_all_the_same(aging: Aging) -> None:
+async def test_an_expired_session_can_be_signed_out(aging: Aging) -> None:
     bob = await aging.place.visitor()
     await bob.sign_in()
     (user,) = await aging.place.users()
@@ -101,7 +101,7 @@ async def test_an_old_session_is_signed_out_all_the_same(aging: Aging) -> None:
     assert await aging.place.sessions(user["id"]) == []
 
 
-async def test_a_button_on_a_page_that_grew_old_leads_back_to_the_page(aging: Aging) -> None:
+async def test_a_button_on_a_page_with_an_expired_session_leads_back_to_the_page(aging: Aging) -> None:
     here, there = await aging.place.visitor(), await aging.place.visitor()
     await there.sign_in()
     await here.sign_in()
@@ -113,7 +113,7 @@ async def test_a_button_on_a_page_that_grew_old_leads_back_to_the_page(aging: Ag
     assert await here.status() == 200
 
 
-async def test_a_button_on_a_page_of_a_session_that_ended_leads_to_the_sign_in(aging: Aging) -> None:
+async def test_a_button_on_a_page_of_an_ended_session_leads_to_the_sign_in(aging: Aging) -> None:
     here, there = await aging.place.visitor(), await aging.place.visitor()
     await there.sign_in()
     await here.sign_in()

@@ -6,7 +6,7 @@ from ingot.http.cookies import SESSION_COOKIE
 from tests.browser.server_fixture import Place
 
 
-async def test_a_person_signs_in_sees_who_they_are_and_signs_out(place: Place) -> None:
+async def test_a_person_signs_in_sees_their_account_and_signs_out(place: Place) -> None:
     bob = await place.visitor()
     await bob.go("/auth/login")
     assert "your account at 127.0.0.1" in await bob.text()
@@ -33,7 +33,7 @@ async def test_a_person_signs_in_sees_who_they_are_and_signs_out(place: Place) -
     assert "bob@example.com" not in await bob.page.content()
 
 
-async def test_a_person_comes_to_the_page_that_they_asked_for(place: Place) -> None:
+async def test_sign_in_leads_to_the_requested_page(place: Place) -> None:
     bob = await place.visitor()
     await bob.go("/me")
     assert bob.path == "/auth/login?next=/me"
@@ -49,7 +49,7 @@ async def test_a_person_comes_to_the_page_that_they_asked_for(place: Place) -> N
     assert "You are an operator" in await ada.text()
 
 
-async def test_the_browser_keeps_the_session_for_this_host_and_from_scripts(place: Place) -> None:
+async def test_the_session_cookie_is_bound_to_the_host_and_hidden_from_scripts(place: Place) -> None:
     bob = await place.visitor()
     await bob.sign_in()
     (kept,) = await bob.context.cookies(place.url)
@@ -61,7 +61,7 @@ async def test_the_browser_keeps_the_session_for_this_host_and_from_scripts(plac
     assert kept["value"] not in await bob.page.content()
 
 
-async def test_each_sign_in_makes_another_session(place: Place) -> None:
+async def test_each_sign_in_replaces_the_session(place: Place) -> None:
     bob = await place.visitor()
     await bob.sign_in()
     first = await bob.secret()
@@ -72,7 +72,7 @@ async def test_each_sign_in_makes_another_session(place: Place) -> None:
     assert len(await place.sessions(user["id"])) == 1
 
 
-async def test_who_is_in_no_group_that_may_come_in_is_told_so(place: Place) -> None:
+async def test_a_person_without_an_allowed_group_is_refused(place: Place) -> None:
     eve = await place.visitor()
     await eve.go("/auth/start")
     await eve.fill_in("eve")
@@ -85,7 +85,7 @@ async def test_who_is_in_no_group_that_may_come_in_is_told_so(place: Place) -> N
     assert eve.path == "/auth/login?next=/me"
 
 
-async def test_who_is_put_out_is_led_to_the_sign_in_and_not_let_in_again(place: Place) -> None:
+async def test_a_disabled_user_is_signed_out_and_cannot_sign_in_again(place: Place) -> None:
     bob = await place.visitor()
     await bob.sign_in()
     (user,) = await place.users()
@@ -99,7 +99,7 @@ async def test_who_is_put_out_is_led_to_the_sign_in_and_not_let_in_again(place: 
     assert await place.sessions(user["id"]) == []
 
 
-async def test_a_link_of_the_operator_asks_first_and_signs_in_once(place: Place) -> None:
+async def test_a_sign_in_link_asks_for_confirmation_and_works_once(place: Place) -> None:
     link = await place.link()
     for _ in range(3):
         assert (await place.served.client.get(link)).status_code == 200  # As programs do that look at links in mail.
@@ -118,7 +118,7 @@ async def test_a_link_of_the_operator_asks_first_and_signs_in_once(place: Place)
     assert await operator.status() == 200
 
 
-async def test_the_session_of_another_browser_is_seen_and_ended(place: Place) -> None:
+async def test_a_session_of_another_browser_is_listed_and_can_be_ended(place: Place) -> None:
     here, there = await place.visitor(user_agent="Desk/1.0"), await place.visitor(user_agent="Pocket/2.0")
     await here.sign_in()
     await there.sign_in()

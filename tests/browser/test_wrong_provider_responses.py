@@ -61,7 +61,7 @@ async def is_refused(place: Place, words: str) -> None:
     assert await place.users() == []
 
 
-async def test_who_is_told_the_truth_comes_in(place: Place) -> None:
+async def test_a_correct_response_signs_the_person_in(place: Place) -> None:
     ada = await place.visitor()
     await ada.go("/auth/login")
     await ada.press("Sign in", role="link")
@@ -70,7 +70,7 @@ async def test_who_is_told_the_truth_comes_in(place: Place) -> None:
 
 
 @pytest.mark.parametrize(("sends", "words"), [case[1:] for case in SENT], ids=[case[0] for case in SENT])
-async def test_an_answer_that_is_wrong_signs_nobody_in(
+async def test_a_wrong_callback_signs_no_one_in(
     place: Place, idp: FakeProvider, sends: dict[str, str], words: str
 ) -> None:
     idp.sends = sends
@@ -79,7 +79,7 @@ async def test_an_answer_that_is_wrong_signs_nobody_in(
 
 
 @pytest.mark.parametrize(("lies", "words"), [case[1:] for case in SIGNED], ids=[case[0] for case in SIGNED])
-async def test_a_token_that_is_wrong_signs_nobody_in(
+async def test_a_wrong_id_token_signs_no_one_in(
     place: Place, idp: FakeProvider, lies: dict[str, Any], words: str
 ) -> None:
     idp.lies = lies

@@ -238,7 +238,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 
 
 @on_one_server(("name", "claims"), WRONG)
-async def test_a_token_that_is_wrong_signs_nobody_in(
+async def test_a_wrong_id_token_signs_no_one_in(
     staff_place: tuple[Served, FakeProvider], name: str, claims: dict[str, Any]
 ) -> None:
     served, idp = staff_place

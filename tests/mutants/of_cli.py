@@ -19,7 +19,7 @@ MUTANTS = [
         file="cli/confirm.py",
         old="    if not sys.stdin.isatty() or not sys.stderr.isatty():\n",
         new="    if not sys.stdin.isatty():\n        return\n    if not sys.stderr.isatty():\n",
-        caught_by="tests/system/test_cli_jobs.py::test_a_filter_is_looked_at_first_and_done_only_when_told",
+        caught_by="tests/system/test_cli_jobs.py::test_a_bulk_action_previews_its_jobs_and_needs_confirmation",
     ),
     Mutant(
         name="an answer that was lost is not asked for again",
@@ -27,7 +27,7 @@ MUTANTS = [
         file="cli/ingest_pipeline.py",
         old='idempotency_key=f"{self._run_id}:{number}",',
         new="",
-        caught_by="tests/system/test_cli_ingest.py::test_an_answer_that_is_lost_makes_no_second_job",
+        caught_by="tests/system/test_cli_ingest.py::test_a_lost_response_creates_no_second_job",
     ),
     Mutant(
         name="a pointer goes where its file should",
@@ -43,6 +43,6 @@ MUTANTS = [
         file="cli/local_files.py",
         old="    if not replace or not target.is_file():\n",
         new="    if not target.is_file():\n",
-        caught_by="tests/system/test_cli_ingest.py::test_what_is_there_is_left_alone_and_what_is_in_the_way_is_told",
+        caught_by="tests/system/test_cli_ingest.py::test_ingest_skips_equal_outputs_and_reports_conflicting_files",
     ),
 ]

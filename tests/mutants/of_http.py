@@ -114,7 +114,7 @@ MUTANTS = [
         file="http/app.py",
         old='        "method": scope["method"],\n',
         new='        "method": scope["method"],\n        "path": scope["path"],\n',
-        caught_by="tests/system/test_logs.py::test_nothing_that_is_secret_is_ever_logged",
+        caught_by="tests/system/test_logs.py::test_secrets_are_never_logged",
     ),
     Mutant(
         name="a job that is not part of the trace of its request",
@@ -258,8 +258,7 @@ MUTANTS = [
         file="cli/serve.py",
         old="        if created_token is None and new_token:\n",
         new="        if False:\n",
-        caught_by="tests/system/test_serve.py"
-        "::test_another_operators_token_is_made_when_asked_for_and_the_first_still_holds",
+        caught_by="tests/system/test_serve.py::test_new_token_creates_another_operator_token_and_keeps_the_first_valid",
     ),
     Mutant(
         name="an address that is the proxy's",

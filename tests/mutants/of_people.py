@@ -209,7 +209,7 @@ MUTANTS = [
         file="dashboard/pages.py",
         old="frame-ancestors 'none'; ",
         new="",
-        caught_by=f"{BROWSER}/test_other_sites.py::test_no_page_is_framed_or_shown_within_another",
+        caught_by=f"{BROWSER}/test_other_sites.py::test_pages_cannot_be_embedded_in_another_site",
     ),
     Mutant(
         name="markup in the name of a browser",
@@ -217,7 +217,7 @@ MUTANTS = [
         file="dashboard/templates/me.html",
         old='<p>{{ session.agent or "Unknown browser" }}</p>',
         new='<p>{{ (session.agent or "Unknown browser")|safe }}</p>',
-        caught_by=f"{BROWSER}/test_pages.py::test_what_others_call_themselves_is_text",
+        caught_by=f"{BROWSER}/test_pages.py::test_names_with_markup_are_shown_as_text",
     ),
     Mutant(
         name="a page that the browser keeps",
@@ -225,7 +225,7 @@ MUTANTS = [
         file="dashboard/pages.py",
         old='"cache-control": "no-store"',
         new='"cache-control": "max-age=600"',
-        caught_by=f"{BROWSER}/test_signing_in.py::test_a_person_signs_in_sees_who_they_are_and_signs_out",
+        caught_by=f"{BROWSER}/test_signing_in.py::test_a_person_signs_in_sees_their_account_and_signs_out",
     ),
     Mutant(
         name="nobody signs out of an old session",

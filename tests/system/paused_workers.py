@@ -12,7 +12,7 @@ import httpx
 
 from ingot.client.synchronous.job import SyncJob
 from ingot.jobs.model import AttemptOutcome, JobStatus
-from tests.system.server_with_workers import Crew, Process, crew
+from tests.system.deployment import Crew, Process, crew
 from tests.waiting import until
 
 CRASH_CAP = 50

@@ -9,7 +9,7 @@ from benchmarks.worker.ingot_server import serving
 from benchmarks.worker.runs import run
 
 
-def test_a_worker_is_measured_from_start_to_settle(tmp_path: Path) -> None:
+def test_the_worker_benchmark_measures_rate_start_and_latency(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         order = RunRequest(
             system="ingot",

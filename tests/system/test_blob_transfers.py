@@ -62,7 +62,7 @@ def client_of(url: str, folder: Path) -> Client:
     return Client(url, token=token, patience=15)
 
 
-def test_a_server_that_is_killed_while_a_file_is_sent_gets_the_rest(server: Standing, tmp_path: Path) -> None:
+def test_an_upload_resumes_after_the_server_was_killed(server: Standing, tmp_path: Path) -> None:
     url = server.start()
     told: list[int] = []
 
@@ -81,7 +81,7 @@ def test_a_server_that_is_killed_while_a_file_is_sent_gets_the_rest(server: Stan
         assert (used.bytes, used.reserved_bytes) == (len(BIG), 0)
 
 
-def test_a_server_that_is_killed_while_a_file_is_fetched_sends_the_rest(server: Standing, tmp_path: Path) -> None:
+def test_a_download_resumes_after_the_server_was_killed(server: Standing, tmp_path: Path) -> None:
     url = server.start()
     told: list[int] = []
 
@@ -97,7 +97,7 @@ def test_a_server_that_is_killed_while_a_file_is_fetched_sends_the_rest(server: 
     assert (tmp_path / "back").read_bytes() == BIG
 
 
-def test_curl_stores_resumes_and_sends_in_pieces(server: Standing, tmp_path: Path) -> None:
+def test_curl_uploads_and_resumes_downloads(server: Standing, tmp_path: Path) -> None:
     url = server.start()
     (tmp_path / "big").write_bytes(BIG)
     token = (tmp_path / "data" / "operator.token").read_text(encoding="utf-8").strip()

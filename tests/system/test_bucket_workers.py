@@ -25,8 +25,8 @@ from ingot.kernel.ids import new_id
 from tests import s3
 from tests.postgres import Database, database_for, with_database
 from tests.system.bucket_handlers import written
+from tests.system.deployment import Process
 from tests.system.programs import served
-from tests.system.server_with_workers import Process
 
 MIB = 1024 * 1024
 LINES = 1_000  # About 100 KB.
@@ -132,7 +132,7 @@ def expect_all(job: SyncJob, place: Place, bucket: str) -> None:
     assert kinds == sorted([*inputs, *outputs, ("log", "1"), ("payload", "payload")])
 
 
-def test_a_worker_over_http_moves_files_of_every_size(tmp_path: Path, bucket: str) -> None:
+def test_an_http_worker_transfers_files_of_every_size_with_a_bucket(tmp_path: Path, bucket: str) -> None:
     with serving(tmp_path) as place:
         made = place.admin("workers", id="press", types=["turn"])
         known = {"INGOT_WORKER_ID": "press", "INGOT_WORKER_SECRET": made["secret"]}
@@ -140,7 +140,7 @@ def test_a_worker_over_http_moves_files_of_every_size(tmp_path: Path, bucket: st
             expect_all(place.client.submit("turn", PAYLOAD, file=dict(FILES)), place, bucket)
 
 
-def test_a_worker_straight_on_postgresql_moves_files_of_every_size(
+def test_a_postgres_worker_transfers_files_of_every_size_with_a_bucket(
     tmp_path: Path, bucket: str, database: Database
 ) -> None:
     with serving(tmp_path) as place, role(database) as url:
@@ -151,7 +151,7 @@ def test_a_worker_straight_on_postgresql_moves_files_of_every_size(
 
 
 @pytest.mark.usefixtures("bucket")
-def test_a_worker_straight_on_postgresql_without_a_token_says_what_to_set(tmp_path: Path, database: Database) -> None:
+def test_a_postgres_worker_without_a_token_names_the_settings_in_its_errors(tmp_path: Path, database: Database) -> None:
     with serving(tmp_path) as place, role(database) as url, place.worker(INGOT_DATABASE_URL=url) as worker:
         plain = place.client.submit("turn", {"lines": LINES, "text": "short"})
         assert plain.wait("30s").result == 5, "what needs no files is done"

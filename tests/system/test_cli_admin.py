@@ -20,7 +20,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 # -- workers ------------------------------------------------------------------------------------------------
 
 
-def test_workers_are_listed_drained_and_forgotten(place: Shell) -> None:
+def test_workers_can_be_listed_drained_and_removed(place: Shell) -> None:
     made = place.http.post("/workers", json={"id": "press/1", "types": ["print"], "hostname": "cellar"})
     assert made.status_code == 201
     table = place.ok("workers", "list").splitlines()
@@ -37,7 +37,7 @@ def test_workers_are_listed_drained_and_forgotten(place: Shell) -> None:
     assert (gone.code, "`ingot workers list`" in gone.stderr) == (3, True)
 
 
-def test_a_worker_credential_is_written_once_as_settings_of_a_worker(place: Shell) -> None:
+def test_a_new_worker_credential_is_printed_once_as_settings(place: Shell) -> None:
     made = place.run("workers", "credentials", "create", "press", "--type", "print", "--type", "fold")
     settings = dict(line.split("=", 1) for line in made.stdout.splitlines())
     assert (made.code, settings["INGOT_WORKER_ID"], "only once" in made.stderr) == (0, "press", True)
@@ -55,7 +55,7 @@ def test_a_worker_credential_is_written_once_as_settings_of_a_worker(place: Shel
 # -- secrets ------------------------------------------------------------------------------------------------
 
 
-def test_a_secret_comes_from_stdin_or_a_file_and_is_never_written(place: Shell, tmp_path: Path) -> None:
+def test_a_secret_is_read_from_stdin_or_a_file_and_never_printed(place: Shell, tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_text("first line\nsecond line\n")
     piped = place.run("secrets", "put", "mail", typed="correct horse\n")
     assert (piped.code, piped.stdout, "version 1" in piped.stderr) == (0, "", True)
@@ -78,7 +78,7 @@ def test_a_secret_comes_from_stdin_or_a_file_and_is_never_written(place: Shell, 
 # -- tokens -------------------------------------------------------------------------------------------------
 
 
-def test_a_token_is_written_once_does_what_it_may_and_ends(place: Shell) -> None:
+def test_a_token_is_printed_once_grants_access_and_can_be_revoked(place: Shell) -> None:
     made = place.run(
         "tokens", "create", "the shop", "--grant", "jobs.create:jobs/mail", "--grant", "jobs.read", "--expires", "90d"
     )
@@ -113,7 +113,7 @@ def test_a_token_is_written_once_does_what_it_may_and_ends(place: Shell) -> None
         (["revoke", "a/../b"], 3, "no token"),
     ],
 )
-def test_a_token_that_cannot_be_is_refused(place: Shell, words: list[str], code: int, said: str) -> None:
+def test_invalid_token_arguments_are_refused(place: Shell, words: list[str], code: int, said: str) -> None:
     done = place.run("tokens", *words)
     assert (done.code, done.stdout, said in done.stderr) == (code, "", True), done
 
@@ -121,7 +121,7 @@ def test_a_token_that_cannot_be_is_refused(place: Shell, words: list[str], code:
 # -- tenants ------------------------------------------------------------------------------------------------
 
 
-def test_a_tenant_is_made_changed_used_and_removed(place: Shell) -> None:
+def test_a_tenant_can_be_created_changed_and_used(place: Shell) -> None:
     words = ("--weight", "2", "--limit", "max_running_jobs=10", "--limit", "rate=2.5", "--group", "staff=member")
     made = place.json("tenants", "create", "acme", *words)
     assert (made["weight"], made["limits"], made["groups"]) == (
@@ -144,7 +144,7 @@ def test_a_tenant_is_made_changed_used_and_removed(place: Shell) -> None:
     assert (refused.code, "1 queued" in refused.stderr, "--yes" in refused.stderr) == (2, True, True)
 
 
-def test_a_tenant_is_removed_when_that_is_confirmed(place: Shell) -> None:
+def test_a_tenant_is_removed_only_after_confirmation(place: Shell) -> None:
     place.ok("tenants", "create", "doomed")
     kept, code = place.on_terminal("tenants", "remove", "doomed", answer="n")
     assert (code, "Remove tenant doomed?" in kept) == (1, True)
@@ -165,7 +165,7 @@ def test_a_tenant_is_removed_when_that_is_confirmed(place: Shell) -> None:
         (["create", "Not A Slug"], "slug"),
     ],
 )
-def test_a_tenant_that_cannot_be_is_refused(place: Shell, words: list[str], said: str) -> None:
+def test_invalid_tenant_arguments_are_refused(place: Shell, words: list[str], said: str) -> None:
     done = place.run("tenants", *words)
     assert (done.code, done.stdout, said in done.stderr) == (2, "", True), done
 
@@ -173,7 +173,7 @@ def test_a_tenant_that_cannot_be_is_refused(place: Shell, words: list[str], said
 # -- events -------------------------------------------------------------------------------------------------
 
 
-def test_events_are_published_listed_and_followed(place: Shell) -> None:
+def test_events_can_be_published_listed_and_followed(place: Shell) -> None:
     first = place.ok("events", "publish", "order.placed", "--data", '{"order": 7}', "--key", "order-7").strip()
     assert place.json(
         "events", "publish", "order.placed", "--data-file", "-", "--key", "order-7", typed='{"order": 7}'
@@ -193,7 +193,7 @@ def test_events_are_published_listed_and_followed(place: Shell) -> None:
     assert (bad.code, "--data" in bad.stderr) == (2, True)
 
 
-def test_a_tail_tells_as_it_happens_until_it_is_told_to_end(place: Shell) -> None:
+def test_events_tail_prints_new_events_until_it_is_interrupted(place: Shell) -> None:
     before = place.ok("events", "publish", "bell.first").strip()
     with place.start("events", "tail", "--name", "bell", "--after", before, "--json") as tail:
         assert tail.stdout is not None

@@ -19,7 +19,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         yield made
 
 
-def test_an_empty_prefix_deletes_nothing(place: Shell) -> None:
+def test_rm_with_an_empty_prefix_deletes_nothing(place: Shell) -> None:
     place.ok("blobs", "put", "small.txt", "--key", "stays")
     for more in ("--yes", "--dry-run"):
         refused = place.run("blobs", "rm", "--prefix", "", more)
@@ -27,7 +27,7 @@ def test_an_empty_prefix_deletes_nothing(place: Shell) -> None:
     assert [key["key"] for key in place.json("blobs", "ls", "stays")] == ["stays"]
 
 
-def test_who_deletes_a_key_that_is_not_there_is_told_which_and_what_was_deleted_before(place: Shell) -> None:
+def test_rm_of_a_missing_key_names_it_and_reports_what_was_deleted(place: Shell) -> None:
     place.ok("blobs", "put", "small.txt", "--key", "slip/a")
     place.ok("blobs", "put", "small.txt", "--key", "slip/c")
     done = place.run("blobs", "rm", "slip/a", "slip/b", "slip/c")
@@ -37,18 +37,18 @@ def test_who_deletes_a_key_that_is_not_there_is_told_which_and_what_was_deleted_
     assert [key["key"] for key in place.json("blobs", "ls", "slip/")] == ["slip/c"]
 
 
-def test_verify_says_when_there_was_nothing_to_look_at(place: Shell) -> None:
+def test_verify_reports_a_prefix_without_keys(place: Shell) -> None:
     done = place.run("blobs", "verify", "--prefix", "nowhere/")
     assert (done.code, done.stdout, "'nowhere/'" in done.stderr) == (0, "", True)
 
 
 @pytest.mark.parametrize("key", ["slip/", "", "slip//a"])
-def test_what_is_no_key_is_not_fetched(place: Shell, key: str) -> None:
+def test_get_refuses_an_invalid_key(place: Shell, key: str) -> None:
     done = place.run("blobs", "get", key)
     assert (done.code, "key" in done.stderr, "exists already" in done.stderr) == (2, True, False)
 
 
-def test_a_quota_is_shown_to_its_last_digit(place: Shell) -> None:
+def test_a_quota_is_shown_with_all_digits(place: Shell) -> None:
     said = place.ok("tenants", "create", "roomy", "--limit", "quota_bytes=1234567890", "--limit", "rate=2.5")
     assert "quota_bytes = 1234567890" in said
     assert "rate = 2.5" in said
@@ -56,7 +56,7 @@ def test_a_quota_is_shown_to_its_last_digit(place: Shell) -> None:
     assert "(1234567890 bytes), 0%" in place.ok("blobs", "usage", "--tenant", "roomy")
 
 
-def test_a_file_of_a_job_that_cannot_be_read_is_named(place: Shell) -> None:
+def test_submit_names_an_input_file_that_cannot_be_read(place: Shell) -> None:
     (place.folder / "folder").mkdir()
     for name, why in (("nowhere.pdf", "No such file"), ("folder", "is a folder")):
         done = place.run("jobs", "submit", "greet", "--file", "small.txt", "--file", name)
@@ -64,7 +64,7 @@ def test_a_file_of_a_job_that_cannot_be_read_is_named(place: Shell) -> None:
     assert place.json("jobs", "list") == []
 
 
-def test_the_address_of_the_help_is_one_that_curl_saves_under_a_name(place: Shell) -> None:
+def test_the_curl_command_in_the_help_of_url_works(place: Shell) -> None:
     place.ok("blobs", "put", "small.txt", "--key", "reports/march.pdf")
     said = place.run("blobs", "url", "--help").stdout
     line = 'curl -o march.pdf "$(ingot blobs url reports/march.pdf)"'
@@ -74,7 +74,7 @@ def test_the_address_of_the_help_is_one_that_curl_saves_under_a_name(place: Shel
     assert (place.folder / "march.pdf").read_text(encoding="utf-8") == "hello\n"
 
 
-def test_a_token_has_a_quota_of_its_own(place: Shell) -> None:
+def test_a_token_can_have_its_own_quota(place: Shell) -> None:
     words = ("tokens", "create", "the scanner", "--grant", "blobs.write", "--grant", "blobs.read")
     token = place.ok(*words, "--limit", "quota_bytes=8", "--limit", "rate=50").strip()
     first = place.run("blobs", "put", "small.txt", "--key", "scanned/1", INGOT_TOKEN=token)

@@ -32,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         yield made
 
 
-def test_files_are_stored_listed_fetched_and_deleted(place: Shell) -> None:
+def test_files_can_be_stored_listed_fetched_and_deleted(place: Shell) -> None:
     stored = place.run("blobs", "put", "small.txt", "big.bin", "--prefix", "one/")
     assert (stored.code, stored.stdout) == (0, "one/small.txt\none/big.bin\n")
     assert "24.0 MiB" in stored.stderr
@@ -63,7 +63,7 @@ def test_files_are_stored_listed_fetched_and_deleted(place: Shell) -> None:
     assert (missing.code, "`ingot blobs ls`" in missing.stderr) == (3, True)
 
 
-def test_a_key_is_replaced_only_when_that_is_said(place: Shell) -> None:
+def test_put_replaces_a_key_only_with_the_replace_option(place: Shell) -> None:
     place.ok("blobs", "put", "small.txt", "--key", "k")
     assert place.ok("blobs", "put", "small.txt", "--key", "k") == "k\n", "the same bytes are there already"
     other = place.run("blobs", "put", "big.bin", "--key", "k")
@@ -74,7 +74,7 @@ def test_a_key_is_replaced_only_when_that_is_said(place: Shell) -> None:
     assert place.json("blobs", "ls", "k")[0]["content_type"] == "image/png"
 
 
-def test_folders_are_stored_and_deleted_by_prefix(place: Shell) -> None:
+def test_folders_can_be_stored_and_deleted_by_prefix(place: Shell) -> None:
     assert place.run("blobs", "put", "reports").code == 2
     keys = place.ok("blobs", "put", "-r", "reports", "--prefix", "f").splitlines()
     assert keys == ["f/reports/2025/a.txt", "f/reports/2025/b.txt", "f/reports/2026/c.txt"]
@@ -91,7 +91,7 @@ def test_folders_are_stored_and_deleted_by_prefix(place: Shell) -> None:
     assert [key["key"] for key in place.json("blobs", "ls", "f/")] == ["f/reports/2026/c.txt"]
 
 
-def test_what_is_kept_and_used_is_told(place: Shell) -> None:
+def test_why_verify_usage_url_and_collect_report_about_blobs(place: Shell) -> None:
     place.ok("blobs", "put", "small.txt", "--key", "w/1")
     why = place.ok("blobs", "why", "w/1")
     assert (blake3(b"hello\n").hexdigest() in why, "w/1" in why, "key" in why) == (True, True, True)
@@ -107,7 +107,7 @@ def test_what_is_kept_and_used_is_told(place: Shell) -> None:
     assert "uploads" in place.ok("blobs", "collect")
 
 
-def test_damage_is_told_and_ends_with_1(place: Shell) -> None:
+def test_verify_of_a_damaged_blob_exits_with_1(place: Shell) -> None:
     (place.folder / "mine.bin").write_bytes(Random(11).randbytes(MIB))
     place.ok("blobs", "put", "mine.bin", "--key", "harm/1")
     (stored,) = (path for path in (place.folder / "data").rglob("*") if path.is_file() and path.stat().st_size == MIB)
@@ -122,7 +122,7 @@ def test_damage_is_told_and_ends_with_1(place: Shell) -> None:
     place.ok("blobs", "rm", "harm/1")
 
 
-def test_what_a_token_owned_is_purged_after_a_look(place: Shell) -> None:
+def test_purge_deletes_the_keys_of_an_owner_after_a_dry_run(place: Shell) -> None:
     made = place.json("tokens", "create", "the shop", "--grant", "blobs.*")
     (place.folder / "shop.token").write_text(made["token"], encoding="utf-8")
     place.ok("blobs", "put", "small.txt", "--key", "shop/1", "--token-file", "shop.token")
@@ -137,12 +137,12 @@ def test_what_a_token_owned_is_purged_after_a_look(place: Shell) -> None:
 
 
 @pytest.mark.parametrize("key", ["a/../b", "a//b", "k" * 5000, "a\nb"])
-def test_a_key_that_cannot_be_is_told(place: Shell, key: str) -> None:
+def test_put_refuses_an_invalid_key(place: Shell, key: str) -> None:
     done = place.run("blobs", "put", "small.txt", "--key", key)
     assert (done.code, done.stdout, "Hint: Use a path" in done.stderr) == (2, "", True)
 
 
-def test_what_cannot_be_sent_is_told(place: Shell) -> None:
+def test_put_and_get_explain_invalid_arguments(place: Shell) -> None:
     for words, said in (
         (["nowhere.txt"], "nowhere.txt cannot be read"),
         (["-"], "--key"),
@@ -159,12 +159,12 @@ def test_what_cannot_be_sent_is_told(place: Shell) -> None:
     assert (nowhere.code, "nowhere/x cannot be written" in nowhere.stderr) == (2, True)
 
 
-def test_stdin_is_stored_as_it_comes(place: Shell) -> None:
+def test_put_stores_stdin(place: Shell) -> None:
     place.ok("blobs", "put", "-", "--key", "in/1.txt", typed="typed\n")
     assert place.ok("blobs", "get", "in/1.txt", "-o", "-") == "typed\n"
 
 
-def test_a_quota_that_is_reached_is_told_and_ends_with_5(place: Shell) -> None:
+def test_put_beyond_the_quota_exits_with_5(place: Shell) -> None:
     place.ok("tenants", "create", "small", "--limit", f"quota_bytes={MIB}")
     for name in ("big.bin", "medium.bin"):
         (place.folder / "medium.bin").write_bytes(bytes(2 * MIB))
@@ -177,7 +177,7 @@ def test_a_quota_that_is_reached_is_told_and_ends_with_5(place: Shell) -> None:
     }  # fmt: skip
 
 
-def test_a_terminal_sees_bars(place: Shell) -> None:
+def test_a_terminal_shows_progress_bars(place: Shell) -> None:
     (place.folder / "bar.bin").write_bytes(Random(12).randbytes(24 * MIB))
     seen, code = place.on_terminal("blobs", "put", "bar.bin")
     assert (code, "hashing bar.bin" in seen, "sending bar.bin" in seen, "MiB" in seen) == (0, True, True, True)
@@ -190,7 +190,7 @@ def unfinished(place: Shell) -> list[Path]:
     return list((place.folder / "cache" / "ingot" / "uploads").glob("*.json"))
 
 
-def test_an_upload_goes_on_after_ctrl_c(place: Shell) -> None:
+def test_an_upload_resumes_after_ctrl_c(place: Shell) -> None:
     path = place.folder / "long.bin"
     path.write_bytes(Random(13).randbytes(64 * MIB))
     with place.start("blobs", "put", "long.bin") as putting:
@@ -220,7 +220,7 @@ def received(place: Shell, found: list[Path]) -> int:
     return int(place.http.get(f"/blobs/uploads/{id}").json()["upload"]["received"])
 
 
-def test_a_download_goes_on_with_what_is_there(place: Shell) -> None:
+def test_a_download_resumes_from_the_partial_file(place: Shell) -> None:
     place.ok("blobs", "put", "big.bin", "--key", "part/big")
     (key,) = place.json("blobs", "ls", "part/big")
     part = partial_path(place.folder / "part.bin", key["blob_id"])

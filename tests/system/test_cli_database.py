@@ -80,6 +80,8 @@ def test_an_owner_prepares_a_database_for_servers_workers_and_applications(datab
         (["worker-role", "Ada Lovelace"], "postgresql://nobody@127.0.0.1:1/ingot", 2, "cannot be used"),
     ],
 )
-def test_what_cannot_be_done_is_said(tmp_path: Path, words: list[str], url: str, code: int, said: str) -> None:
+def test_database_commands_explain_invalid_settings(
+    tmp_path: Path, words: list[str], url: str, code: int, said: str
+) -> None:
     done = typed(tmp_path, "database", *words, INGOT_DATABASE_OWNER_URL=url)
     assert (done.code, said in done.stderr) == (code, True), done.stderr

@@ -32,7 +32,7 @@ def examined(place: Shell, *words: str, **environment: str) -> tuple[int, dict[s
     return done.code, {check["name"]: check for check in checks}
 
 
-def test_all_is_well(place: Shell) -> None:
+def test_doctor_reports_no_problem_for_a_working_setup(place: Shell) -> None:
     code, checks = examined(place)
     assert code == 0
     assert {name: check["state"] for name, check in checks.items()} == dict.fromkeys(
@@ -44,7 +44,7 @@ def test_all_is_well(place: Shell) -> None:
     assert len(lines) == len(checks)
 
 
-def test_every_setting_that_cannot_be_is_told(place: Shell) -> None:
+def test_doctor_names_every_invalid_setting(place: Shell) -> None:
     done = place.run("doctor", INGOT_PORT="http", INGOT_LEASE_SECONDS="0", INGOT_THEME="dark")
     assert done.code == 1
     for said in ("INGOT_PORT must be", "INGOT_LEASE_SECONDS must be", "INGOT_THEME"):
@@ -57,7 +57,7 @@ def test_every_setting_that_cannot_be_is_told(place: Shell) -> None:
     assert "INGOT_SERVER_URL" in checks["settings"]["hint"]
 
 
-def test_a_data_folder_that_cannot_be_is_told(place: Shell) -> None:
+def test_doctor_reports_an_unusable_data_folder(place: Shell) -> None:
     (place.folder / "a file").write_text("", encoding="utf-8")
     token = {"INGOT_TOKEN": (place.folder / "data" / "operator.token").read_text(encoding="utf-8").strip()}
     code, checks = examined(place, INGOT_DATA="a file", **token)
@@ -67,7 +67,7 @@ def test_a_data_folder_that_cannot_be_is_told(place: Shell) -> None:
     assert (code, checks["data folder"]["state"]) == (0, "ok")
 
 
-def test_a_token_that_others_can_read_is_told(place: Shell) -> None:
+def test_doctor_warns_of_a_token_file_that_others_can_read(place: Shell) -> None:
     token = place.folder / "data" / "operator.token"
     token.chmod(0o644)
     try:
@@ -77,13 +77,13 @@ def test_a_token_that_others_can_read_is_told(place: Shell) -> None:
     assert (code, checks["data folder"]["state"], "chmod 600" in checks["data folder"]["hint"]) == (0, "warning", True)
 
 
-def test_a_server_that_is_not_there_is_told(place: Shell, unused_tcp_port: int) -> None:
+def test_doctor_reports_an_unreachable_server(place: Shell, unused_tcp_port: int) -> None:
     code, checks = examined(place, "--server", f"http://127.0.0.1:{unused_tcp_port}")
     assert (code, checks["server"]["state"], "token" in checks) == (1, "failed", False)
     assert "ingot serve" in checks["server"]["hint"]
 
 
-def test_a_wrong_token_and_a_wrong_worker_credential_are_told(place: Shell) -> None:
+def test_doctor_reports_a_wrong_token_and_a_wrong_worker_credential(place: Shell) -> None:
     secret = f"ingotw_{'a' * 60}"
     code, checks = examined(place, INGOT_TOKEN=f"ingot_{new_id()}", INGOT_WORKER_ID="press", INGOT_WORKER_SECRET=secret)
     assert (code, checks["token"]["state"], checks["worker credential"]["state"]) == (1, "failed", "failed")
@@ -100,7 +100,7 @@ def test_a_wrong_token_and_a_wrong_worker_credential_are_told(place: Shell) -> N
 
 
 @pytest.mark.postgres
-async def test_a_database_is_looked_at_and_not_changed(place: Shell, tmp_path: Path) -> None:
+async def test_doctor_checks_a_database_without_changing_it(place: Shell, tmp_path: Path) -> None:
     good, empty = await database_for(tmp_path), await empty_database()
     code, checks = examined(place, INGOT_DATABASE_URL=good.server_url)
     assert (code, checks["database"]["state"]) == (0, "ok")
@@ -111,7 +111,7 @@ async def test_a_database_is_looked_at_and_not_changed(place: Shell, tmp_path: P
     assert (code, "must be ingot_server" in checks["database"]["detail"]) == (1, True)
 
 
-def test_a_database_that_is_not_there_is_told_without_its_password(place: Shell) -> None:
+def test_doctor_reports_an_unreachable_database_without_its_password(place: Shell) -> None:
     url = "postgresql://ingot_server:hush@127.0.0.1:1/ingot"
     code, checks = examined(place, INGOT_DATABASE_URL=url)
     assert (code, checks["database"]["state"], checks["token"]["state"]) == (1, "failed", "ok")
@@ -119,7 +119,7 @@ def test_a_database_that_is_not_there_is_told_without_its_password(place: Shell)
 
 
 @pytest.mark.s3
-def test_a_bucket_is_looked_at(place: Shell, unused_tcp_port: int) -> None:
+def test_doctor_checks_a_bucket(place: Shell, unused_tcp_port: int) -> None:
     known = {
         "INGOT_S3_BUCKET": bucket(),
         "INGOT_S3_ENDPOINT": server_url(),
@@ -140,7 +140,7 @@ def test_a_bucket_is_looked_at(place: Shell, unused_tcp_port: int) -> None:
         assert (code, checks["bucket"]["state"], name in checks["bucket"]["hint"]) == (1, "failed", True)
 
 
-def test_a_disk_without_room_for_files_is_told(place: Shell) -> None:
+def test_doctor_reports_a_disk_without_spare_space(place: Shell) -> None:
     code, checks = examined(place, INGOT_SPARE_BYTES=str(1024**4))
     assert (code, checks["data folder"]["state"]) == (1, "failed")
     assert "INGOT_SPARE_BYTES" in checks["data folder"]["hint"]

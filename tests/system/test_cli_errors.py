@@ -60,31 +60,31 @@ def told(place: Shell, *words: str, **environment: str) -> tuple[int, str]:
     return done.code, done.stderr
 
 
-def test_a_server_that_is_not_there_is_told(place: Shell, unused_tcp_port: int) -> None:
+def test_an_unreachable_server_is_reported(place: Shell, unused_tcp_port: int) -> None:
     code, said = told(place, "jobs", "list", "--server", f"http://127.0.0.1:{unused_tcp_port}")
     assert (code, "does not answer" in said, "INGOT_SERVER_URL" in said) == (6, True, True)
 
 
-def test_another_kind_of_server_is_told(place: Shell) -> None:
+def test_a_server_that_is_not_ingot_is_reported(place: Shell) -> None:
     for status, body in ((200, "<html>Hello.</html>"), (404, "<html>Not here.</html>")):
         with answering(status, body) as url:
             code, said = told(place, "jobs", "list", "--server", url)
             assert (code, "Ingot" in said, "INGOT_SERVER_URL" in said) == (10, True, True)
 
 
-def test_a_server_that_is_too_old_is_told(place: Shell) -> None:
+def test_an_older_server_is_reported(place: Shell) -> None:
     problem = '{"status": 404, "code": "no_such_route", "detail": "there is no GET /api/v1/jobs", "hint": "Look."}'
     with answering(404, problem) as url:
         code, said = told(place, "jobs", "list", "--server", url)
     assert (code, "does not know this" in said, "version" in said) == (10, True, True)
 
 
-def test_an_address_that_is_none_is_told(place: Shell) -> None:
+def test_an_invalid_server_url_is_reported(place: Shell) -> None:
     code, said = told(place, "jobs", "list", INGOT_SERVER_URL="localhost:8080")
     assert (code, "'localhost:8080' is no address" in said) == (2, True)
 
 
-def test_no_token_and_a_wrong_one_are_told(place: Shell) -> None:
+def test_a_missing_token_and_a_wrong_one_are_reported(place: Shell) -> None:
     code, said = told(place, "jobs", "list", INGOT_DATA="elsewhere")
     assert (code, "INGOT_TOKEN" in said, "--token-file" in said) == (7, True, True)
     wrong = "ingot_" + "a" * 60
@@ -94,7 +94,7 @@ def test_no_token_and_a_wrong_one_are_told(place: Shell) -> None:
     assert (code, "nowhere.token" in said) == (2, True)
 
 
-def test_what_is_not_there_is_told(place: Shell) -> None:
+def test_unknown_jobs_tenants_and_settings_are_reported(place: Shell) -> None:
     code, said = told(place, "jobs", "show", new_id())
     assert code == 3
     code, said = told(place, "jobs", "show", "../admin/tenants")
@@ -105,7 +105,7 @@ def test_what_is_not_there_is_told(place: Shell) -> None:
     assert (code, "INGOT_TENNANT is not a setting" in said and "INGOT_TENANT?" in said) == (1, True)
 
 
-def test_wrong_words_are_told_and_end_with_2(place: Shell) -> None:
+def test_unknown_commands_and_options_exit_with_2(place: Shell) -> None:
     for words in (["jobz"], ["jobs", "lits"], ["jobs", "list", "--colour"], ["jobs", "show"]):
         done = place.run(*words)
         assert (done.code, done.stdout, "Usage: ingot" in done.stderr) == (2, "", True)
@@ -127,12 +127,12 @@ def verbs(command: object, *names: str) -> Iterator[tuple[str, ...]]:
 COMMANDS = [*verbs(typer.main.get_command(cli.app))]
 
 
-def test_the_page_tells_of_every_command_and_of_no_other() -> None:
+def test_the_cli_page_lists_exactly_the_existing_commands() -> None:
     rows = re.findall(r"^\| `ingot ([a-z -]+)[`\[A-Z…]", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(row.strip() for row in rows) == sorted(" ".join(names) for names in COMMANDS)
 
 
-def test_the_page_and_the_help_tell_of_every_exit_code(place: Shell) -> None:
+def test_the_cli_page_and_the_help_list_every_exit_code(place: Shell) -> None:
     known = {*cli.EXIT_CODES_BY_STATUS.values(), *cli.EXIT_CODES_BY_ERROR.values(), 0, 1, 130}
     rows = re.findall(r"^\| (\d+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert {int(row) for row in rows} == known | {141}
@@ -140,7 +140,7 @@ def test_the_page_and_the_help_tell_of_every_exit_code(place: Shell) -> None:
     assert {int(number) for number in re.findall(r"\b\d+\b", said)} == known
 
 
-def test_every_command_of_a_client_has_examples_and_the_same_options() -> None:
+def test_every_client_command_has_examples_and_the_common_options() -> None:
     for names in COMMANDS:
         if names[0] in ("serve", "worker", "dev", "database"):
             continue
@@ -185,7 +185,7 @@ def test_a_shell_completes_commands_statuses_and_priorities(place: Shell, script
     assert offered(place, script, "jobs", "submit", "x", "--priority", "h") == ["high"]
 
 
-def test_a_shell_completes_types_when_the_server_is_quick(
+def test_completion_suggests_job_types_only_if_the_server_responds_quickly(
     place: Shell, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.submit("completed.first")

@@ -17,9 +17,9 @@ from ingot.cli.ingest_pipeline import IngestBars, IngestOptions, IngestOutcome, 
 from ingot.cli.progress import ItemProgress, StepBar
 from ingot.client import Client
 from ingot.kernel.errors import IngotError
+from tests.system.deployment import Crew, crew
 from tests.system.lossy_proxy import losing
 from tests.system.programs import Done
-from tests.system.server_with_workers import Crew, crew
 from tests.system.shell import Shell
 from tests.waiting import until
 
@@ -71,7 +71,7 @@ def desk(standing: Crew, tmp_path: Path) -> Iterator[Desk]:
     made.shell.close()
 
 
-def test_a_folder_is_converted_and_what_was_made_is_fetched(desk: Desk) -> None:
+def test_ingest_converts_a_folder_and_fetches_the_outputs(desk: Desk) -> None:
     desk.write(docs__b=b"B", docs__a__report=b"A")
     (desk.folder / "docs" / "large.pdf").write_bytes(LARGE)
     (desk.folder / "docs" / "scan.png").write_bytes(b"\x89PNG\r\n\x1a\n scan")
@@ -93,7 +93,7 @@ def test_a_folder_is_converted_and_what_was_made_is_fetched(desk: Desk) -> None:
     assert job["result"]["path"] == {"path": "a/report.pdf"}
 
 
-def test_without_waiting_the_jobs_are_named(desk: Desk) -> None:
+def test_ingest_without_waiting_prints_the_jobs(desk: Desk) -> None:
     desk.write(a=b"1", b=b"2")
     (first, second) = desk.lines("*.pdf", "--batch", "two")
     assert (first["path"], second["path"], first["error"], first["outputs"]) == ("a.pdf", "b.pdf", None, [])
@@ -101,7 +101,7 @@ def test_without_waiting_the_jobs_are_named(desk: Desk) -> None:
     assert first.keys() == {"path", "type", "job_id", "status", "reused", "outputs", "error"}
 
 
-def test_what_is_there_is_left_alone_and_what_is_in_the_way_is_told(desk: Desk) -> None:
+def test_ingest_skips_equal_outputs_and_reports_conflicting_files(desk: Desk) -> None:
     desk.write(docs__a=b"1", docs__b=b"2")
     (first, _) = desk.lines("docs", "--output", "out")
     assert first["outputs"] == ["out/a/a.md", "out/a/picture.png"]
@@ -117,7 +117,7 @@ def test_what_is_there_is_left_alone_and_what_is_in_the_way_is_told(desk: Desk) 
     assert there.read_bytes() == b"1\n7.1-FDP%"
 
 
-def test_one_that_fails_does_not_keep_the_others(desk: Desk) -> None:
+def test_a_failed_document_does_not_stop_the_others(desk: Desk) -> None:
     desk.write(docs__a=b"1", docs__b=b"fails", docs__c=b"3")
     (desk.folder / "docs" / "memory.pdf").symlink_to("/proc/self/mem")  # Which nobody may read at 0.
     (desk.folder / "docs" / "gone.pdf").symlink_to("nowhere")
@@ -139,7 +139,7 @@ def test_one_that_fails_does_not_keep_the_others(desk: Desk) -> None:
     assert "3 of 5 documents failed" in done.stderr
 
 
-def test_two_that_would_be_written_to_the_same_place_are_told(desk: Desk) -> None:
+def test_two_documents_with_the_same_output_path_are_a_conflict(desk: Desk) -> None:
     desk.write(one__a=b"1", two__a=b"2")
     (first, second) = desk.lines("one", "two", "--output", "out", code=4)
     assert (first["error"], second["error"]["code"], second["job_id"]) == (None, "conflict", None)
@@ -170,7 +170,7 @@ def test_a_git_lfs_pointer_is_never_sent(desk: Desk) -> None:
         (["torn.pdf", "--priority", "urgent"], "there is no priority"),
     ],
 )
-def test_what_cannot_be_is_told(desk: Desk, words: list[str], said: str) -> None:
+def test_ingest_explains_invalid_arguments(desk: Desk, words: list[str], said: str) -> None:
     (desk.folder / "empty").mkdir()
     (desk.folder / "notes.txt").touch()
     (desk.folder / "torn.pdf").touch()
@@ -178,7 +178,7 @@ def test_what_cannot_be_is_told(desk: Desk, words: list[str], said: str) -> None
     assert (done.code, done.stdout, said in done.stderr, "Hint: " in done.stderr) == (2, "", True, True), done
 
 
-def test_a_look_before_it_changes_nothing(desk: Desk) -> None:
+def test_a_dry_run_of_ingest_changes_nothing(desk: Desk) -> None:
     desk.write(docs__a=b"1", docs__draft=b"2")
     (desk.folder / "docs" / "torn.pdf").touch()
     done = desk.run("docs", "--exclude", "draft*", "--dry-run", INGOT_SERVER_URL="http://127.0.0.1:9")
@@ -188,13 +188,13 @@ def test_a_look_before_it_changes_nothing(desk: Desk) -> None:
     assert desk.lines("docs/a.pdf", "--dry-run") == [{"path": "docs/a.pdf", "type": "pdf", "size": 10}]
 
 
-def test_a_wrong_token_is_told_before_anything_is_sent(desk: Desk) -> None:
+def test_a_wrong_token_is_reported_before_any_upload(desk: Desk) -> None:
     desk.write(a=b"1")
     done = desk.run("a.pdf", INGOT_TOKEN="ingot_" + "a" * 60)
     assert (done.code, done.stdout, "INGOT_TOKEN" in done.stderr) == (7, "", True)
 
 
-def test_a_type_that_nobody_works_on_is_told(desk: Desk) -> None:
+def test_ingest_warns_of_a_type_without_workers(desk: Desk) -> None:
     desk.write(a=b"1", b=b"2")
     done = desk.run("a.pdf", "b.pdf", "--type", "embed")
     assert done.stderr.count("ingot worker --handlers embed") == 1
@@ -203,7 +203,7 @@ def test_a_type_that_nobody_works_on_is_told(desk: Desk) -> None:
     assert "online" not in desk.run("a.pdf", "--wait").stderr
 
 
-def test_a_quota_that_is_reached_on_the_way_is_told(desk: Desk) -> None:
+def test_a_quota_reached_during_ingest_fails_that_document(desk: Desk) -> None:
     desk.write(docs__a=b"small", docs__c=b"small too")
     (desk.folder / "docs" / "b.pdf").write_bytes(LARGE)
     made = desk.shell.json("tokens", "create", "the shop", "--grant", "*", "--limit", "quota_bytes=100000")
@@ -212,7 +212,7 @@ def test_a_quota_that_is_reached_on_the_way_is_told(desk: Desk) -> None:
     assert [(line["error"] or {}).get("code") for line in lines] == [None, "quota_exceeded", None]
 
 
-def test_on_a_terminal_it_is_seen_how_far_it_is(desk: Desk) -> None:
+def test_ingest_shows_progress_on_a_terminal(desk: Desk) -> None:
     desk.write(docs__a=b"1")
     (desk.folder / "docs" / "large.pdf").write_bytes(LARGE)
     seen, code = desk.shell.on_terminal("ingest", "docs", "--wait")
@@ -221,7 +221,7 @@ def test_on_a_terminal_it_is_seen_how_far_it_is(desk: Desk) -> None:
         assert label in seen
 
 
-def test_after_ctrl_c_what_was_submitted_stays(desk: Desk) -> None:
+def test_jobs_submitted_before_ctrl_c_stay(desk: Desk) -> None:
     desk.write(docs__a=b"waits", docs__b=b"1")
 
     def submitted() -> list[Any]:
@@ -239,7 +239,7 @@ def test_after_ctrl_c_what_was_submitted_stays(desk: Desk) -> None:
     waiting.cancel()
 
 
-def test_what_was_done_before_is_not_done_again_unless_it_is_forced(desk: Desk) -> None:
+def test_ingest_reuses_finished_jobs_unless_forced(desk: Desk) -> None:
     (desk.folder / "scan.png").write_bytes(b"\x89PNG\r\n\x1a\n done once")
     (first,) = desk.lines("scan.png", "--output", "out")
     (again,) = desk.lines("scan.png", "--output", "out")
@@ -252,7 +252,7 @@ def test_what_was_done_before_is_not_done_again_unless_it_is_forced(desk: Desk) 
 # -- what goes wrong on the way -------------------------------------------------------------------------------
 
 
-def test_an_answer_that_is_lost_makes_no_second_job(desk: Desk) -> None:
+def test_a_lost_response_creates_no_second_job(desk: Desk) -> None:
     desk.write(docs__a=b"1", docs__b=b"2", docs__c=b"3")
     with losing(desk.crew.url, b"POST /api/v1/jobs ") as relay:
         lines = desk.lines("docs", "--tag", "lost", "--server", relay.url)
@@ -262,7 +262,7 @@ def test_an_answer_that_is_lost_makes_no_second_job(desk: Desk) -> None:
     assert {line["job_id"] for line in lines} == jobs.keys()
 
 
-def test_a_server_that_is_started_anew_in_the_middle_gets_the_rest(tmp_path: Path) -> None:
+def test_ingest_continues_after_a_restart_of_the_server(tmp_path: Path) -> None:
     with crew(tmp_path) as one:
         desk = Desk(tmp_path, one)
         desk.write(**{f"docs__{n:03}": str(n).encode() for n in range(200)})
@@ -298,7 +298,7 @@ class Changing(StepBar):
         return Changed(self, total)
 
 
-def test_a_file_that_is_changed_while_it_is_sent_fails(desk: Desk) -> None:
+def test_a_file_that_changes_during_its_upload_fails(desk: Desk) -> None:
     path = desk.folder / "large.pdf"
     path.write_bytes(b"%PDF-1.7\n" + Random(11).randbytes(3 * MIB))
     ended: list[tuple[IngestOutcome, IngotError | None]] = []

@@ -45,7 +45,7 @@ def meanwhile(work: Callable[[], None]) -> Iterator[None]:
 # -- submit -------------------------------------------------------------------------------------------------
 
 
-def test_a_job_is_submitted_with_all_that_is_said_of_it(place: Shell) -> None:
+def test_submit_sets_every_option_of_a_job(place: Shell) -> None:
     parent = place.submit("all", run_at="2099-01-01T00:00:00Z")
     written = place.ok(
         "jobs", "submit", "all", "--payload", '{"n": 1.50}', "--priority", "high", "--tag", "a", "--tag", "b",
@@ -63,14 +63,14 @@ def test_a_job_is_submitted_with_all_that_is_said_of_it(place: Shell) -> None:
     assert '"payload":{"n": 1.50}' in place.http.get(f"/jobs/{job['id']}").text, "kept as it was typed"
 
 
-def test_a_payload_comes_from_a_file_or_from_stdin(place: Shell) -> None:
+def test_submit_reads_the_payload_from_a_file_or_stdin(place: Shell) -> None:
     (place.folder / "payload.json").write_text('{"from": "a file"}\n', encoding="utf-8")
     made = place.json("jobs", "submit", "filed", "--payload-file", "payload.json", "--priority", "5")
     assert (made["payload"], made["priority"], made["status"]) == ({"from": "a file"}, 5, "queued")
     assert place.json("jobs", "submit", "filed", "--payload-file", "-", typed='"stdin"')["payload"] == "stdin"
 
 
-def test_the_same_file_is_answered_by_the_job_that_is_there_unless_that_is_forced(place: Shell) -> None:
+def test_submit_of_the_same_file_returns_the_existing_job_unless_forced(place: Shell) -> None:
     (place.folder / "same.png").write_bytes(b"a picture")
     first, again, forced = (
         place.run("jobs", "submit", "image", "--file", "same.png", *more) for more in ((), (), ("--force",))
@@ -79,7 +79,7 @@ def test_the_same_file_is_answered_by_the_job_that_is_there_unless_that_is_force
     assert [("--force" in done.stderr) for done in (first, again, forced)] == [False, True, False]
 
 
-def test_a_job_is_waited_for_and_its_result_is_written(place: Shell) -> None:
+def test_submit_with_wait_prints_the_result(place: Shell) -> None:
     def work() -> None:
         place.tell(place.claim("waited"), "complete", result={"hello": "Ada"})
 
@@ -89,7 +89,7 @@ def test_a_job_is_waited_for_and_its_result_is_written(place: Shell) -> None:
     assert "is queued." in done.stderr
 
 
-def test_a_job_that_did_not_succeed_is_told_in_the_exit_code(place: Shell) -> None:
+def test_submit_with_wait_exits_with_8_for_a_dead_job_and_9_after_a_timeout(place: Shell) -> None:
     def work() -> None:
         place.tell(place.claim("broken"), "fail", error="out of \x1b[31mpaper", retry=False)
 
@@ -102,7 +102,7 @@ def test_a_job_that_did_not_succeed_is_told_in_the_exit_code(place: Shell) -> No
     assert "not finished yet" in late.stderr
 
 
-def test_a_file_of_payloads_makes_a_job_for_each_and_none_twice(place: Shell) -> None:
+def test_submit_from_a_file_of_payloads_creates_each_job_once(place: Shell) -> None:
     lines = "".join(f'{{"n": {n}}}\n' for n in range(1201))
     (place.folder / "payloads.jsonl").write_text(f"{lines}\n", encoding="utf-8")
     words = ("jobs", "submit", "many", "--from", "payloads.jsonl", "--batch", "many", "--key", "run-1", "--tag", "t")
@@ -115,7 +115,7 @@ def test_a_file_of_payloads_makes_a_job_for_each_and_none_twice(place: Shell) ->
     assert (one["payload"], one["idempotency_key"], one["tags"]) == ({"n": 7}, "run-1:8", ["t"])
 
 
-def test_a_file_of_jobs_says_of_each_what_it_is(place: Shell) -> None:
+def test_submit_from_a_file_of_jobs_uses_the_options_of_each_line(place: Shell) -> None:
     typed = '{"type": "one", "payload": 1, "priority": "low"}\n{"type": "two", "delay": "1h", "tags": ["own"]}\n'
     made = [
         json.loads(line)
@@ -145,9 +145,7 @@ def test_a_file_of_jobs_says_of_each_what_it_is(place: Shell) -> None:
         (["list", "--created-after", "yesterday"], "", "'yesterday'"),
     ],
 )
-def test_what_cannot_be_is_told_with_a_hint_and_exit_code_2(
-    place: Shell, words: list[str], typed: str, said: str
-) -> None:
+def test_invalid_arguments_of_jobs_commands_exit_with_2(place: Shell, words: list[str], typed: str, said: str) -> None:
     done = place.run("jobs", *words, typed=typed)
     assert (done.code, done.stdout) == (2, "")
     assert said in done.stderr
@@ -156,7 +154,7 @@ def test_what_cannot_be_is_told_with_a_hint_and_exit_code_2(
 # -- looking ------------------------------------------------------------------------------------------------
 
 
-def test_jobs_are_listed_for_people_and_for_programs(place: Shell) -> None:
+def test_jobs_are_listed_as_a_table_or_as_json(place: Shell) -> None:
     dead = place.submit("listed", payload=1, tags=["x"])
     place.tell(place.claim("listed"), "fail", error="no\nmore", retry=False)
     waits = place.submit("listed", tags=["x"], run_at="2099-01-01T00:00:00Z", priority=1)
@@ -169,7 +167,7 @@ def test_jobs_are_listed_for_people_and_for_programs(place: Shell) -> None:
     assert [job["id"] for job in place.json("jobs", "list", "--tag", "x", "--status", "dead")] == [dead]
 
 
-def test_on_a_narrow_terminal_what_matters_is_whole(place: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_narrow_terminal_shows_the_important_columns_in_full(place: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     made = place.submit("narrow", tags=["n"])
     monkeypatch.setitem(place.environment, "COLUMNS", "80")
     monkeypatch.setitem(place.environment, "NO_COLOR", "1")
@@ -180,7 +178,7 @@ def test_on_a_narrow_terminal_what_matters_is_whole(place: Shell, monkeypatch: p
     assert len(row) <= 80
 
 
-def test_a_list_is_cut_and_says_so(place: Shell) -> None:
+def test_a_truncated_list_names_the_option_for_all_jobs(place: Shell) -> None:
     for _ in range(2):
         place.submit("cut", tags=["y"])
     assert place.json("jobs", "list", "--type", "cut", "--created-before", "1h") == []
@@ -189,7 +187,7 @@ def test_a_list_is_cut_and_says_so(place: Shell) -> None:
     assert len(place.json("jobs", "list", "--tag", "y", "--limit", "1", "--all")) == 2
 
 
-def test_a_job_is_shown_with_its_attempts_its_log_and_why_it_waits(place: Shell) -> None:
+def test_show_logs_and_explain_describe_a_job(place: Shell) -> None:
     made = place.submit("shown", payload={"name": "Ada"})
     job = place.claim("shown")
     place.tell(job, "heartbeat", log="first line\n", progress={"percent": 40, "stage": "resizing"})
@@ -212,7 +210,7 @@ def test_a_job_is_shown_with_its_attempts_its_log_and_why_it_waits(place: Shell)
     assert place.json("jobs", "explain", waits)["status"] == "queued"
 
 
-def test_jobs_are_watched_to_their_end(place: Shell) -> None:
+def test_watch_follows_jobs_until_they_finish(place: Shell) -> None:
     ids = [place.submit("watched"), place.submit("watched")]
 
     def work() -> None:
@@ -233,7 +231,7 @@ def test_jobs_are_watched_to_their_end(place: Shell) -> None:
     assert place.ok("jobs", "watch", ids[0]) == f"{ids[0]} watched succeeded\n"
 
 
-def test_a_batch_is_watched_to_its_end(place: Shell) -> None:
+def test_watch_follows_a_batch_until_it_finishes(place: Shell) -> None:
     for _ in range(2):
         place.submit("batched", batch="b 1")
     place.tell(place.claim("batched"), "complete")
@@ -246,7 +244,7 @@ def test_a_batch_is_watched_to_its_end(place: Shell) -> None:
 # -- steering -----------------------------------------------------------------------------------------------
 
 
-def test_jobs_are_canceled_and_run_again_by_id(place: Shell) -> None:
+def test_jobs_can_be_canceled_and_retried_by_id(place: Shell) -> None:
     ids = [place.submit("steered"), place.submit("steered")]
     assert [job["status"] for job in place.json("jobs", "cancel", *ids)] == ["canceled", "canceled"]
     again = place.json("jobs", "retry", ids[0], "--priority", "critical")
@@ -262,7 +260,7 @@ def test_jobs_are_canceled_and_run_again_by_id(place: Shell) -> None:
     assert (running.code, "Hint:" in running.stderr) == (4, True)
 
 
-def test_a_filter_is_looked_at_first_and_done_only_when_told(place: Shell) -> None:
+def test_a_bulk_action_previews_its_jobs_and_needs_confirmation(place: Shell) -> None:
     ids = [place.submit("filtered") for _ in range(7)]
 
     def statuses() -> list[str]:
@@ -287,7 +285,7 @@ def test_a_filter_is_looked_at_first_and_done_only_when_told(place: Shell) -> No
     assert statuses() == ["queued"] * 7
 
 
-def test_who_asks_for_many_learns_that_some_were_refused(place: Shell) -> None:
+def test_a_bulk_retry_lists_the_jobs_that_were_refused(place: Shell) -> None:
     first = place.submit("held", dedupe_key="held")
     place.ok("jobs", "cancel", first)
     place.submit("held", dedupe_key="held")
@@ -295,9 +293,7 @@ def test_who_asks_for_many_learns_that_some_were_refused(place: Shell) -> None:
     assert (done.code, f"{first}: duplicate_job" in done.stderr) == (4, True)
 
 
-def test_on_a_terminal_there_are_bars_and_nothing_that_others_wrote_moves_the_cursor(
-    place: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_shows_bars_and_escapes_control_characters(place: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     made = place.submit("seen", tags=["s"])
     place.tell(place.claim("seen"), "fail", error="\x1b]0;owned\x07 no", retry=False)
     seen, code = place.on_terminal("jobs", "watch", made)
@@ -311,7 +307,7 @@ def test_on_a_terminal_there_are_bars_and_nothing_that_others_wrote_moves_the_cu
     assert ("\x1b[31m" in listed, "\x1b[31m" in without) == (True, False)
 
 
-def test_json_is_one_line_and_inert_whatever_a_payload_is_written_like(place: Shell) -> None:
+def test_json_output_is_one_line_with_escaped_control_characters(place: Shell) -> None:
     made = place.ok("jobs", "submit", "odd", "--payload", '{\n"a": "\u009b31m \u202e"\n}').strip()
     place.tell(place.claim("odd"), "complete")
     (line,) = place.ok("jobs", "watch", made, "--json").splitlines()
@@ -322,7 +318,7 @@ def test_json_is_one_line_and_inert_whatever_a_payload_is_written_like(place: Sh
     assert json.loads(seen)["payload"] == expected
 
 
-def test_all_that_runs_is_watched_until_it_is_told_to_end(place: Shell) -> None:
+def test_watch_without_ids_shows_running_jobs_until_it_is_interrupted(place: Shell) -> None:
     made = place.submit("shift")
     job = place.claim("shift")
     with place.start("jobs", "watch", "--json") as watching:
@@ -336,7 +332,7 @@ def test_all_that_runs_is_watched_until_it_is_told_to_end(place: Shell) -> None:
     assert made in [running["id"] for running in seen["running"]]
 
 
-def test_output_that_cannot_be_written_is_told(place: Shell) -> None:
+def test_output_that_cannot_be_written_is_an_error(place: Shell) -> None:
     script = f"{INGOT} jobs list --type none > /dev/full; echo $?; {INGOT} jobs list --type none >&-; echo $?"
     done = subprocess.run(
         ["bash", "-c", script],
@@ -346,7 +342,7 @@ def test_output_that_cannot_be_written_is_told(place: Shell) -> None:
     assert done.stderr == "ingot: the output cannot be written: No space left on device\n"
 
 
-def test_who_reads_no_further_is_not_told(place: Shell) -> None:
+def test_a_closed_pipe_ends_the_command_silently(place: Shell) -> None:
     place.ok("jobs", "submit", "piped", "--from", "-", typed='"a payload of some length"\n' * 400)
     script = f"{INGOT} jobs list --type piped --all --json | head -c 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(

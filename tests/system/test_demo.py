@@ -47,7 +47,7 @@ def alive(record: DemoRecord) -> list[bool]:
 
 
 @pytest.mark.long
-def test_the_demo_leaves_a_server_and_two_workers_which_are_replaced_and_ended(data: Path) -> None:
+def test_the_demo_leaves_a_server_and_two_workers_that_the_next_run_replaces(data: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
         first = run(data, "--port", str(port))
@@ -81,7 +81,7 @@ def test_the_demo_leaves_a_server_and_two_workers_which_are_replaced_and_ended(d
 
 
 @pytest.mark.long
-def test_on_a_terminal_the_demo_stays_until_ctrl_c(data: Path) -> None:
+def test_the_demo_on_a_terminal_runs_until_ctrl_c(data: Path) -> None:
     ours, theirs = pty.openpty()
     with started(command(data), cwd=HERE, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
@@ -106,7 +106,7 @@ def test_on_a_terminal_the_demo_stays_until_ctrl_c(data: Path) -> None:
     assert read_record(data) is None
 
 
-def test_a_demo_that_cannot_serve_says_why_and_leaves_nothing(data: Path) -> None:
+def test_a_demo_that_cannot_start_reports_the_error_and_leaves_no_process(data: Path) -> None:
     data.mkdir()
     (data / "ingot.db").write_text("no database", encoding="utf-8")
     done = run(data)
@@ -115,7 +115,7 @@ def test_a_demo_that_cannot_serve_says_why_and_leaves_nothing(data: Path) -> Non
     assert read_record(data) is None
 
 
-def test_a_process_that_has_the_number_of_one_of_ours_is_left_alone(tmp_path: Path) -> None:
+def test_a_process_that_reuses_a_recorded_pid_is_not_stopped(tmp_path: Path) -> None:
     with started(["sleep", "60"]) as other, started(["sleep", "60"]) as ours:
         born = born_of(ours.pid)
         assert born is not None

@@ -110,7 +110,7 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
         yield one
 
 
-def test_after_a_change_jobs_run_the_new_code_and_those_that_ran_are_not_lost(dev: Dev) -> None:
+def test_jobs_run_new_code_after_a_change_and_running_jobs_are_not_lost(dev: Dev) -> None:
     with dev.client() as client:
         first = client.submit("greet").wait("45s")
         assert first.result == "one"
@@ -135,7 +135,7 @@ def test_after_a_change_jobs_run_the_new_code_and_those_that_ran_are_not_lost(de
         httpx.get(f"{dev.url}/healthz", verify=False)
 
 
-def test_an_app_that_cannot_be_loaded_is_told_and_the_next_change_is_waited_for(dev: Dev) -> None:
+def test_an_app_that_fails_to_load_is_reported_until_the_next_change(dev: Dev) -> None:
     dev.said('"working"')
     dev.write_text("def (")
     dev.said("app_failed.*SyntaxError|SyntaxError.*app_failed")
@@ -150,7 +150,7 @@ def test_an_app_that_cannot_be_loaded_is_told_and_the_next_change_is_waited_for(
     assert dev.process.wait(timeout=45) == 0
 
 
-def test_what_a_handler_prints_is_seen_and_its_clients_find_the_server(dev: Dev) -> None:
+def test_handler_output_is_shown_and_clients_in_handlers_find_the_server(dev: Dev) -> None:
     with dev.client() as client:
         asked = client.submit("ask").wait("45s")
         dev.said("asking for another")
@@ -158,7 +158,7 @@ def test_what_a_handler_prints_is_seen_and_its_clients_find_the_server(dev: Dev)
         assert client.job(asked.result).wait("45s").result == "one"
 
 
-def test_a_place_that_is_taken_is_told(dev: Dev, tmp_path: Path) -> None:
+def test_a_busy_port_or_data_folder_is_reported(dev: Dev, tmp_path: Path) -> None:
     port = dev.url.rpartition(":")[2]
     for options, code, said in (
         (["--port", port, "--data", "other"], 1, "Hint: Choose another port"),
@@ -168,7 +168,7 @@ def test_a_place_that_is_taken_is_told(dev: Dev, tmp_path: Path) -> None:
         assert (done.code, said in done.stderr) == (code, True), done.stderr
 
 
-def test_only_python_files_of_the_app_are_looked_at(tmp_path: Path) -> None:
+def test_only_python_files_of_the_app_are_watched(tmp_path: Path) -> None:
     for name in ("app.py", "more/deep/part.py", "notes.txt", "env/pyvenv.cfg", "env/lib/other.py", ".git/hook.py",
                  "more/__pycache__/part.py", "node_modules/x/y.py"):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -181,7 +181,7 @@ def test_only_python_files_of_the_app_are_looked_at(tmp_path: Path) -> None:
     assert python_files(tmp_path).keys() < before.keys()
 
 
-def test_the_next_process_gets_the_same_words_and_the_socket() -> None:
+def test_a_restart_keeps_the_arguments_and_the_socket() -> None:
     words = ["-m", "ingot", "dev", "--app", "app:worker"]
     assert restart_arguments(words, 7) == [*words, "--listening", "7"]
     assert restart_arguments(restart_arguments(words, 7), 9) == [*words, "--listening", "9"]

@@ -50,7 +50,7 @@ PAGES_TYPED = [
 
 
 @pytest.mark.parametrize("page", PAGES_TYPED)
-def test_what_a_page_says_can_be_typed_from_top_to_bottom(tmp_path: Path, page: str) -> None:
+def test_the_shell_commands_of_a_page_run_from_top_to_bottom(tmp_path: Path, page: str) -> None:
     with served(tmp_path / "data") as (_, url):
         printed = typed(page, tmp_path, url)
     assert len(printed) == len(steps(page)) > 2
@@ -78,7 +78,7 @@ def test_what_a_page_says_can_be_typed_from_top_to_bottom(tmp_path: Path, page: 
         ("../README.md", (2, 3), "HELLO, ADA\n"),
     ],
 )
-def test_a_worker_and_its_client_do_what_the_page_says(
+def test_the_worker_and_client_examples_of_a_page_work(
     tmp_path: Path, page: str, blocks: tuple[int, int], said: str
 ) -> None:
     found = PYTHON.findall((PAGES.parent / page).read_text(encoding="utf-8"))
@@ -95,7 +95,7 @@ def test_a_worker_and_its_client_do_what_the_page_says(
     assert asked.stdout.startswith(said)
 
 
-def test_a_pdf_becomes_markdown_as_the_page_says(tmp_path: Path) -> None:
+def test_the_pdf_example_of_the_page_works(tmp_path: Path) -> None:
     code = PYTHON.findall((PAGES / "convert-documents.md").read_text(encoding="utf-8"))[0]
     with served(tmp_path / "data") as (_, url):
         environment = {**os.environ, "INGOT_SERVER_URL": url, "INGOT_DATA": str(tmp_path / "data")}
@@ -108,7 +108,7 @@ def test_a_pdf_becomes_markdown_as_the_page_says(tmp_path: Path) -> None:
     assert asked.stdout.startswith("---\ntitle: ")
 
 
-def test_python_stores_files_as_the_page_says(tmp_path: Path) -> None:
+def test_the_python_example_of_store_files_works(tmp_path: Path) -> None:
     (code,) = PYTHON.findall((PAGES / "store-files.md").read_text(encoding="utf-8"))
     (tmp_path / "handbook.pdf").write_bytes(b"%PDF-1.7")
     with served(tmp_path / "data") as (_, url):
@@ -129,7 +129,7 @@ filterwarnings = error
 """
 
 
-def test_the_tests_of_a_page_are_tests(tmp_path: Path) -> None:
+def test_the_example_tests_of_the_page_pass_and_can_fail(tmp_path: Path) -> None:
     app, test, awaiting = PYTHON.findall((PAGES / "test-your-handlers.md").read_text(encoding="utf-8"))
     (tmp_path / "pytest.ini").write_text(PYTEST_INI, encoding="utf-8")
     (tmp_path / "test_app.py").write_text(test, encoding="utf-8")

@@ -29,14 +29,14 @@ def serve_with(folder: Path, limits: str) -> tuple[list[str], str]:
         pytest.fail("".join(said))
 
 
-def test_the_limit_of_open_files_is_raised_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_serve_raises_the_limit_of_open_files_to_the_hard_limit(tmp_path: Path) -> None:
     said, limit = serve_with(tmp_path, "ulimit -Sn 300; ulimit -Hn 2000")
     assert limit == "2000"
     assert json.loads(said[0])["message"] == "open_files_limited"
     assert (json.loads(said[0])["enough_for"], json.loads(said[0])["connections_max"]) == (1800, 10000)
 
 
-def test_a_limit_that_is_enough_is_not_talked_about(tmp_path: Path) -> None:
+def test_serve_logs_nothing_if_the_limit_of_open_files_is_enough(tmp_path: Path) -> None:
     said, limit = serve_with(tmp_path, "ulimit -n 2000; export INGOT_CONNECTIONS_MAX=1500")
     assert limit == "2000"
     assert "open_files" not in "".join(said)

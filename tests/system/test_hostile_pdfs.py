@@ -10,7 +10,7 @@ import pytest
 from ingot.client.errors import JobDead
 from ingot.client.synchronous.job import SyncJob
 from tests.hostile_pdfs import HOSTILE, good
-from tests.system.server_with_workers import Crew, Process, all_of, crew
+from tests.system.deployment import Crew, Process, all_of, crew
 
 pytestmark = pytest.mark.long
 
@@ -42,7 +42,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_hostile_file_ends_as_a_clear_error(place: Place, name: str) -> None:
+def test_a_hostile_pdf_fails_with_a_clear_error(place: Place, name: str) -> None:
     _, worker, jobs = place
     with pytest.raises(JobDead):
         jobs[name].wait("240s")
@@ -52,12 +52,12 @@ def test_a_hostile_file_ends_as_a_clear_error(place: Place, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_a_hostile_file_that_asks_for_nothing_dear_is_converted(place: Place, name: str) -> None:
+def test_a_hostile_pdf_that_needs_few_resources_is_converted(place: Place, name: str) -> None:
     _, _, jobs = place
     assert jobs[name].wait("240s").result["pages"] == 1
 
 
-def test_after_all_of_them_a_good_file_is_converted(place: Place) -> None:
+def test_a_good_pdf_is_converted_after_all_hostile_ones(place: Place) -> None:
     one, worker, jobs = place
     all_of(jobs.values(), seconds=240)
     done = one.client.submit("pdf", file={"good.pdf": good()}).wait("60s")

@@ -70,7 +70,7 @@ def served(folder: Path, **environment: str) -> Iterator[Served]:
             reading.join()
 
 
-def test_a_line_says_who_did_what_with_which_job(tmp_path: Path) -> None:
+def test_log_lines_name_the_request_the_worker_and_the_job(tmp_path: Path) -> None:
     operator = new_token(new_id())
     with served(tmp_path / "data", INGOT_OPERATOR_TOKEN=operator) as server:
         headers = {
@@ -140,7 +140,7 @@ def leak(url: str, operator: str, canaries: Canaries) -> None:
             client.get("/jobs", headers={"x-request-id": f"not {odd}"})
 
 
-def test_nothing_that_is_secret_is_ever_logged(tmp_path: Path) -> None:
+def test_secrets_are_never_logged(tmp_path: Path) -> None:
     canaries = Canaries()
     operator = canaries.keep(new_token(new_id()))
     with served(tmp_path / "data", INGOT_OPERATOR_TOKEN=operator) as server:
@@ -151,7 +151,7 @@ def test_nothing_that_is_secret_is_ever_logged(tmp_path: Path) -> None:
     assert [one for one in canaries if one in log] == []
 
 
-def test_spans_without_what_sends_them_are_told_with_a_hint(tmp_path: Path) -> None:
+def test_a_missing_span_exporter_is_reported_with_a_hint(tmp_path: Path) -> None:
     environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
     program = MISSING.format(data=str(tmp_path / "data"))
     done = subprocess.run(

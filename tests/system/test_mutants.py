@@ -56,7 +56,7 @@ def functions_in(file: Path) -> set[str]:
         "tests/unit/test_signing.py::test_nothing[a]",
     ],
 )
-def test_a_test_that_does_not_exist_is_noticed(selection: str) -> None:
+def test_a_selection_without_a_test_is_reported(selection: str) -> None:
     assert not exists(selection)
 
 

@@ -10,5 +10,5 @@ from tests.system.paused_workers import run_paused_workers
 
 
 @pytest.mark.long
-def test_what_a_worker_does_that_stood_still_past_its_lease_does_not_count(tmp_path: Path) -> None:
+def test_a_worker_that_pauses_past_its_lease_changes_nothing(tmp_path: Path) -> None:
     assert run_paused_workers(tmp_path, workers=5, rounds=6) == 30

@@ -12,7 +12,7 @@ from reportlab.pdfgen.canvas import Canvas
 from ingot.client.synchronous.job import SyncJob
 from scripts.make_samples import scan
 from tests.providers.programs import fonts, tesseract
-from tests.system.server_with_workers import crew
+from tests.system.deployment import crew
 from tests.waiting import until
 
 pytestmark = [pytest.mark.tesseract, pytest.mark.fonts, pytest.mark.long]
@@ -41,7 +41,7 @@ def page_reached(job: SyncJob) -> int:
 
 
 @pytest.mark.parametrize(("type", "output"), [("pdf", "minutes.md"), ("ocr", "minutes.txt")])
-def test_a_document_goes_on_where_a_killed_worker_stopped(tmp_path: Path, type: str, output: str) -> None:
+def test_a_document_resumes_at_the_page_where_its_worker_was_killed(tmp_path: Path, type: str, output: str) -> None:
     tesseract()
     with crew(tmp_path, lease_seconds=2) as one:
         first = one.work(app=APP)

@@ -24,7 +24,7 @@ def pid_in(file: Path) -> int:
     return int(until(lambda: file.exists() and file.read_text(encoding="utf-8").strip()))
 
 
-def test_a_process_is_ended_with_what_it_started_when_its_test_fails(tmp_path: Path) -> None:
+def test_a_process_and_its_children_are_killed_when_the_test_fails(tmp_path: Path) -> None:
     script = f"sleep 600 & echo $! > {tmp_path}/pid; wait"
     with suppress(TestFailed), started(["sh", "-c", script]) as process:
         child = pid_in(tmp_path / "pid")
@@ -33,7 +33,7 @@ def test_a_process_is_ended_with_what_it_started_when_its_test_fails(tmp_path: P
     until(lambda: not is_running(child))
 
 
-def test_a_forked_command_is_ended_when_its_test_fails(tmp_path: Path) -> None:
+def test_a_forked_command_is_killed_when_the_test_fails(tmp_path: Path) -> None:
     words = ("serve", "--data", str(tmp_path), "--port", "0")
     with suppress(TestFailed), ingot(*words, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
@@ -43,7 +43,7 @@ def test_a_forked_command_is_ended_when_its_test_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["--version"], ["serve", "--port", "70000"]])
-def test_a_forked_command_ends_as_the_real_one_does(tmp_path: Path, words: list[str]) -> None:
+def test_a_forked_command_behaves_like_the_installed_program(tmp_path: Path, words: list[str]) -> None:
     forked, cold = run_ingot(*words, cwd=tmp_path), run_ingot(*words, cwd=tmp_path, cold=True)
     assert (forked.code, forked.stdout) == (cold.code, cold.stdout)
     assert forked.stderr.replace("python -m ingot", "ingot") == cold.stderr.replace("python -m ingot", "ingot")
@@ -55,25 +55,25 @@ def left_running(*command: str) -> None:
         subprocess.run(["sh", "-c", " ".join(command)], check=True)
 
 
-def test_a_process_that_is_left_over_is_named_and_killed(tmp_path: Path) -> None:
+def test_a_leftover_process_is_reported_and_killed(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"left running by tests of this module: sleep 601 \(pid \d+\)"):
         left_running("sleep 601 >/dev/null & echo $! >", f"{tmp_path}/pid")
     until(lambda: not is_running(pid_in(tmp_path / "pid")))
 
 
-def test_a_process_that_has_left_its_session_is_found_too(tmp_path: Path) -> None:
+def test_a_leftover_process_in_its_own_session_is_reported(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"sleep 602 \(pid"):
         left_running("setsid sleep 602 >/dev/null & echo $! >", f"{tmp_path}/pid")
     until(lambda: not is_running(pid_in(tmp_path / "pid")))
 
 
 @pytest.mark.parametrize("name", ["postgres", "weed", "multiprocessing.forkserver"])
-def test_a_process_that_is_named_like_a_lasting_server_is_found_too(name: str) -> None:
+def test_a_leftover_process_named_like_a_shared_server_is_reported(name: str) -> None:
     with pytest.raises(AssertionError, match=rf"{name} 603 \(pid"):
         left_running(f"bash -c 'exec -a {name} sleep 603' >/dev/null &")
 
 
-def test_a_process_that_is_kept_may_last_with_its_children() -> None:
+def test_an_allowed_process_and_its_children_are_not_reported() -> None:
     with started(["sh", "-c", "sleep 605 & wait"]) as process:
         keep(process.pid)
         with nothing_left_over(seconds=0.2):
@@ -82,7 +82,7 @@ def test_a_process_that_is_kept_may_last_with_its_children() -> None:
             left_running("sleep 606 >/dev/null &")
 
 
-def test_a_forked_command_that_is_left_over_is_named_by_its_words(tmp_path: Path) -> None:
+def test_a_leftover_forked_command_is_reported_with_its_arguments(tmp_path: Path) -> None:
     left = nothing_left_over(seconds=0.2)
     left.__enter__()
     process = start_ingot("serve", "--data", str(tmp_path), "--port", "0", stderr=subprocess.DEVNULL)

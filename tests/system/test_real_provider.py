@@ -73,7 +73,7 @@ def ada(real: RealProvider) -> Person:
     [(CLIENT_SECRET, (BASIC, POST)), (CLIENT_SECRET, (BASIC,)), (CLIENT_SECRET, (POST,)), (None, (BASIC,))],
 )
 @pytest.mark.parametrize("claims_in_token", [False, True])
-async def test_people_sign_in_with_every_proof_of_the_client(
+async def test_people_sign_in_with_every_client_authentication_method(
     secret: str | None, methods: tuple[str, ...], claims_in_token: bool
 ) -> None:
     options: dict[str, Any] = {"client_secret": secret, "methods": methods, "claims_in_token": claims_in_token}
@@ -81,7 +81,7 @@ async def test_people_sign_in_with_every_proof_of_the_client(
         assert await sign_in(real, provider, "ada") == ada(real)
 
 
-async def test_a_code_is_good_once(real: RealProvider) -> None:
+async def test_a_code_can_be_used_once(real: RealProvider) -> None:
     async with opened(real.settings()) as provider:
         answer = await come_back(real, provider, "ada")
         given = {"code": answer["code"], "nonce": "n", "verifier": VERIFIER, "iss": answer["iss"]}
@@ -90,7 +90,7 @@ async def test_a_code_is_good_once(real: RealProvider) -> None:
             await provider.fetch_person(**given)
 
 
-async def test_a_code_is_good_only_for_who_set_out(real: RealProvider) -> None:
+async def test_a_code_is_bound_to_verifier_nonce_and_issuer(real: RealProvider) -> None:
     async with opened(real.settings()) as provider:
         answer = await come_back(real, provider, "ada")
         with pytest.raises(SignInRefused, match="invalid_grant"):
@@ -103,7 +103,7 @@ async def test_a_code_is_good_only_for_who_set_out(real: RealProvider) -> None:
             await provider.fetch_person(code=answer["code"], nonce="n", verifier=VERIFIER)
 
 
-async def test_a_wrong_secret_of_ours_is_not_held_against_the_person(real: RealProvider) -> None:
+async def test_a_wrong_client_secret_is_reported_as_a_server_problem(real: RealProvider) -> None:
     real.client_secret = "another"
     async with opened(real.settings()) as provider:
         answer = await come_back(real, provider, "ada")
@@ -112,7 +112,7 @@ async def test_a_wrong_secret_of_ours_is_not_held_against_the_person(real: RealP
     assert "INGOT_OIDC_CLIENT_SECRET" in caught.value.hint
 
 
-async def test_groups_decide_who_comes_in_and_are_read_anew_each_time(real: RealProvider) -> None:
+async def test_allowed_groups_are_checked_at_every_sign_in(real: RealProvider) -> None:
     settings = real.settings(oidc_allowed_groups=("staff",), oidc_admin_groups=("ops",))
     async with opened(settings) as provider, httpx.AsyncClient(verify=False) as browser:
         assert (await sign_in(real, provider, "bob", browser)).groups == ("staff",)
@@ -123,14 +123,14 @@ async def test_groups_decide_who_comes_in_and_are_read_anew_each_time(real: Real
             await sign_in(real, provider, "bob", browser, prompt="none")
 
 
-async def test_an_email_that_is_not_verified_there_is_refused_here(real: RealProvider) -> None:
+async def test_an_unverified_email_is_refused(real: RealProvider) -> None:
     await real.put_account("bob", email_verified=False)
     async with opened(real.settings()) as provider:
         with pytest.raises(SignInRefused, match="not verified"):
             await sign_in(real, provider, "bob")
 
 
-async def test_a_browser_that_is_signed_in_there_comes_back_without_being_asked(real: RealProvider) -> None:
+async def test_a_silent_sign_in_succeeds_with_a_provider_session(real: RealProvider) -> None:
     async with opened(real.settings()) as provider, httpx.AsyncClient(verify=False) as browser:
         assert await sign_in(real, provider, "ada", browser) == ada(real)
         url = await provider.authorization_url(state="s", nonce="n", verifier=VERIFIER, prompt="none")
@@ -139,7 +139,7 @@ async def test_a_browser_that_is_signed_in_there_comes_back_without_being_asked(
         assert answer.headers["location"].startswith(CALLBACK)
 
 
-async def test_a_browser_that_is_not_signed_in_there_comes_back_at_once_when_asked_silently(real: RealProvider) -> None:
+async def test_a_silent_sign_in_fails_without_a_provider_session(real: RealProvider) -> None:
     async with opened(real.settings()) as provider, httpx.AsyncClient(verify=False) as browser:
         answer = await browser.get(
             await provider.authorization_url(state="s", nonce="n", verifier=VERIFIER, prompt="none")
@@ -148,7 +148,7 @@ async def test_a_browser_that_is_not_signed_in_there_comes_back_at_once_when_ask
     assert (told["error"], told["state"]) == ("login_required", "s")
 
 
-def test_the_lock_of_the_provider_names_no_place() -> None:
+def test_the_lock_file_of_the_provider_contains_no_urls() -> None:
     lock = (Path(__file__).parents[1] / "providers" / "package-lock.json").read_text(encoding="utf-8")
     assert "://" not in lock
     assert '"resolved"' not in lock

@@ -132,7 +132,7 @@ def with_password(url: str, password: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("engine", "form"), [("sqlite", "json"), ("sqlite", "text"), ("postgres", "json")])
-async def test_no_planted_secret_is_found_in_what_a_server_lets_out(tmp_path: Path, engine: str, form: str) -> None:
+async def test_a_server_exposes_none_of_the_planted_secrets(tmp_path: Path, engine: str, form: str) -> None:
     canaries = Canaries()
     kept = Kept(tmp_path / "data", None)
     environment = {"INGOT_DATA": str(kept.folder), "INGOT_LOG_LEVEL": "debug", "INGOT_LOG_FORMAT": form}
@@ -212,7 +212,7 @@ WRONG: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_server_that_does_not_start_tells_no_secret(tmp_path: Path, what: str) -> None:
+def test_a_failed_start_prints_no_secret(tmp_path: Path, what: str) -> None:
     canaries = Canaries()
     secret = canaries.new("a secret")
     given = {name: value.format(secret, secret) for name, value in WRONG[what].items()}

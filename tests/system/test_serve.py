@@ -17,7 +17,7 @@ from tests.system.programs import run_ingot, served
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_ends_when_it_is_asked_to(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_server_exits_on_sigterm_and_sigint(tmp_path: Path, number: signal.Signals) -> None:
     with served(tmp_path / "data", cold=True) as (process, url):
         assert httpx.get(f"{url}/healthz", verify=False).json()["status"] == "ok"
         process.send_signal(number)
@@ -26,7 +26,7 @@ def test_a_server_ends_when_it_is_asked_to(tmp_path: Path, number: signal.Signal
         httpx.get(f"{url}/healthz", verify=False)
 
 
-def test_the_first_start_makes_the_operators_token_and_later_ones_keep_it(tmp_path: Path) -> None:
+def test_the_first_start_creates_the_operator_token_and_later_starts_keep_it(tmp_path: Path) -> None:
     path = tmp_path / "data" / "operator.token"
     with served(tmp_path / "data") as (_, url):
         token = path.read_text(encoding="utf-8").strip()
@@ -43,7 +43,7 @@ def test_the_first_start_makes_the_operators_token_and_later_ones_keep_it(tmp_pa
     assert (job["status"], job["payload"]) == ("queued", {"kept": True})
 
 
-def test_handlers_that_come_with_us_have_definitions_which_operators_may_change(tmp_path: Path) -> None:
+def test_built_in_handlers_have_definitions_that_operators_can_change(tmp_path: Path) -> None:
     path = tmp_path / "data" / "operator.token"
     theirs = {"shared": True, "timeout_seconds": 7, "reuse": False}
     for start in range(2):
@@ -65,7 +65,7 @@ def test_handlers_that_come_with_us_have_definitions_which_operators_may_change(
             assert put.status_code == 200, put.text
 
 
-def test_another_operators_token_is_made_when_asked_for_and_the_first_still_holds(tmp_path: Path) -> None:
+def test_new_token_creates_another_operator_token_and_keeps_the_first_valid(tmp_path: Path) -> None:
     path = tmp_path / "data" / "operator.token"
     with served(tmp_path / "data", "--new-token"):
         first = path.read_text(encoding="utf-8").strip()
@@ -85,7 +85,7 @@ def test_another_operators_token_is_made_when_asked_for_and_the_first_still_hold
     assert [len(items) for items in listed] == [2, 2]
 
 
-def test_it_tells_its_version() -> None:
+def test_the_version_option_prints_the_version() -> None:
     done = run_ingot("--version", cold=True)
     assert done.code == 0
     assert done.stdout == f"ingot {version('ingot')}\n"
@@ -102,7 +102,7 @@ def test_it_tells_its_version() -> None:
         ([], {"INGOT_DATABASE_URL": "postgresql://ingot_server@127.0.0.1:1/ingot"}, 6, "127.0.0.1:1/ingot"),
     ],
 )
-def test_what_it_cannot_start_with_is_told_in_a_few_words(
+def test_invalid_settings_of_serve_are_reported_in_two_lines(
     tmp_path: Path, options: list[str], environment: dict[str, str], code: int, said: str
 ) -> None:
     port = [] if "--port" in options or "INGOT_PORT" in environment else ["--port", "0"]
@@ -114,7 +114,7 @@ def test_what_it_cannot_start_with_is_told_in_a_few_words(
         assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["ingot", "Hint"]
 
 
-def test_a_busy_port_is_told_with_a_hint(tmp_path: Path) -> None:
+def test_a_busy_port_is_reported_with_a_hint(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = str(busy.getsockname()[1])
         done = run_ingot("serve", "--data", str(tmp_path / "data"), "--port", port)
@@ -124,7 +124,7 @@ def test_a_busy_port_is_told_with_a_hint(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_folder_in_use_is_told_with_a_hint(tmp_path: Path) -> None:
+def test_a_data_folder_in_use_is_reported_with_a_hint(tmp_path: Path) -> None:
     with served(tmp_path / "data"):
         done = run_ingot("serve", "--data", str(tmp_path / "data"), "--port", "0")
     assert done.code == 6
@@ -132,7 +132,7 @@ def test_a_folder_in_use_is_told_with_a_hint(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_bucket_that_does_not_answer_may_answer_later_and_a_wrong_one_does_not(tmp_path: Path) -> None:
+def test_an_unreachable_bucket_is_a_temporary_error_and_a_wrong_url_is_not(tmp_path: Path) -> None:
     known = {"INGOT_S3_BUCKET": "files", "INGOT_S3_ACCESS_KEY": "a", "INGOT_S3_SECRET_KEY": "b"}
     for endpoint, code in (("http://127.0.0.1:9", 6), ("127.0.0.1:9", 1)):
         environment = {**os.environ, **known, "INGOT_S3_ENDPOINT": endpoint}

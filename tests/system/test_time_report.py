@@ -133,12 +133,12 @@ def test_folders_and_parameters_imply_markers() -> None:
     assert components.implied_markers(here / "engines" / "postgres" / "test_json.py", {}) == {"postgres"}
 
 
-def test_the_fonts_are_looked_for_where_the_samples_take_them_from() -> None:
+def test_the_fonts_folder_is_that_of_the_samples() -> None:
     assert components.FONTS_FOLDER == FONTS
 
 
 @pytest.mark.postgres
-def test_a_run_in_one_process_ends_well_when_its_last_test_needs_no_component() -> None:
+def test_a_run_in_one_process_exits_cleanly_when_its_last_test_needs_no_component() -> None:
     first, last = "tests/engines/postgres/test_worker_roles.py", "tests/unit/test_clock.py"
     run = run_own_pytest("-q", "-x", "-k", "test_a_role or test_clock", first, last)
     assert (run.returncode, " passed" in run.stdout) == (0, True), run.stdout + run.stderr

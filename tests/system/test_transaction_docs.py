@@ -19,7 +19,7 @@ BLOCK = re.compile(r"^```(python|sql)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.postgres
-async def test_the_page_does_what_it_says(tmp_path: Path) -> None:
+async def test_the_examples_of_the_transaction_page_work(tmp_path: Path) -> None:
     blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
     assert [kind for kind, _ in blocks] == ["python", "sql", "sql"]
     async with open_app_database() as app_db:

@@ -25,7 +25,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
 
 
 @pytest.mark.usefixtures("database")
-def test_a_server_with_another_key_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_with_another_secret_key_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(tmp_path / "a") as (_, url):
         ended = run_ingot("serve", "--data", str(tmp_path / "b"), "--port", "0")
         assert (ended.code != 0, "another secret key" in ended.stderr) == (True, True), ended.stderr
@@ -40,7 +40,9 @@ def test_a_server_with_another_key_does_not_start(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.usefixtures("database")
-def test_who_has_another_folder_than_the_files_stores_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_the_shared_blob_folder_refuses_uploads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("INGOT_SECRET_KEY", secrets.token_hex(32))
     large = b"x" * 100_000
     with served(tmp_path / "a") as (_, url):

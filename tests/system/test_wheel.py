@@ -88,7 +88,7 @@ def running(folder: Path, *words: str, **environment: str) -> AbstractContextMan
     return started(words, cwd=folder, env=clean_environment() | environment, stderr=subprocess.PIPE)
 
 
-def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
+def test_the_wheel_contains_every_file_of_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as whole:
         shipped = {name for name in whole.namelist() if name.startswith("ingot/")}
         others = {Path(name).name for name in whole.namelist() if not name.startswith("ingot/")}
@@ -106,7 +106,7 @@ def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_pages_hold_on_the_wheel_alone(programs: Path, tmp_path: Path) -> None:
+def test_the_examples_of_the_pages_work_with_the_wheel_alone(programs: Path, tmp_path: Path) -> None:
     for page in PAGES_RUN:
         folder = tmp_path / page.stem
         folder.mkdir()

@@ -15,8 +15,8 @@ import pytest
 
 from ingot.client.errors import JobDead
 from ingot.jobs.model import JobStatus
+from tests.system.deployment import crew, running
 from tests.system.programs import run_ingot
-from tests.system.server_with_workers import crew, running
 from tests.waiting import until
 
 pytestmark = pytest.mark.long
@@ -103,7 +103,7 @@ SAID_APART = {
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "apart"])
-def test_what_handlers_do_that_they_should_not_is_told_and_costs_no_other_job(tmp_path: Path, kind: str) -> None:
+def test_a_misbehaving_handler_fails_its_own_job_with_a_clear_error(tmp_path: Path, kind: str) -> None:
     (tmp_path / "odd.py").write_text(ODD, encoding="utf-8")
     with crew(tmp_path) as one:
         worker = one.work(app="odd:worker", PYTHONPATH=with_folder(tmp_path))
@@ -191,7 +191,7 @@ NO_ROUTE = b'{"status": 404, "code": "no_such_route", "detail": "there is no POS
         (201, b'{"name": "press"}', "missing required field `id` (it is version 99.0, and this client ", "bring both"),
     ],
 )
-def test_a_server_that_is_another_or_of_another_version_is_told_apart(
+def test_a_worker_distinguishes_another_program_from_another_version(
     tmp_path: Path, status: int, body: bytes, said: str, hint: str
 ) -> None:
     with elsewhere(status, body) as url:
@@ -222,7 +222,7 @@ APPS = {
         ("idle:wroker", ["idle:wroker", "module 'idle' has no attribute 'wroker'"]),
     ],
 )
-def test_an_app_that_cannot_be_run_is_told_with_the_place(tmp_path: Path, app: str, said: list[str]) -> None:
+def test_an_app_that_cannot_be_loaded_is_reported_with_its_location(tmp_path: Path, app: str, said: list[str]) -> None:
     for name, text in APPS.items():
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
     code, words = worker_with(tmp_path, app=app, PYTHONPATH=with_folder(tmp_path), INGOT_TOKEN="any")
@@ -231,14 +231,14 @@ def test_an_app_that_cannot_be_run_is_told_with_the_place(tmp_path: Path, app: s
         assert part in words
 
 
-def test_a_worker_without_a_credential_says_what_it_needs(tmp_path: Path) -> None:
+def test_a_worker_without_a_credential_names_the_settings(tmp_path: Path) -> None:
     code, words = worker_with(tmp_path)
     assert (code, "INGOT_WORKER_ID and INGOT_WORKER_SECRET" in words) == (7, True)
     code, words = worker_with(tmp_path, INGOT_WORKER_ID="press")
     assert (code, "INGOT_WORKER_SECRET is not" in words) == (1, True)
 
 
-def test_a_credential_that_does_not_hold_ends_a_worker_and_one_that_holds_does_not(tmp_path: Path) -> None:
+def test_a_worker_whose_credential_is_not_sufficient_exits_with_7(tmp_path: Path) -> None:
     with crew(tmp_path) as one:
         known = one.credential("press", "tick")
         for environment, said in (
@@ -250,7 +250,7 @@ def test_a_credential_that_does_not_hold_ends_a_worker_and_one_that_holds_does_n
             assert (code, said in words) == (7, True), words
 
 
-def test_a_worker_whose_credential_gets_another_secret_stops_and_goes(tmp_path: Path) -> None:
+def test_a_worker_stops_when_its_credential_is_regenerated(tmp_path: Path) -> None:
     with crew(tmp_path) as one:
         worker = one.work(**one.credential("press"))
         one.online(worker)
@@ -263,7 +263,7 @@ def test_a_worker_whose_credential_gets_another_secret_stops_and_goes(tmp_path: 
         assert (job.refresh().status, job.data.crashes) == (JobStatus.QUEUED, 0)
 
 
-def test_a_handler_that_does_not_stop_does_not_keep_a_worker_that_is_unwanted(tmp_path: Path) -> None:
+def test_a_worker_with_a_disabled_credential_exits_although_a_handler_does_not_stop(tmp_path: Path) -> None:
     with crew(tmp_path) as one:
         worker = one.work(**one.credential())
         one.online(worker)
@@ -273,7 +273,7 @@ def test_a_handler_that_does_not_stop_does_not_keep_a_worker_that_is_unwanted(tm
         assert worker.wait(60) == 7
 
 
-def test_a_worker_waits_for_a_server_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_a_worker_waits_until_the_server_is_reachable(tmp_path: Path) -> None:
     with crew(tmp_path) as one:
         one.server.kill()
         waiting, impatient = one.work(), one.work()

@@ -15,9 +15,9 @@ from ingot.client.synchronous.job import SyncJob
 from ingot.jobs.attempt_logs import LOG_TAIL_CHARS_MAX
 from ingot.jobs.files import FileNotFound
 from ingot.jobs.model import JobStatus
+from tests.system.deployment import Crew, crew
 from tests.system.file_handlers import content_of
 from tests.system.programs import run_ingot
-from tests.system.server_with_workers import Crew, crew
 from tests.waiting import until
 
 MIB = 1024 * 1024
@@ -49,7 +49,7 @@ def outputs(job: SyncJob) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_handler_moves_files(place: Crew, tmp_path: Path, kind: str) -> None:
+def test_every_kind_of_handler_downloads_and_uploads_files(place: Crew, tmp_path: Path, kind: str) -> None:
     small, large = b"a small file\n", os.urandom(3 * MIB + 17)
     (tmp_path / "small.txt").write_bytes(small)
     (tmp_path / "large.bin").write_bytes(large)
@@ -67,7 +67,7 @@ def test_every_kind_of_handler_moves_files(place: Crew, tmp_path: Path, kind: st
         job.outputs["other"].text()
 
 
-def test_a_handler_need_not_name_the_only_input(place: Crew, tmp_path: Path) -> None:
+def test_download_without_a_name_returns_the_only_input(place: Crew, tmp_path: Path) -> None:
     (tmp_path / "only.txt").write_text("alone", encoding="utf-8")
     job = place.client.submit("only", file=tmp_path / "only.txt").wait("30s")
     again = place.client.submit("only", inputs={"renamed.txt": job.data.inputs["only.txt"]}).wait("30s")
@@ -75,7 +75,7 @@ def test_a_handler_need_not_name_the_only_input(place: Crew, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_payload_of_three_mebibytes_travels_as_a_blob(place: Crew, kind: str) -> None:
+def test_a_payload_of_three_mebibytes_is_sent_as_a_blob(place: Crew, kind: str) -> None:
     payload = {"text": "ä" * (3 * MIB // 2)}
     job = place.client.submit(f"size.{kind}", payload)
     assert job.wait("60s").result == 3 * MIB // 2
@@ -83,14 +83,14 @@ def test_a_payload_of_three_mebibytes_travels_as_a_blob(place: Crew, kind: str) 
     assert place.client.job(job.id).payload == payload
 
 
-def test_large_and_small_payloads_go_together(place: Crew) -> None:
+def test_large_and_small_payloads_can_be_submitted_together(place: Crew) -> None:
     jobs = place.client.submit_many("size.thread", [{"text": "x" * size} for size in (10, 100_000, 20, 200_000)])
     assert [job.wait("60s").result for job in jobs] == [10, 100_000, 20, 200_000]
     assert [job.data.payload_blob is None for job in jobs] == [True, False, True, False]
 
 
 @pytest.mark.parametrize("kind", ["talk", "talk.apart"])
-def test_a_log_of_a_mebibyte_is_read_whole(place: Crew, kind: str) -> None:
+def test_a_log_of_one_mebibyte_can_be_read_in_full(place: Crew, kind: str) -> None:
     lines = 11_000
     job = place.client.submit(kind, {"lines": lines}).wait("60s")
     whole = "".join(f"{number:07d} ä {'x' * 90}\n" for number in range(lines))
@@ -99,14 +99,14 @@ def test_a_log_of_a_mebibyte_is_read_whole(place: Crew, kind: str) -> None:
     assert typed(place, "jobs", "logs", job.id) == whole
 
 
-def test_the_log_of_an_attempt_that_failed_is_kept_too(place: Crew) -> None:
+def test_the_full_log_of_a_failed_attempt_is_stored(place: Crew) -> None:
     job = place.client.submit("talk", {"lines": 2_000, "fails": True}, max_attempts=1)
     until(lambda: job.refresh().finished, why="it is dead")
     log = job.log()
     assert (log.startswith("0000000 ä"), "ValueError: it was talk" in log) == (True, True)
 
 
-def test_files_go_and_come_from_a_terminal(place: Crew, tmp_path: Path) -> None:
+def test_the_command_line_submits_and_downloads_job_files(place: Crew, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("first", encoding="utf-8")
     (tmp_path / "b.txt").write_text("second", encoding="utf-8")
     words = ["--file", str(tmp_path / "a.txt"), "--file", str(tmp_path / "b.txt"), "--wait", "--json"]
@@ -154,7 +154,7 @@ def who_made(job: SyncJob) -> int | None:
     return next((number for number, data in made.items() if data == found), None)
 
 
-def test_of_a_worker_that_is_killed_nothing_is_seen(tmp_path: Path) -> None:
+def test_a_killed_worker_leaves_no_outputs(tmp_path: Path) -> None:
     with crew(tmp_path, lease_seconds=2.0) as one:
         first = one.work(app=HANDLERS)
         job, _ = slow(one)
@@ -168,7 +168,7 @@ def test_of_a_worker_that_is_killed_nothing_is_seen(tmp_path: Path) -> None:
         assert (usage.bytes, usage.reserved_bytes) == (4 * MIB, 0), "nothing is left of what broke off"
 
 
-def test_what_a_worker_saved_before_it_was_killed_is_where_the_next_attempt_goes_on(tmp_path: Path) -> None:
+def test_the_next_attempt_resumes_from_the_checkpoints_of_a_killed_worker(tmp_path: Path) -> None:
     with crew(tmp_path, lease_seconds=2.0) as one:
         first = one.work(app=HANDLERS)
         payload = {"pages": 10, "waits_before": 3, "go_on": str(one.notes / "go-on")}
@@ -189,7 +189,7 @@ def test_what_a_worker_saved_before_it_was_killed_is_where_the_next_attempt_goes
         assert one.client.blobs.usage().bytes == 0
 
 
-def test_the_upload_of_a_worker_that_comes_back_too_late_is_refused(tmp_path: Path) -> None:
+def test_the_upload_of_a_worker_that_lost_its_lease_is_refused(tmp_path: Path) -> None:
     with crew(tmp_path, lease_seconds=2.0) as one:
         first = one.work(app=HANDLERS)
         job, go_on = slow(one)
@@ -204,7 +204,7 @@ def test_the_upload_of_a_worker_that_comes_back_too_late_is_refused(tmp_path: Pa
         assert outputs(job) == {"made.bin": 4 * MIB}
 
 
-def test_an_upload_goes_on_after_the_server_was_killed(tmp_path: Path) -> None:
+def test_an_upload_of_a_worker_resumes_after_the_server_was_killed(tmp_path: Path) -> None:
     with crew(tmp_path) as one:
         one.work(app=HANDLERS)
         job, go_on = slow(one, mib=36)

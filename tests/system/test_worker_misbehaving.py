@@ -13,7 +13,7 @@ import pytest
 from ingot.client.errors import JobDead, NotInTime
 from ingot.jobs.model import JobStatus
 from tests.processes import is_running, parent_of
-from tests.system.server_with_workers import Crew, all_of, crew, running
+from tests.system.deployment import Crew, all_of, crew, running
 from tests.waiting import until
 
 pytestmark = pytest.mark.long
@@ -28,7 +28,7 @@ def most_memory_kib(pid: int) -> int:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
 
-def test_a_handler_that_leaks_fails_at_its_limit_and_its_worker_lives_on(tmp_path: Path) -> None:
+def test_a_handler_that_leaks_memory_fails_and_its_worker_survives(tmp_path: Path) -> None:
     with crew(tmp_path) as one:
         worker = one.work()
         leaking = one.client.submit("apart", {"does": "leak"}, max_attempts=1)
@@ -47,7 +47,7 @@ def processes_of(one: Crew, name: str) -> list[int]:
     return [int(pid) for pid in pids]
 
 
-def test_all_processes_of_a_job_end_when_it_is_canceled_or_takes_too_long(tmp_path: Path) -> None:
+def test_all_processes_of_a_job_end_when_it_is_canceled_or_times_out(tmp_path: Path) -> None:
     with crew(tmp_path) as one:
         one.work()
         canceled = one.client.submit("apart", {"does": "forks", "place": one.place("canceled")})
@@ -90,7 +90,7 @@ def test_no_process_of_a_job_outlives_its_worker(tmp_path: Path, how: str) -> No
 
 
 @pytest.mark.parametrize("kind", ["flood", "apart"])
-def test_a_flood_of_words_costs_nothing_else(tmp_path: Path, kind: str) -> None:
+def test_a_flood_of_output_does_not_affect_memory_or_other_jobs(tmp_path: Path, kind: str) -> None:
     lines = 60_000  # That is 6 MB.
     with crew(tmp_path) as one:
         worker = one.work()
@@ -107,7 +107,7 @@ def test_a_flood_of_words_costs_nothing_else(tmp_path: Path, kind: str) -> None:
         assert most_memory_kib(one.server.pid) < WORKER_KIB_MAX
 
 
-def test_a_worker_that_was_removed_comes_back(tmp_path: Path) -> None:
+def test_a_removed_worker_registers_again(tmp_path: Path) -> None:
     with crew(tmp_path, lease_seconds=1) as one:
         worker = one.work()
         one.online(worker)

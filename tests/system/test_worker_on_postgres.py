@@ -98,7 +98,7 @@ def at_work(scene: Scene, **more: str) -> Iterator[Process]:
         yield process
 
 
-def test_a_worker_works_is_seen_and_goes(scene: Scene) -> None:
+def test_a_postgres_worker_runs_jobs_is_listed_and_unregisters(scene: Scene) -> None:
     with at_work(scene) as process:
         jobs = scene.client.submit_many("greet", ["Ada", "Grace"])
         assert [job.wait("60s").result for job in jobs] == ["Hello, Ada", "Hello, Grace"]
@@ -110,7 +110,7 @@ def test_a_worker_works_is_seen_and_goes(scene: Scene) -> None:
     assert list(scene.client.workers()) == []
 
 
-def test_people_see_what_a_job_does_and_cancel_it(scene: Scene) -> None:
+def test_clients_see_the_progress_and_log_of_a_job_and_can_cancel_it(scene: Scene) -> None:
     with at_work(scene):
         job = scene.client.submit("slow")
         until(lambda: job.refresh().data.progress is not None, why="its progress is shown")
@@ -122,7 +122,7 @@ def test_people_see_what_a_job_does_and_cancel_it(scene: Scene) -> None:
             job.wait("60s")
 
 
-def test_a_server_drains_a_worker_that_it_never_talks_to(scene: Scene) -> None:
+def test_a_server_can_drain_a_postgres_worker(scene: Scene) -> None:
     with at_work(scene) as process:
         job = scene.client.submit("short")
         until(lambda: job.refresh().status is JobStatus.RUNNING, why="it runs")
@@ -134,7 +134,7 @@ def test_a_server_drains_a_worker_that_it_never_talks_to(scene: Scene) -> None:
         assert waiting.refresh().status is JobStatus.QUEUED
 
 
-def test_what_a_killed_worker_held_is_done_by_another(scene: Scene) -> None:
+def test_another_worker_runs_the_jobs_of_a_killed_postgres_worker(scene: Scene) -> None:
     with at_work(scene) as process:
         job = scene.client.submit("short")
         until(lambda: job.refresh().status is JobStatus.RUNNING, why="it runs")
@@ -150,7 +150,7 @@ def test_what_a_killed_worker_held_is_done_by_another(scene: Scene) -> None:
         )
 
 
-def test_a_stopped_worker_that_wakes_up_changes_nothing_of_its_lost_job(scene: Scene) -> None:
+def test_a_postgres_worker_that_resumes_after_its_lease_changes_nothing(scene: Scene) -> None:
     with at_work(scene) as stopped:
         job = scene.client.submit("short")
         until(lambda: job.refresh().status is JobStatus.RUNNING, why="it runs")
@@ -171,13 +171,13 @@ def test_a_stopped_worker_that_wakes_up_changes_nothing_of_its_lost_job(scene: S
         ({"INGOT_DATABASE_URL": "mysql://db"}, "must begin with postgresql://"),
     ],
 )
-def test_settings_that_do_not_go_together_are_told(scene: Scene, more: dict[str, str], said: str) -> None:
+def test_conflicting_settings_are_reported(scene: Scene, more: dict[str, str], said: str) -> None:
     with at_work(scene, **more) as process:
         _, told = process.communicate(timeout=WAIT_SECONDS)
         assert (process.returncode != 0, said in told, "Traceback" in told) == (True, True, False), told
 
 
-def test_the_url_of_a_server_is_refused_with_a_sentence(scene: Scene) -> None:
+def test_a_worker_refuses_the_role_of_servers(scene: Scene) -> None:
     with at_work(scene, INGOT_DATABASE_URL=os.environ["INGOT_DATABASE_URL"]) as process:
         _, told = process.communicate(timeout=WAIT_SECONDS)
         assert (process.returncode != 0, "only for servers" in told, "Traceback" in told) == (True, True, False), told

@@ -74,7 +74,7 @@ def place(tmp_path: Path) -> Iterator[tuple[Path, str, Client]]:
             yield tmp_path, url, client
 
 
-def test_a_worker_does_what_is_asked_and_goes_when_told(place: tuple[Path, str, Client]) -> None:
+def test_a_worker_runs_jobs_and_drains_on_sigterm(place: tuple[Path, str, Client]) -> None:
     folder, url, client = place
     with at_work(folder, url, cold=True) as process:
         jobs = client.submit_many("greet", ["Ada", "Grace", "Edsger"])
@@ -90,7 +90,7 @@ def test_a_worker_does_what_is_asked_and_goes_when_told(place: tuple[Path, str, 
     assert '"types":"greet, onward, slow"' in said, "it says what it is there for"
 
 
-def test_a_worker_comes_to_the_server_that_is_said_and_so_do_the_clients_of_its_handlers(
+def test_a_worker_and_clients_in_its_handlers_use_the_server_option(
     place: tuple[Path, str, Client],
 ) -> None:
     folder, url, client = place
@@ -99,7 +99,7 @@ def test_a_worker_comes_to_the_server_that_is_said_and_so_do_the_clients_of_its_
         assert client.submit("onward", "Ada").wait("45s").result == ["Hello, Ada", None]
 
 
-def test_a_worker_comes_with_its_credential_and_the_clients_of_its_handlers_with_the_token(
+def test_a_worker_uses_its_credential_and_clients_in_its_handlers_use_the_token(
     place: tuple[Path, str, Client],
 ) -> None:
     folder, url, client = place
@@ -117,9 +117,7 @@ def test_a_worker_comes_with_its_credential_and_the_clients_of_its_handlers_with
 
 
 @pytest.mark.parametrize("as_module", [True, False])
-def test_an_isolated_handler_is_found_where_the_worker_found_it(
-    place: tuple[Path, str, Client], as_module: bool
-) -> None:
+def test_an_isolated_handler_is_imported_like_the_app(place: tuple[Path, str, Client], as_module: bool) -> None:
     folder, url, client = place
     (folder / "apart.py").write_text(APART, encoding="utf-8")
     known = {**os.environ, "INGOT_SERVER_URL": url, "INGOT_DATA": str(folder / "data")}
@@ -130,7 +128,7 @@ def test_an_isolated_handler_is_found_where_the_worker_found_it(
     assert len({one[0], other[0], process.pid}) == 3
 
 
-def test_what_a_killed_worker_held_is_done_by_another(place: tuple[Path, str, Client]) -> None:
+def test_the_job_of_a_killed_worker_is_running_until_its_lease_expires(place: tuple[Path, str, Client]) -> None:
     folder, url, client = place
     with at_work(folder, url) as process:
         job = client.submit("slow")
@@ -156,20 +154,20 @@ def test_what_a_killed_worker_held_is_done_by_another(place: tuple[Path, str, Cl
         (["--server", ""], "--server"),
     ],
 )
-def test_a_worker_that_cannot_start_says_what_is_wrong(tmp_path: Path, options: list[str], said: str) -> None:
+def test_invalid_worker_options_are_reported(tmp_path: Path, options: list[str], said: str) -> None:
     (tmp_path / "app.py").write_text(APP, encoding="utf-8")
     done = run_ingot("worker", *options, cwd=tmp_path)
     assert (done.code, said in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize("text", [b"", b"ingot_a\0b", "ingot_ü".encode(), b"\xa6\xff", b"a" * 5000])
-def test_a_file_without_a_token_is_refused(tmp_path: Path, text: bytes) -> None:
+def test_a_token_file_without_a_valid_token_is_refused(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "token").write_bytes(text)
     done = run_ingot("worker", "--token-file", "token", cwd=tmp_path)
     assert (done.code, "token file" in done.stderr) == (2, True), done.stderr
 
 
-def test_a_second_signal_ends_a_worker_at_once(place: tuple[Path, str, Client]) -> None:
+def test_a_second_sigterm_ends_a_worker_at_once(place: tuple[Path, str, Client]) -> None:
     folder, url, client = place
     with at_work(folder, url) as process:
         job = client.submit("slow", 1000)

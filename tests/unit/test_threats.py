@@ -12,14 +12,14 @@ FELT = "tests.http.test_revocation::"
 PROVIDER_ANSWERS = "tests.outbound.test_provider_responses::"
 PROVIDER_TOKENS = "tests.outbound.test_provider_tokens::"
 ROUTES = "tests.http.test_route_access::"
-SECRETS = "tests.system.test_secrets::test_no_planted_secret_is_found_in_what_a_server_lets_out"
+SECRETS = "tests.system.test_secrets::test_a_server_exposes_none_of_the_planted_secrets"
 SESSIONS = "tests.http.test_sessions::"
 SHOWN = "tests.http.test_tokens::test_of_a_secret_the_last_four_letters_are_shown_and_no_more"
 SIGN_IN = "tests.http.test_sign_in::"
 TOKENS = "tests.http.test_tokens::"
 
 WHOLE = f"{TOKENS}test_a_token_that_is_not_whole_is_refused_before_it_is_looked_up"
-WRONG_CLAIMS = f"{SIGN_IN}test_a_token_that_is_wrong_signs_nobody_in"
+WRONG_CLAIMS = f"{SIGN_IN}test_a_wrong_id_token_signs_no_one_in"
 WRONG_SIGNED = f"{PROVIDER_TOKENS}test_a_signed_token_that_says_the_wrong_thing_is_refused"
 HEADER = f"{PROVIDER_TOKENS}test_a_header_that_brings_a_key_or_asks_for_more_is_refused"
 OTHER_SITE = f"{SESSIONS}test_a_page_of_another_site_changes_nothing"
@@ -55,9 +55,9 @@ THREATS: dict[str, dict[str, list[str]]] = {
             SECRETS,
             "tests.http.test_bad_requests::test_what_was_sent_is_not_shown_in_an_error",
             "tests.unit.test_redaction::test_each_kind_of_secret_is_taken_out_whole_or_cut",
-            "tests.system.test_secrets::test_a_server_that_does_not_start_tells_no_secret",
+            "tests.system.test_secrets::test_a_failed_start_prints_no_secret",
         ],
-        "log": [SECRETS, "tests.system.test_logs::test_nothing_that_is_secret_is_ever_logged"],
+        "log": [SECRETS, "tests.system.test_logs::test_secrets_are_never_logged"],
         "page": [SHOWN, SECRETS],
         "database": [SHOWN, SECRETS, f"{CREDENTIALS}test_the_text_of_a_token_is_not_stored"],
         "written out by mistake": [
@@ -96,7 +96,7 @@ THREATS: dict[str, dict[str, list[str]]] = {
         "discovery issuer mismatch": [f"{PROVIDER_ANSWERS}test_a_configuration_of_another_issuer_is_refused"],
         "code replay": [
             f"{SIGN_IN}test_a_real_provider_signs_people_in_and_takes_a_code_once",
-            "tests.system.test_real_provider::test_a_code_is_good_once",
+            "tests.system.test_real_provider::test_a_code_can_be_used_once",
         ],
         "unverified email": [WRONG_CLAIMS, "tests.http.test_people::test_an_email_that_is_not_verified_is_nobodys"],
         "groups missing": [

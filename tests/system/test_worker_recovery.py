@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from ingot.jobs.model import AttemptOutcome, JobStatus
-from tests.system.server_with_workers import Crew, all_of, crew, running
+from tests.system.deployment import Crew, all_of, crew, running
 from tests.waiting import until
 
 pytestmark = pytest.mark.long
 
 
-def test_what_a_killed_worker_held_is_done_by_another_and_counts_as_a_crash(tmp_path: Path) -> None:
+def test_another_worker_runs_the_job_of_a_killed_one_and_a_crash_is_counted(tmp_path: Path) -> None:
     with crew(tmp_path, lease_seconds=3) as one:
         first = one.work()
         one.online(first)
@@ -30,7 +30,7 @@ def test_what_a_killed_worker_held_is_done_by_another_and_counts_as_a_crash(tmp_
         assert Counter(event["data"]["status"] for event in one.events("worker.")) == {"online": 2, "offline": 1}
 
 
-def test_a_worker_that_was_silent_is_offline_and_then_online_again(tmp_path: Path) -> None:
+def test_a_silent_worker_is_offline_until_it_resumes(tmp_path: Path) -> None:
     with crew(tmp_path, lease_seconds=1) as one:
         worker = one.work()
         one.online(worker)
@@ -45,7 +45,7 @@ def test_a_worker_that_was_silent_is_offline_and_then_online_again(tmp_path: Pat
         assert one.client.submit("tick", {"place": one.place()}).wait("60s").result["pid"] == worker.pid
 
 
-def test_a_worker_that_is_told_to_go_gives_back_what_does_not_end_and_goes(tmp_path: Path) -> None:
+def test_a_worker_that_drains_releases_unfinished_jobs_and_exits(tmp_path: Path) -> None:
     with crew(tmp_path) as one:
         worker = one.work("--drain-seconds", "4")  # What ends has to end by then, and the other one is waited for.
         one.online(worker)
@@ -62,7 +62,7 @@ def test_a_worker_that_is_told_to_go_gives_back_what_does_not_end_and_goes(tmp_p
         assert known == (JobStatus.QUEUED, 1, 0, 0)
 
 
-def test_a_worker_goes_although_a_handler_does_not_stop(tmp_path: Path) -> None:
+def test_a_worker_exits_although_a_handler_does_not_stop(tmp_path: Path) -> None:
     with crew(tmp_path) as one:
         worker = one.work("--drain-seconds", "0")
         one.online(worker)
@@ -73,7 +73,7 @@ def test_a_worker_goes_although_a_handler_does_not_stop(tmp_path: Path) -> None:
         assert (job.refresh().status, job.data.crashes) == (JobStatus.QUEUED, 0)
 
 
-def test_a_handler_that_blocks_the_loop_keeps_its_lease_and_others_hear_of_a_cancel(tmp_path: Path) -> None:
+def test_a_handler_that_blocks_the_loop_keeps_its_lease_and_others_can_be_canceled(tmp_path: Path) -> None:
     with crew(tmp_path, lease_seconds=3) as one:
         one.online(one.work())
         held = [running(one.client.submit("wait", {"place": one.place()})) for _ in range(2)]
@@ -91,7 +91,7 @@ def test_a_handler_that_blocks_the_loop_keeps_its_lease_and_others_hear_of_a_can
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_server_that_goes_in_the_middle_loses_and_repeats_nothing(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_restart_of_the_server_loses_and_repeats_no_job(tmp_path: Path, number: signal.Signals) -> None:
     with crew(tmp_path) as one:
         workers = [one.work(), one.work()]
         one.online(*workers)
@@ -163,7 +163,7 @@ def report(job):
 """
 
 
-def test_two_releases_of_a_handler_work_side_by_side(tmp_path: Path) -> None:
+def test_two_releases_of_a_handler_run_side_by_side(tmp_path: Path) -> None:
     (tmp_path / "old.py").write_text(OLD, encoding="utf-8")
     (tmp_path / "new.py").write_text(NEW, encoding="utf-8")
     with crew(tmp_path) as one:
@@ -188,7 +188,7 @@ def _with(folder: Path) -> str:
     return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def test_a_rolling_restart_of_all_workers_loses_and_repeats_nothing(tmp_path: Path) -> None:
+def test_a_rolling_restart_of_all_workers_loses_and_repeats_no_job(tmp_path: Path) -> None:
     with crew(tmp_path) as one:
         workers = [one.work() for _ in range(4)]
         one.online(*workers)

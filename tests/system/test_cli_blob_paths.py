@@ -18,7 +18,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         yield made
 
 
-def test_a_link_that_leads_nowhere_is_told_of_and_the_rest_of_the_folder_is_stored(place: Shell) -> None:
+def test_put_of_a_folder_reports_a_broken_link_and_stores_the_other_files(place: Shell) -> None:
     folder = place.folder / "linked"
     (folder / "below").mkdir(parents=True)
     (folder / "a").write_text("first", encoding="utf-8")
@@ -38,13 +38,13 @@ def test_a_link_that_leads_nowhere_is_told_of_and_the_rest_of_the_folder_is_stor
     assert (again.code, [key["key"] for key in json.loads(again.stdout)]) == (2, keys)
 
 
-def test_a_single_file_that_is_not_there_is_refused_as_it_is(place: Shell) -> None:
+def test_put_of_a_missing_file_names_the_file(place: Shell) -> None:
     done = place.run("blobs", "put", "nowhere.txt")
     assert (done.code, "nowhere.txt cannot be read: No such file" in done.stderr) == (2, True)
     assert "1 of 1" not in done.stderr
 
 
-def test_a_folder_that_is_not_there_is_made_when_it_is_named_as_one(place: Shell) -> None:
+def test_get_creates_a_missing_folder_if_its_name_ends_with_a_slash(place: Shell) -> None:
     place.ok("blobs", "put", "small.txt", "--key", "put/small.txt")
     place.ok("blobs", "get", "put/small.txt", "-o", "new/folder/")
     assert (place.folder / "new" / "folder" / "small.txt").read_text(encoding="utf-8") == "hello\n"
@@ -56,7 +56,7 @@ def test_a_folder_that_is_not_there_is_made_when_it_is_named_as_one(place: Shell
     assert place.ok("blobs", "get", "put/small.txt", "-o", "-") == "hello\n"
 
 
-def test_an_owner_without_a_kind_is_refused(place: Shell) -> None:
+def test_purge_refuses_an_owner_without_a_kind(place: Shell) -> None:
     place.ok("blobs", "put", "small.txt", "--key", "owned")
     (key,) = place.json("blobs", "ls", "owned")
     for owner in (key["owner"].partition(":")[2], "token:", "tokens:1", ""):
@@ -66,7 +66,7 @@ def test_an_owner_without_a_kind_is_refused(place: Shell) -> None:
     assert place.json("blobs", "purge", "--owner", "worker:press", "--dry-run")["keys"] == 0
 
 
-def test_whose_quota_is_full_decides_what_is_advised(place: Shell) -> None:
+def test_the_hint_for_a_full_quota_depends_on_whose_quota_it_is(place: Shell) -> None:
     words = ("tokens", "create", "the scanner", "--grant", "blobs.write", "--grant", "blobs.read")
     token = place.ok(*words, "--limit", "quota_bytes=8").strip()
     assert place.run("blobs", "put", "small.txt", "--key", "full/1", INGOT_TOKEN=token).code == 0
@@ -77,7 +77,7 @@ def test_whose_quota_is_full_decides_what_is_advised(place: Shell) -> None:
     assert (whole.code, "tokens create" in whole.stderr, "tenants change" in whole.stderr) == (5, False, True)
 
 
-def test_a_key_that_is_taken_is_named_to_who_sends_stdin(place: Shell) -> None:
+def test_put_from_stdin_names_the_key_that_exists_already(place: Shell) -> None:
     place.ok("blobs", "put", "-", "--key", "piped/1", typed="one")
     refused = place.run("blobs", "put", "-", "--key", "piped/1", typed="two")
     assert (refused.code, "'piped/1'" in refused.stderr) == (4, True)
