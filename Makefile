@@ -37,7 +37,7 @@ demo: $(VENV)/.package ## Start a server and two workers, convert the sample PDF
 	@$(BIN)/python -m examples.demo $(ARGS)
 
 demo-stop: ## Stop the processes of the demo
-	@if [ -x $(BIN)/python ]; then $(BIN)/python -m examples.demo --stop $(ARGS); else echo "No demo runs."; fi
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m examples.demo --stop $(ARGS); else echo "No demo is running."; fi
 
 lint: style types ## Check format, lint rules, types and import contracts
 

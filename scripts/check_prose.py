@@ -20,8 +20,14 @@ ROOT: Final = Path(__file__).parent.parent
 PAGES: Final = ("*.md", "docs/**/*.md", "benchmarks/*.md")
 CODE: Final = ("src/ingot/**/*.py", "examples/**/*.py", "scripts/**/*.py", "benchmarks/**/*.py")
 OTHER: Final = ("src/ingot/**/*.sql", "src/ingot/**/*.html", "Makefile")
-# Measured results are records, the client's copy is generated, and this file contains the phrases.
-EXCLUDED: Final = ("benchmarks/RESULTS.md", "src/ingot/client/synchronous/", "scripts/check_prose.py")
+# Measured results are records, the client's copy is generated, one script contains the text of sample documents, and
+# this file contains the phrases.
+EXCLUDED: Final = (
+    "benchmarks/RESULTS.md",
+    "src/ingot/client/synchronous/",
+    "scripts/make_samples.py",
+    "scripts/check_prose.py",
+)
 
 
 class Phrase(NamedTuple):

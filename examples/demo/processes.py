@@ -1,4 +1,4 @@
-"""The processes of the demo, and the file that says which they are, so that they and no others are ended."""
+"""The processes of the demo, and the file that records them, so that exactly these processes are stopped."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ SERVER: Final = "server"
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on; the message says why."""
+    """The demo cannot continue. The message contains the reason."""
 
 
 class StartedProcess(msgspec.Struct, frozen=True):
-    """A process: its number, and when the kernel began it. Numbers are given again, the two together are not."""
+    """A process that the demo started. PIDs are reused, but a PID and a start time together are unique."""
 
     name: str
     pid: int
-    born: str
+    start_time: str
 
 
 class DemoRecord(msgspec.Struct, frozen=True):
-    """What a demo has started, and where its server is."""
+    """The processes of a demo, and the URL of its server."""
 
     url: str
     processes: list[StartedProcess]
 
 
-def born_of(pid: int) -> str | None:
-    """When a process began, in this run of the kernel; `None` when it has ended."""
+def start_time_of(pid: int) -> str | None:
+    """Return the boot ID of the machine and the start time of a process, or `None` if the process has ended."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
@@ -52,7 +52,7 @@ def born_of(pid: int) -> str | None:
 
 
 class DemoProcesses:
-    """What this demo has started. The record in the data folder says the same, for who ends them later."""
+    """The processes that this demo started. A file in the data folder records them, so that they can be stopped."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -62,29 +62,29 @@ class DemoProcesses:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that should be there, the server's first."""
-        return [one.pid for one in self._started]
+        """The PIDs of the processes, that of the server first."""
+        return [process.pid for process in self._started]
 
-    def start(self, name: str, *words: str, cwd: Path, **environment: str) -> subprocess.Popen[bytes]:
-        """Start a command of ours. Its words go to a file; neither the terminal nor a pipe is held open by it."""
+    def start(self, name: str, *arguments: str, cwd: Path, **environment: str) -> subprocess.Popen[bytes]:
+        """Start an `ingot` command. Its output goes to a file, so that it keeps no terminal and no pipe open."""
         with open(self.data / f"{name}.log", "ab") as log:
             log.truncate(0)
             process = subprocess.Popen(
-                [sys.executable, "-m", "ingot", *words],
+                [sys.executable, "-m", "ingot", *arguments],
                 cwd=cwd,
                 env=clean_environment() | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the demo, which ends them in their order.
+                start_new_session=True,  # Ctrl-C must reach only the demo, which stops the processes in order.
             )
         self._children[process.pid] = process
-        self._started.append(StartedProcess(name, process.pid, born_of(process.pid) or ""))
+        self._started.append(StartedProcess(name, process.pid, start_time_of(process.pid) or ""))
         self._write()
         return process
 
-    def serve(self, port: int, *words: str, **environment: str) -> None:
-        """Start a server at this port, or at the next that is free. Raises `DemoFailed`."""
+    def serve(self, port: int, *options: str, **environment: str) -> None:
+        """Start a server at this port, or at the next free one. Raises `DemoFailed`."""
         for candidate in range(port, min(port + PORTS, 65_536)):
             process = self.start(
                 SERVER,
@@ -93,11 +93,11 @@ class DemoProcesses:
                 str(self.data),
                 "--port",
                 str(candidate),
-                *words,
+                *options,
                 cwd=self.data,
                 **environment,
             )
-            url = self._serving(process)
+            url = self._wait_for_url(process)
             if url is not None:
                 self.url = url
                 self._write()
@@ -107,42 +107,42 @@ class DemoProcesses:
                 raise DemoFailed(f"the server did not start:\n{self.log(SERVER)}")
         raise DemoFailed(f"none of the {PORTS} ports from {port} on is free")
 
-    def _serving(self, process: subprocess.Popen[bytes]) -> str | None:
-        """Where it serves, once it says so; `None` when it has ended instead."""
-        until = time.monotonic() + START_SECONDS_MAX
-        while time.monotonic() < until:
+    def _wait_for_url(self, process: subprocess.Popen[bytes]) -> str | None:
+        """Wait until the server logs its URL, and return it. Return `None` if the server has ended."""
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < deadline:
             for line in self.log(SERVER).splitlines():
                 with suppress(msgspec.DecodeError):
-                    said = msgspec.json.decode(line)
-                    if isinstance(said, dict) and said.get("message") == "serving":
-                        return str(said["url"])
+                    event = msgspec.json.decode(line)
+                    if isinstance(event, dict) and event.get("message") == "serving":
+                        return str(event["url"])
             if process.poll() is not None:
                 return None
             time.sleep(0.05)
         raise DemoFailed(f"the server did not start within {START_SECONDS_MAX:g} seconds:\n{self.log(SERVER)}")
 
     def log(self, name: str) -> str:
-        """What a process has said."""
+        """Return the output of a process."""
         return (self.data / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
     def kill(self, pid: int) -> None:
-        """End one of ours at once, as a fault would."""
+        """Kill one of the processes, as in a crash."""
         self._children[pid].kill()
         self._children[pid].wait()
         self.forget(pid)
 
     def forget(self, pid: int) -> None:
-        """One of ours has ended."""
-        self._started = [one for one in self._started if one.pid != pid]
+        """Remove a process that has ended from the record."""
+        self._started = [process for process in self._started if process.pid != pid]
         self._write()
 
-    def ended(self) -> str | None:
-        """The name of a process that has ended by itself, if one has."""
-        return next((one.name for one in self._started if self._children[one.pid].poll() is not None), None)
+    def find_ended(self) -> str | None:
+        """Return the name of a process that has ended unexpectedly, or `None`."""
+        return next((process.name for process in self._started if self._children[process.pid].poll() is not None), None)
 
     def stop(self) -> None:
-        """End what this demo has started, and no other's."""
-        end(self._started)
+        """Stop the processes of this demo."""
+        stop_processes(self._started)
         for child in self._children.values():
             child.wait()
         if (record := read_record(self.data)) is not None and record.processes == self._started:
@@ -156,12 +156,12 @@ class DemoProcesses:
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without the settings of another server."""
+    """Return the environment without settings of Ingot."""
     return {name: value for name, value in os.environ.items() if not name.startswith("INGOT_")}
 
 
 def read_record(data: Path) -> DemoRecord | None:
-    """What the demo of this folder has started, if there is one."""
+    """Return the record of the demo in this folder, or `None`."""
     try:
         return msgspec.json.decode((data / RECORD).read_bytes(), type=DemoRecord)
     except (OSError, msgspec.DecodeError):
@@ -169,34 +169,34 @@ def read_record(data: Path) -> DemoRecord | None:
 
 
 def stop_recorded(data: Path) -> list[int]:
-    """End what the demo of this folder left running, and answer which processes that was."""
+    """Stop the processes of the demo in this folder, and return the PIDs of those that were running."""
     record = read_record(data)
-    ended = end(record.processes) if record is not None else []
+    stopped_pids = stop_processes(record.processes) if record is not None else []
     (data / RECORD).unlink(missing_ok=True)
-    return ended
+    return stopped_pids
 
 
-def end(processes: Iterable[StartedProcess]) -> list[int]:
-    """End these processes, workers before their server, and answer which were there."""
-    workers = [one for one in processes if one.name != SERVER]
-    servers = [one for one in processes if one.name == SERVER]
-    return [*_end_together(workers), *_end_together(servers)]
+def stop_processes(processes: Iterable[StartedProcess]) -> list[int]:
+    """Stop these processes, workers before their server, and return the PIDs of those that were running."""
+    workers = [process for process in processes if process.name != SERVER]
+    servers = [process for process in processes if process.name == SERVER]
+    return [*_stop_together(workers), *_stop_together(servers)]
 
 
-def _end_together(processes: list[StartedProcess]) -> list[int]:
-    """Ask them to end, and make them when that takes too long."""
-    asked = [one for one in processes if _send(one, signal.SIGTERM)]
-    until = time.monotonic() + TERM_SECONDS_MAX
-    for one in asked:
-        if not _wait(one, until - time.monotonic()):
-            _send(one, signal.SIGKILL)
-            _wait(one, TERM_SECONDS_MAX)
-    return [one.pid for one in asked]
+def _stop_together(processes: list[StartedProcess]) -> list[int]:
+    """Send SIGTERM to these processes, and kill those that take too long."""
+    running = [process for process in processes if _send_signal(process, signal.SIGTERM)]
+    deadline = time.monotonic() + TERM_SECONDS_MAX
+    for process in running:
+        if not _wait_for_end(process, deadline - time.monotonic()):
+            _send_signal(process, signal.SIGKILL)
+            _wait_for_end(process, TERM_SECONDS_MAX)
+    return [process.pid for process in running]
 
 
-def _send(one: StartedProcess, number: signal.Signals) -> bool:
-    """Send a signal to this very process; whether it is there."""
-    with _held(one) as descriptor:
+def _send_signal(process: StartedProcess, number: signal.Signals) -> bool:
+    """Send a signal to exactly this process. Return whether it was running."""
+    with _open_process(process) as descriptor:
         if descriptor is None:
             return False
         with suppress(ProcessLookupError):
@@ -204,21 +204,21 @@ def _send(one: StartedProcess, number: signal.Signals) -> bool:
         return True
 
 
-def _wait(one: StartedProcess, seconds: float) -> bool:
-    """Wait until it has ended; whether it has."""
-    with _held(one) as descriptor:
+def _wait_for_end(process: StartedProcess, seconds: float) -> bool:
+    """Wait until a process has ended, and return whether it has."""
+    with _open_process(process) as descriptor:
         return descriptor is None or bool(select.select([descriptor], [], [], max(0.0, seconds))[0])
 
 
 @contextmanager
-def _held(one: StartedProcess) -> Iterator[int | None]:
-    """A handle on the process, which no other process can come under; `None` when it has ended."""
+def _open_process(process: StartedProcess) -> Iterator[int | None]:
+    """Open a descriptor of exactly this process. It is `None` if the process has ended."""
     try:
-        descriptor = os.pidfd_open(one.pid)
+        descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
         yield None
         return
     try:
-        yield descriptor if born_of(one.pid) == one.born else None
+        yield descriptor if start_time_of(process.pid) == process.start_time else None
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The program that reads pictures of text: found, or installed where that is ours to do."""
+"""Finds the OCR program tesseract, and installs it if that is possible."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Final
 
 PROGRAM: Final = "tesseract"
 PACKAGE: Final = "tesseract-ocr"
-WITHOUT: Final = f"There is no {PROGRAM}: the scanned page is marked, not read. Debian's package is {PACKAGE}."
+MISSING_NOTICE: Final = (
+    f"{PROGRAM} is not installed, so the scanned page is marked but not read. The Debian package is {PACKAGE}."
+)
 
 
-def get_reader(say: Callable[[str], None]) -> str | None:
-    """Have tesseract here, from Debian's package when we are root. Answers what is missing without it, if it is."""
+def ensure_tesseract(print_message: Callable[[str], None]) -> str | None:
+    """Install tesseract with apt-get if it is missing and this user is root. Return a notice if it is still missing."""
     if shutil.which(PROGRAM) is None and os.geteuid() == 0 and shutil.which("apt-get") is not None:
-        say(f"Installing Debian's {PACKAGE}, which reads scanned pages.")
+        print_message(f"Installing the Debian package {PACKAGE}, which reads scanned pages.")
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", PACKAGE]):
-            subprocess.run(["apt-get", *words], env=environment, capture_output=True, check=False)
-    return None if shutil.which(PROGRAM) is not None else WITHOUT
+        for arguments in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", PACKAGE]):
+            subprocess.run(["apt-get", *arguments], env=environment, capture_output=True, check=False)
+    return None if shutil.which(PROGRAM) is not None else MISSING_NOTICE

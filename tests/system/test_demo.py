@@ -17,7 +17,7 @@ import httpx
 import msgspec
 import pytest
 
-from examples.demo.processes import RECORD, DemoRecord, StartedProcess, born_of, read_record, stop_recorded
+from examples.demo.processes import RECORD, DemoRecord, StartedProcess, read_record, start_time_of, stop_recorded
 from tests.processes import started
 
 HERE = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def golden(name: str) -> str:
 
 
 def alive(record: DemoRecord) -> list[bool]:
-    return [born_of(one.pid) == one.born for one in record.processes]
+    return [start_time_of(process.pid) == process.start_time for process in record.processes]
 
 
 @pytest.mark.long
@@ -52,7 +52,7 @@ def test_the_demo_leaves_a_server_and_two_workers_that_the_next_run_replaces(dat
         port = busy.getsockname()[1]
         first = run(data, "--port", str(port))
     assert first.returncode == 0, first.stdout + first.stderr
-    assert "All is as it should be" in first.stdout
+    assert "The result is as expected" in first.stdout
     assert "6 done, 2 failed" in first.stderr
     assert (data / "markdown/tables/tables.md").read_text(encoding="utf-8") == golden("tables.md")
     assert (data / "markdown/scanned/scanned.md").read_text(encoding="utf-8") == golden("scanned.md")
@@ -68,16 +68,16 @@ def test_the_demo_leaves_a_server_and_two_workers_that_the_next_run_replaces(dat
 
     second = run(data, "--port", str(port))
     assert second.returncode == 0, second.stdout + second.stderr
-    assert second.stdout.startswith("The demo that ran before is ended (pid ")
-    assert "All is as it should be" in second.stdout, "what was made before is made again, and written over"
+    assert second.stdout.startswith("Stopped the earlier demo (PIDs ")
+    assert "The result is as expected" in second.stdout, "what was made before is made again, and written over"
     assert alive(left) == [False, False, False]
 
     again = read_record(data)
     assert again is not None
     stopped = run(data, "--stop")
-    assert stopped.stdout.startswith(f"The demo at {again.url} is ended (pid ")
+    assert stopped.stdout.startswith(f"Stopped the demo at {again.url} (PIDs ")
     assert alive(again) == [False, False, False]
-    assert run(data, "--stop").stdout == "No demo runs.\n"
+    assert run(data, "--stop").stdout == "No demo is running.\n"
 
 
 @pytest.mark.long
@@ -90,16 +90,16 @@ def test_the_demo_on_a_terminal_runs_until_ctrl_c(data: Path) -> None:
         with suppress(OSError):  # That of a terminal at which nobody writes any more.
             while text := os.read(ours, 65_536):
                 shown += text.decode(errors="replace")  # A letter may come in two halves.
-                if left is None and "Ctrl-C ends them." in shown:
+                if left is None and "Press Ctrl-C to stop them." in shown:
                     left = read_record(data)
                     assert left is not None
                     assert alive(left) == [True, True, True]
                     process.send_signal(signal.SIGINT)
         os.close(ours)
         process.wait(timeout=30)
-    assert "All is as it should be" in shown
+    assert "The result is as expected" in shown
     assert "━" in shown, "a bar"
-    assert shown.rstrip().endswith("All is ended.")
+    assert shown.rstrip().endswith("Stopped.")
     assert process.returncode == 0
     assert left is not None
     assert alive(left) == [False, False, False]
@@ -117,10 +117,11 @@ def test_a_demo_that_cannot_start_reports_the_error_and_leaves_no_process(data: 
 
 def test_a_process_that_reuses_a_recorded_pid_is_not_stopped(tmp_path: Path) -> None:
     with started(["sleep", "60"]) as other, started(["sleep", "60"]) as ours:
-        born = born_of(ours.pid)
-        assert born is not None
+        start_time = start_time_of(ours.pid)
+        assert start_time is not None
         record = DemoRecord(
-            "http://127.0.0.1:1", [StartedProcess("server", ours.pid, born), StartedProcess("worker-1", other.pid, "x")]
+            "http://127.0.0.1:1",
+            [StartedProcess("server", ours.pid, start_time), StartedProcess("worker-1", other.pid, "x")],
         )
         (tmp_path / RECORD).write_bytes(msgspec.json.encode(record))
         assert stop_recorded(tmp_path) == [ours.pid]
