@@ -36,14 +36,14 @@ class BucketWriter:
 
     async def write(self, data: bytes) -> None:
         """Append bytes. Sends a part when the next one begins."""
-        taken = 0
-        while taken < len(data):
+        buffered = 0
+        while buffered < len(data):
             if self._buffered_bytes == self._part_bytes:
                 await self._send_part()
-            piece = data[taken : taken + self._part_bytes - self._buffered_bytes]
+            piece = data[buffered : buffered + self._part_bytes - self._buffered_bytes]
             self._buffer.append(piece)
             self._buffered_bytes += len(piece)
-            taken += len(piece)
+            buffered += len(piece)
         self.offset += len(data)
 
     async def sync(self) -> None:

@@ -99,8 +99,8 @@ async def find_worker_credential(
 
 async def is_worker_name_taken(context: Context, command: ports.IsWorkerNameTaken) -> bool:
     """Return whether a worker credential or a worker role has this name."""
-    ((taken,),) = await context.database.call(CALL.is_worker_name, command.name)
-    return bool(taken)
+    ((is_taken,),) = await context.database.call(CALL.is_worker_name, command.name)
+    return bool(is_taken)
 
 
 async def list_worker_credentials(context: Context, command: ports.ListWorkerCredentials) -> list[WorkerCredential]:
