@@ -177,8 +177,7 @@ DECLARE
 BEGIN
     IF json_typeof(input) <> 'object' THEN
         PERFORM ingot.refuse_input(format('inputs must be an object that maps file names to blob IDs, got %s',
-            json_typeof(input)),
-            'Use a value such as {"report.pdf": "<blob ID>"}. Nothing was changed.');
+            json_typeof(input)), 'Use a value such as {"report.pdf": "<blob ID>"}. Nothing was changed.');
     END IF;
     input_count := (SELECT count(*) FROM jsonb_object_keys(input::jsonb));
     IF input_count > {jobs.files.INPUTS_MAX} THEN

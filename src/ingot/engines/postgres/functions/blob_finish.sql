@@ -73,8 +73,7 @@ BEGIN
     ) AS a;
     refusals := ingot.accept_blobs(
         refusals, of_tenants, owners, ids, keys, jobs, kinds, file_names, digests, sha256s, sizes, storage_keys, inlines,
-        all_checksums,
-        content_types, original_names, reserved, owner_quotas, now
+        all_checksums, content_types, original_names, reserved, owner_quotas, now
     );
     WITH finished AS MATERIALIZED (
         SELECT a.*, u.blob AS announced, u.place AS upload_place, u.multipart AS upload_multipart, b.place AS blob_place

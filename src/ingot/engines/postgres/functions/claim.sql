@@ -166,8 +166,7 @@ BEGIN
     INSERT INTO ingot.events (tenant, position, at, entries)
     SELECT tenant, ingot.event_position(pg_current_xact_id()), now, '[' || string_agg(
         ingot.job_event_entry('job.started', ids, type, 'running', attempts + 1, failures, crashes, new_fences[claimer],
-            worker_ids[claimer],
-            NULL, NULL, NULL, false, NULL, NULL), ',') || ']'
+            worker_ids[claimer], NULL, NULL, NULL, false, NULL, NULL), ',') || ']'
     FROM (
         SELECT tenant, type, attempts, failures, crashes, row_claimers[n] AS claimer,
             '["' || string_agg(id::text, '","') || '"]' AS ids
@@ -195,8 +194,7 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT row_claimers[t.n], row_lanes[t.n], t.id::text, t.priority, t.run_at, t.attempts + 1, t.failures, t.crashes,
-        t.max_attempts,
-        new_fences[row_claimers[t.n]], now, j.payload, j.metadata, j.created_at, j.source, j.depth,
+        t.max_attempts, new_fences[row_claimers[t.n]], now, j.payload, j.metadata, j.created_at, j.source, j.depth,
         coalesce(timeouts[row_lanes[t.n]], 3600),
         CASE WHEN coalesce(j.source_ref, j.created_by, j.correlation_id, j.trace_id, j.idempotency_key, j.dedupe_key,
             j.batch) IS NOT NULL

@@ -6,8 +6,7 @@ AS $$
         'id', t.id, 'tenant', t.tenant, 'description', t.description, 'grants', t.grants::json, 'ending', t.ending,
         'created_at', ingot.iso_timestamp(t.created_at), 'limits', t.limits::json, 'user', t."user",
         'created_by', t.created_by, 'expires_at', ingot.iso_timestamp(t.expires_at), 'last_used_at',
-        ingot.iso_timestamp(t.last_used_at),
-        'revoked_at', ingot.iso_timestamp(t.revoked_at))
+        ingot.iso_timestamp(t.last_used_at), 'revoked_at', ingot.iso_timestamp(t.revoked_at))
 $$;
 
 -- A worker credential as JSON for the audit log, without its digest.

@@ -72,8 +72,8 @@ BEGIN
         array_agg(coalesce(enqueue.max_attempts[o.place], k.max_attempts)),
         array_agg(greatest(now + delays[o.place], run_ats[o.place], now)),
         -- If the rule of the definition has changed, the caller must compute its keys again.
-        refused_commands || array_agg(commands[o.place]) FILTER (WHERE NOT k.tenant_exists OR k.rule IS DISTINCT
-        FROM rules[o.place])
+        refused_commands || array_agg(commands[o.place])
+            FILTER (WHERE NOT k.tenant_exists OR k.rule IS DISTINCT FROM rules[o.place])
     INTO accepted, final_priorities, final_max_attempts, due_ats, refused_commands
     FROM unnest(tenants) WITH ORDINALITY AS o (tenant, place)
     LEFT JOIN tenant_types AS k ON k.tenant = o.tenant AND k.type = types[o.place];

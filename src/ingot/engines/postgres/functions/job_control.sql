@@ -328,8 +328,7 @@ BEGIN
             '[' || ingot.job_event_entry('job.updated', ingot.quoted_id(s.id), s.type, s.status, s.attempts,
             s.failures, s.crashes, s.fence, CASE WHEN s.status = 'running' THEN s.worker_id END,
             CASE WHEN s.status IN ('blocked', 'queued') THEN coalesce(w.due_at, s.run_at) END, NULL, NULL,
-                s.cancel_requested, s.percent,
-            s.stage) || ']'
+            s.cancel_requested, s.percent, s.stage) || ']'
         FROM current_job AS s LEFT JOIN waiting AS w ON true
         WHERE moves OR new_tags IS NOT NULL
     )

@@ -162,8 +162,7 @@ BEGIN
         INSERT INTO ingot.events (tenant, position, at, entries)
         SELECT tenant, ingot.event_position(pg_current_xact_id()), now, '[' || string_agg(
             ingot.job_event_entry('job.updated', ingot.quoted_id(id), type, 'queued', attempts, failures, crashes, fence,
-                NULL, run_at, NULL,
-                NULL, false, NULL, NULL), ',' ORDER BY id) || ']'
+                NULL, run_at, NULL, NULL, false, NULL, NULL), ',' ORDER BY id) || ']'
         FROM unblocked GROUP BY tenant
         ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.join_entries(events.entries, excluded.entries)
     ),
@@ -212,8 +211,7 @@ BEGIN
         INSERT INTO ingot.events (tenant, position, at, entries)
         SELECT tenant, ingot.event_position(pg_current_xact_id()), now, '[' || string_agg(
             ingot.job_event_entry('job.canceled', ingot.quoted_id(id), type, 'canceled', attempts, failures, crashes,
-                fence, NULL, NULL, NULL,
-                reason, false, NULL, NULL), ',' ORDER BY id) || ']'
+                fence, NULL, NULL, NULL, reason, false, NULL, NULL), ',' ORDER BY id) || ']'
         FROM unblocked GROUP BY tenant
         ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.join_entries(events.entries, excluded.entries)
     ),
@@ -283,8 +281,7 @@ BEGIN
     INSERT INTO ingot.job_files (tenant, job, kind, name, blob, sha256, size, content_type, owner, fence, since)
     VALUES (
         upload.tenant, upload.job, upload.file, upload.name, upload.blob, upload.sha256, upload.size, upload.content_type,
-        upload.owner,
-        upload.fence, now
+        upload.owner, upload.fence, now
     );
     IF upload.file = 'input' THEN
         UPDATE ingot.jobs AS j SET inputs = j.inputs || jsonb_build_object(upload.name, encode(upload.blob, 'hex'))
@@ -293,8 +290,8 @@ BEGIN
 END
 $$;
 
--- Lock the attempts and the usage of jobs that have succeeded and have outputs, or have outputs or checkpoints of earlier
--- attempts. Returns these jobs, and the places of attempts that name an output that was not uploaded, with its name.
+-- Lock the succeeding attempts of jobs that have outputs or checkpoints, new ones or those of earlier attempts, and the usage
+-- of their tenants. Returns these jobs, and the places of attempts that name an output that was not uploaded, with its name.
 CREATE OR REPLACE FUNCTION ingot.lock_outputs(
     ids uuid[], fences bigint[], tenants uuid[], outcomes text[], workers text[], all_outputs json[],
     OUT producing_jobs uuid[], OUT missing_places integer[], OUT missing_names text[]

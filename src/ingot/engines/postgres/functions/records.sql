@@ -30,8 +30,7 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
     PERFORM ingot.add_audit_entry(act::json, nullif(of_tenant, '00000000-0000-0000-0000-000000000000'), action, target,
-        old_body::json,
-        new_body::json);
+        old_body::json, new_body::json);
     UPDATE ingot.record_changes AS c SET changes = c.changes + 1;
     IF of_kind = 'definition' THEN
         PERFORM ingot.create_lease_key_index();
@@ -108,8 +107,7 @@ BEGIN
     DELETE FROM ingot.records AS r WHERE r.kind = of_kind AND r.tenant = of_tenant AND r.name = of_name;
     PERFORM ingot.audit_record_change(of_kind, of_tenant, act, action, target, existing.body, NULL);
     RETURN QUERY SELECT existing.name, existing.version, existing.body, existing.created_at, existing.created_by,
-        existing.updated_at,
-        existing.updated_by;
+        existing.updated_at, existing.updated_by;
 END
 $$;
 

@@ -51,8 +51,7 @@ BEGIN
         INSERT INTO ingot.events (tenant, position, at, entries)
         SELECT tenant, ingot.event_position(pg_current_xact_id()), now, '[' || string_agg(
             ingot.job_event_entry('job.updated', ingot.quoted_id(id), type, 'running', attempts, failures, crashes, fence,
-                worker_id, NULL, NULL,
-                NULL, cancel_requested, new_percent, new_stage), ',' ORDER BY place) || ']'
+                worker_id, NULL, NULL, NULL, cancel_requested, new_percent, new_stage), ',' ORDER BY place) || ']'
         FROM locked_leases WHERE adds_event GROUP BY tenant
         ON CONFLICT (tenant, position) DO UPDATE SET entries = ingot.join_entries(events.entries, excluded.entries)
     )

@@ -26,8 +26,7 @@ DECLARE
 BEGIN
     FOR order_row IN
         SELECT o.*, k.job AS existing_job, k.digest AS existing_digest, d.job AS holder, j.tenant AS id_tenant,
-            t.id IS NOT NULL AS tenant_exists,
-            r.job AS reusable_job, dense_rank() OVER (ORDER BY o.id) AS id_rank,
+            t.id IS NOT NULL AS tenant_exists, r.job AS reusable_job, dense_rank() OVER (ORDER BY o.id) AS id_rank,
             dense_rank() OVER (ORDER BY o.tenant, o.type, o.idempotency_key) AS idempotency_rank,
             dense_rank() OVER (ORDER BY o.tenant, o.type, o.reuse_key) AS reuse_rank,
             dense_rank() OVER (ORDER BY o.tenant, o.dedupe_key) AS dedupe_rank

@@ -122,8 +122,7 @@ BEGIN
                     fence, told_at
                 )
                 SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, next_run_at, attempts, new_failures[n],
-                    new_crashes[n],
-                    max_attempts, fence, told_at
+                    new_crashes[n], max_attempts, fence, told_at
                 FROM requeued WHERE next_run_at <= now
             )
             INSERT INTO ingot.later (
@@ -131,8 +130,7 @@ BEGIN
                 fence, told_at
             )
             SELECT id, tenant, type, limit_key, batch, dedupe_key, priority, next_run_at, attempts, new_failures[n],
-                new_crashes[n],
-                max_attempts, fence, told_at
+                new_crashes[n], max_attempts, fence, told_at
             FROM requeued WHERE next_run_at > now;
         END IF;
         RETURN QUERY
@@ -150,8 +148,7 @@ BEGIN
                 FROM unnest(ended_leases) WITH ORDINALITY AS h
             ) AS h
             GROUP BY tenant, type, CASE WHEN next_run_at IS NOT NULL THEN limit_key END, outcome, status, attempts,
-                failures_after,
-                crashes_after, fence, next_run_at, error, cancel_requested
+                failures_after, crashes_after, fence, next_run_at, error, cancel_requested
         ),
         added_events AS (
             INSERT INTO ingot.events (tenant, position, at, entries)
@@ -210,8 +207,7 @@ DECLARE
 BEGIN
     IF outcome IN ('failed', 'lost') THEN
         failed_entry := ingot.job_event_entry('job.failed', ids, type, status, attempts, failures, crashes, fence, NULL,
-            next_run_at,
-            status = 'queued', error, cancel_requested, NULL, NULL);
+            next_run_at, status = 'queued', error, cancel_requested, NULL, NULL);
         IF status = 'queued' THEN
             RETURN failed_entry;
         END IF;

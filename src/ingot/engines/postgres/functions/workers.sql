@@ -115,8 +115,7 @@ CREATE OR REPLACE FUNCTION ingot.record_heartbeat(
 ) RETURNS TABLE (
     place integer, expires_at bigint, cancel_requested boolean, draining boolean, places integer[], status text,
     attempts integer, run_at bigint, type text, tenant text, limit_key text, first bigint[], parents text[], batch text,
-    outcome text,
-    micros bigint[]
+    outcome text, micros bigint[]
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
