@@ -119,7 +119,7 @@ def person_of(user: User) -> Person:
 async def test_a_person_among_thousands_costs_sqlite_no_more_steps(tmp_path: Path) -> None:
     small, big = await steps_among(tmp_path / "small", SMALL), await steps_among(tmp_path / "big", BIG)
     assert {name: (small[name], steps) for name, steps in big.items() if steps > small[name] * MORE_STEPS_MAX} == {}
-    assert {"session_by_digest", "page_of_members", "members_by_id", "revoke_tokens_of_invited"} <= big.keys()
+    assert {"session_by_digest", "page_of_members", "members_by_id", "revoke_tokens_of_invitees"} <= big.keys()
 
 
 async def pages_among(folder: Path, count: int) -> dict[str, int]:

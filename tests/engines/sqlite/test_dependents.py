@@ -10,8 +10,8 @@ from ingot.jobs.job_options import new_job
 from tests.engines.sqlite.plans.meter import metered
 from tests.factories import open_bench
 
-FOLLOWING = {"edges_to_close", "close_edges", "close_edges_of_jobs", "blocked_by_none"}
-COUNTING = {"add_batches", "complete_batches"}
+FOLLOWING = {"edges_to_close", "close_edges", "close_edges_of_jobs", "unblocked_jobs"}
+COUNTING = {"add_batches", "completed_batches"}
 
 
 async def test_a_step_moves_a_bounded_number_and_the_rest_is_on_the_agenda(tmp_path: Path) -> None:

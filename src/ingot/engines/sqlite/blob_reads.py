@@ -1,4 +1,4 @@
-"""Reading about blobs: keys, who refers to what, and what is to be done."""
+"""Reads of keys, blobs, references and usage, and of the work of the garbage collector and the scrub."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ingot.engines.sqlite.transaction import as_json
 
 REFERENCES_MAX: Final = 100
 NO_TENANT: Final = 0  # No tenant has this number.
-METRIC_ROWS_MAX: Final = 10_000  # What is not counted as it changes is counted up to here.
-ABOVE_ALL_KEYS: Final = b""  # SQLite sorts every blob behind every text.
+METRIC_ROWS_MAX: Final = 10_000  # Rows without a stored total are counted up to this number.
+ABOVE_ALL_KEYS: Final = b""  # SQLite sorts every BLOB value after every text.
 
 
 def get_key(reader: Reader, command: ports.GetKey) -> Key | None:
@@ -24,21 +24,21 @@ def get_key(reader: Reader, command: ports.GetKey) -> Key | None:
 
 
 def open_key(reader: Reader, command: ports.OpenKey) -> tuple[Key, Content] | None:
-    """Find a key, and its bytes or where they are."""
-    with reader.snapshot():  # One for the key and its bytes.
+    """Find a key with the content of its blob."""
+    with reader.snapshot():
         row = _find_key(reader, command)
         content = None if row is None else find_content(reader, bytes.fromhex(row.blob_id))
     return None if row is None or content is None else (row.as_key(), content)
 
 
 def _find_key(reader: Reader, command: ports.GetKey | ports.OpenKey) -> KeyRow | None:
-    asked = as_json([(reader.writer_state.number_of(command.tenant), command.key)])
-    rows = reader.read(list[KeyRow], SQL.keys_by_name, asked)
+    key_names = as_json([(reader.writer_state.number_of(command.tenant), command.key)])
+    rows = reader.read(list[KeyRow], SQL.keys_by_name, key_names)
     return rows[0] if rows else None
 
 
 def find_content(reader: Reader, id: bytes) -> Content | None:
-    """Find the bytes of a blob, or where they are."""
+    """Find the content of a blob."""
     row = reader.execute(SQL.content_of_blob, id).fetchone()
     return None if row is None else content_of(row)
 
@@ -46,35 +46,35 @@ def find_content(reader: Reader, id: bytes) -> Content | None:
 def list_keys(reader: Reader, command: ports.ListKeys) -> list[Key]:
     """Read a page of the keys with a prefix."""
     prefix, after = command.prefix, command.after
-    first = max(prefix, f"{after}\x00") if after else prefix  # The next text there can be behind `after`.
+    first = max(prefix, f"{after}\x00") if after else prefix  # The smallest text after `after`.
     values = (reader.writer_state.number_of(command.tenant), first, _prefix_end(prefix), command.limit)
     return [row.as_key() for row in reader.read(list[KeyRow], SQL.page_of_keys, *values)]
 
 
 def find_blob(reader: Reader, command: ports.FindBlob) -> tuple[Content, list[Reference]] | None:
-    """Find a blob that a tenant refers to, and what refers to it there."""
-    tenant, id, sight = reader.writer_state.number_of(command.tenant), bytes.fromhex(command.blob_id), command.scope
-    keys, types = (None if names is None else as_json(names) for names in (sight.keys, sight.types))
-    with reader.snapshot():  # One for the blob and who refers to it.
+    """Find a blob with its references in a tenant that are in the scope."""
+    tenant, id, scope = reader.writer_state.number_of(command.tenant), bytes.fromhex(command.blob_id), command.scope
+    keys, types = (None if names is None else as_json(names) for names in (scope.keys, scope.types))
+    with reader.snapshot():
         number = reader.execute(SQL.number_of_blob, id).get
-        asked = number, id, tenant, REFERENCES_MAX, keys, sight.uploads, types
-        references = reader.read(list[Reference], SQL.references_in_tenant, *asked)
+        values = number, id, tenant, REFERENCES_MAX, keys, scope.uploads, types
+        references = reader.read(list[Reference], SQL.references_in_tenant, *values)
         content = find_content(reader, id) if references else None
     return None if content is None else (content, references)
 
 
 def get_usage(reader: Reader, command: ports.GetUsage) -> Usage:
-    """Read what a tenant uses, or one owner in it."""
+    """Read the usage of a tenant, or of one owner in it."""
     limits = reader.writer_state.limits.get(command.tenant)
     quota = limits.quota_bytes if limits is not None and command.owner is None else None
-    kept = _read_usage(reader, reader.writer_state.tenants.get(command.tenant, NO_TENANT), command.owner)
-    return Usage(bytes=kept.bytes, reserved_bytes=kept.reserved, keys=kept.keys, quota_bytes=quota)
+    usage = _read_usage(reader, reader.writer_state.tenants.get(command.tenant, NO_TENANT), command.owner)
+    return Usage(bytes=usage.bytes, reserved_bytes=usage.reserved, keys=usage.keys, quota_bytes=quota)
 
 
 def preview_purge(reader: Reader, command: ports.PreviewPurge) -> PurgeResult:
     """Count what a purge would delete."""
-    kept = _read_usage(reader, reader.writer_state.number_of(command.tenant), command.owner)
-    return PurgeResult(keys=kept.keys, bytes=kept.key_bytes, dry_run=True)
+    usage = _read_usage(reader, reader.writer_state.number_of(command.tenant), command.owner)
+    return PurgeResult(keys=usage.keys, bytes=usage.key_bytes, dry_run=True)
 
 
 def _read_usage(reader: Reader, tenant: int, owner: str | None) -> StorageUsage:
@@ -83,10 +83,10 @@ def _read_usage(reader: Reader, tenant: int, owner: str | None) -> StorageUsage:
 
 
 def list_tombstoned_blobs(reader: Reader, command: ports.ListTombstonedBlobs) -> list[str]:
-    """Read which blobs have had a tombstone for long enough."""
-    until = reader.clock.micros() - command.grace
-    passed = None if command.after is None else bytes.fromhex(command.after)
-    return reader.read(list[str], SQL.tombstoned_blobs, until, command.limit, passed)
+    """Read the blobs whose tombstones are old enough."""
+    placed_before = reader.clock.micros() - command.grace
+    after = None if command.after is None else bytes.fromhex(command.after)
+    return reader.read(list[str], SQL.tombstoned_blobs, placed_before, command.limit, after)
 
 
 def list_trash(reader: Reader, command: ports.ListTrash) -> list[TrashedObject]:
@@ -94,30 +94,30 @@ def list_trash(reader: Reader, command: ports.ListTrash) -> list[TrashedObject]:
     return reader.read(list[TrashedObject], SQL.page_of_trash, command.limit, command.after)
 
 
-def known_storage_keys(reader: Reader, command: ports.FindKnownStorageKeys) -> set[str]:
-    """Find those of some places that something names."""
+def find_known_storage_keys(reader: Reader, command: ports.FindKnownStorageKeys) -> set[str]:
+    """Find those of these storage keys that a row names."""
     return reader.read(set[str], SQL.known_storage_keys, as_json(command.storage_keys))
 
 
-def list_to_scrub(reader: Reader, command: ports.ListBlobsToScrub) -> list[Content]:
-    """Read which blobs are to be read whole again."""
+def list_blobs_to_scrub(reader: Reader, command: ports.ListBlobsToScrub) -> list[Content]:
+    """Read the contents of the blobs that must be scrubbed."""
     return [content_of(row) for row in reader.execute(SQL.contents_to_scrub, command.before, command.limit).fetchall()]
 
 
 def get_blob_metrics(reader: Reader, _: ports.GetBlobMetrics) -> BlobMetrics:
-    """Count all blobs, and what is to be done about them."""
+    """Read the metrics of all blobs."""
     return reader.read(BlobMetrics, SQL.blob_metrics, METRIC_ROWS_MAX)
 
 
 def get_reusable_bytes(reader: Reader, _: ports.GetReusableBytes) -> int | None:
-    """Read how much of the file is free."""
+    """Read how many bytes of the file are free."""
     return reader.read(tuple[int], SQL.reusable_bytes)[0]
 
 
 def _prefix_end(prefix: str) -> str | bytes:
-    """The least of all texts that come behind those with this prefix; UTF-8 sorts as code points do."""
+    """Return the first text after all texts with this prefix. UTF-8 sorts in the order of code points."""
     stem = prefix.rstrip("\U0010ffff")
     if not stem:
         return ABOVE_ALL_KEYS
     last = ord(stem[-1])
-    return stem[:-1] + chr(0xE000 if last == 0xD7FF else last + 1)  # Between those are no characters.
+    return stem[:-1] + chr(0xE000 if last == 0xD7FF else last + 1)  # Surrogates are not characters.

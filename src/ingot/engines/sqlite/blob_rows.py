@@ -1,4 +1,4 @@
-"""Rows about blobs, as Python sees them."""
+"""Rows of blobs, keys, uploads and files as Python objects."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ingot.blobs.model import Content, Key, UploadState
 from ingot.engines.uploads import UploadFields
 from ingot.kernel.clock import to_datetime
 
-WHOLE_TENANT: Final = ""  # In place of an owner: the whole tenant.
+WHOLE_TENANT: Final = ""  # The owner under which the usage of the whole tenant is counted.
 
 
 class StorageUsage(msgspec.Struct, frozen=True, gc=False):
-    """What an owner keeps, or how much more or less: bytes, those set aside, keys, and the bytes of those keys."""
+    """The usage of an owner, or a change of it: bytes, reserved bytes, keys, and the bytes of these keys."""
 
     bytes: int = 0
     reserved: int = 0
@@ -34,7 +34,7 @@ class StorageUsage(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlobRow(msgspec.Struct, array_like=True, gc=False):
-    """A row of `blobs`, as commands look at it."""
+    """The columns of a row of `blobs` that commands need."""
 
     number: int
     id: str
@@ -44,7 +44,7 @@ class BlobRow(msgspec.Struct, array_like=True, gc=False):
 
 
 class KeyRow(msgspec.Struct, array_like=True, gc=False):
-    """A row of `keys`, with what is told of its blob. The fields stand in the order of the SQL."""
+    """A row of `keys` with values of its blob. The fields are in the order of the SQL."""
 
     tenant: str
     key: str
@@ -59,7 +59,7 @@ class KeyRow(msgspec.Struct, array_like=True, gc=False):
     upload: str
 
     def as_key(self) -> Key:
-        """The key for people."""
+        """Build the key as callers get it."""
         return Key(
             key=self.key,
             blob_id=self.blob_id,
@@ -73,33 +73,33 @@ class KeyRow(msgspec.Struct, array_like=True, gc=False):
 
 
 class SQLiteUploadRow(UploadFields, array_like=True, gc=False):
-    """A row of `uploads`. The fields stand in the order of the SQL."""
+    """A row of `uploads`. The fields are in the order of the SQL."""
 
     @property
     def is_active(self) -> bool:
-        """Whether something may still come of it."""
+        """Whether the upload is open or verifying."""
         return self.state in (UploadState.OPEN, UploadState.VERIFYING)
 
     @property
     def owns_blob(self) -> bool:
-        """Whether it is done, and its blob is nobody else's: a key holds its own, and so does a file of a job."""
+        """Whether the upload is done and no key or job file took over its reference to the blob."""
         return self.state is UploadState.DONE and self.key is None and self.file in (None, "output")
 
     @property
     def references_blob(self) -> bool:
-        """Whether it keeps its blob."""
+        """Whether the upload is a reference to its blob."""
         return self.is_active or self.owns_blob
 
     @property
     def usage(self) -> StorageUsage:
-        """What it counts for: what is set aside for it, or, when it is done and nothing else does, its blob."""
+        """The usage of the upload: its reservation, or the size of the blob that it owns."""
         if self.owns_blob:
             return StorageUsage(bytes=self.size or 0)
         return StorageUsage(reserved=self.reserved)
 
 
 class FileRow(msgspec.Struct, array_like=True, gc=False):
-    """A file of a job that is there, and what it counts for."""
+    """An existing file of a job, with its owner and size."""
 
     job: int
     kind: str
@@ -110,7 +110,7 @@ class FileRow(msgspec.Struct, array_like=True, gc=False):
 
 
 class ProducedFileRow(msgspec.Struct, array_like=True, gc=False):
-    """An output or a checkpoint of a job, and what it counts for."""
+    """An output or a checkpoint of a job, with its owner and size."""
 
     job: int
     owner: str
@@ -119,7 +119,7 @@ class ProducedFileRow(msgspec.Struct, array_like=True, gc=False):
 
 
 class OutputRow(msgspec.Struct, array_like=True, gc=False):
-    """An upload of an output that is done, by the number of its job and that of its tenant."""
+    """A finished upload of an output, with the numbers of its job and its tenant."""
 
     job: int
     tenant: int
@@ -134,14 +134,14 @@ class OutputRow(msgspec.Struct, array_like=True, gc=False):
 
 
 def content_of(row: tuple[Any, ...]) -> Content:
-    """The bytes of a blob, or where they are."""
-    id, sha256, size, place, damaged, inline, checks = row
+    """Build the content of a blob from its row."""
+    id, sha256, size, storage_key, damaged, inline, part_checksums = row
     return Content(
         id=id,
         sha256=sha256,
         size=size,
-        storage_key=place,
+        storage_key=storage_key,
         inline=inline,
-        part_checksums=checks or b"",
+        part_checksums=part_checksums or b"",
         damaged=bool(damaged),
     )

@@ -1,4 +1,4 @@
-"""Keys, and the blobs that they are for: set, deleted, collected and looked at."""
+"""Keys and blobs: set, delete and purge keys, collect blobs, empty the trash, and record scrubs."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ingot.kernel.errors import IngotError
 
 
 def put_blobs(tx: Transaction, commands: Sequence[ports.PutBlob]) -> list[Key | IngotError]:
-    """Put blobs under keys."""
-    shelf = BlobBatch(tx)
-    shelf.load_keys((command.tenant, command.key) for command in commands)
-    shelf.load_blobs(command.content.id for command in commands)
-    return run_all(shelf, _put, commands)
+    """Store small blobs under keys."""
+    batch = BlobBatch(tx)
+    batch.load_keys((command.tenant, command.key) for command in commands)
+    batch.load_blobs(command.content.id for command in commands)
+    return run_all(batch, _put, commands)
 
 
-def _put(shelf: BlobBatch, command: ports.PutBlob) -> Key:
+def _put(batch: BlobBatch, command: ports.PutBlob) -> Key:
     tenant_key, content = (command.tenant, command.key), command.content
-    known = shelf.keys.get(tenant_key)
-    if known is not None and (known.upload, known.blob_id) == (command.id, content.id):
-        trash_unused_object(shelf, content, shelf.blobs.get(content.id))
-        return known.as_key()
-    shelf.check_stored(content)
-    old = shelf.check_key(*tenant_key, command.if_match)
+    current = batch.keys.get(tenant_key)
+    if current is not None and (current.upload, current.blob_id) == (command.id, content.id):
+        trash_unused_object(batch, content, batch.blobs.get(content.id))
+        return current.as_key()
+    batch.check_stored(content)
+    replaced = batch.check_key(*tenant_key, command.if_match)
     upload = ports.BeginUpload(
         tenant=command.tenant,
         id=command.id,
@@ -42,40 +42,40 @@ def _put(shelf: BlobBatch, command: ports.PutBlob) -> Key:
         key=command.key,
         if_match=command.if_match,
     )
-    complete_upload(shelf, new_upload_row(upload, shelf.tx.now), content, old, quota=command.owner_quota)
-    return shelf.keys[tenant_key].as_key()
+    complete_upload(batch, new_upload_row(upload, batch.tx.now), content, replaced, quota=command.owner_quota)
+    return batch.keys[tenant_key].as_key()
 
 
 def delete_keys(tx: Transaction, commands: Sequence[ports.DeleteKey]) -> list[Key | IngotError]:
     """Delete keys."""
-    shelf = BlobBatch(tx)
-    shelf.load_keys((command.tenant, command.key) for command in commands)
-    return run_all(shelf, _delete, commands)
+    batch = BlobBatch(tx)
+    batch.load_keys((command.tenant, command.key) for command in commands)
+    return run_all(batch, _delete, commands)
 
 
-def _delete(shelf: BlobBatch, command: ports.DeleteKey) -> Key:
-    known = shelf.keys.get((command.tenant, command.key))
-    if known is None:
+def _delete(batch: BlobBatch, command: ports.DeleteKey) -> Key:
+    key = batch.keys.get((command.tenant, command.key))
+    if key is None:
         raise KeyNotFound
-    if command.if_match not in (None, "*", known.blob_id):
+    if command.if_match not in (None, "*", key.blob_id):
         raise KeyChanged
-    shelf.drop_key(known)
-    return known.as_key()
+    batch.drop_key(key)
+    return key.as_key()
 
 
 def purge_keys(tx: Transaction, command: ports.PurgeKeys) -> PurgeResult:
-    """Delete some keys of an owner, or of all."""
+    """Delete keys of an owner, or of all owners, up to the limit."""
     number = tx.writer_state.number_of(command.tenant)
     if command.owner is None:
         names = tx.read(list[str], SQL.keys_of_tenant, number, command.limit)
     else:
         names = tx.read(list[str], SQL.keys_of_owner, number, command.owner, command.limit)
-    shelf = BlobBatch(tx)
-    shelf.load_keys((command.tenant, name) for name in names)
-    keys = list(shelf.keys.values())
+    batch = BlobBatch(tx)
+    batch.load_keys((command.tenant, name) for name in names)
+    keys = list(batch.keys.values())
     for key in keys:
-        shelf.drop_key(key)
-    shelf.write()
+        batch.drop_key(key)
+    batch.write()
     purged = PurgeResult(keys=len(keys), bytes=sum(key.size for key in keys), more=len(keys) == command.limit)
     if keys:
         after = {"owner": command.owner, "keys": purged.keys, "bytes": purged.bytes}
@@ -84,12 +84,12 @@ def purge_keys(tx: Transaction, command: ports.PurgeKeys) -> PurgeResult:
 
 
 def collect_blob(tx: Transaction, command: ports.CollectBlob) -> int | None:
-    """Take a blob away that nothing refers to, once its tombstone is old enough."""
+    """Delete a blob that has no references, once its tombstone is old enough. Return its size."""
     id = bytes.fromhex(command.blob_id)
-    found = tx.read(list[BlobRow], SQL.blobs_by_id, as_json([command.blob_id]))
-    if not found:
+    blobs = tx.read(list[BlobRow], SQL.blobs_by_id, as_json([command.blob_id]))
+    if not blobs:
         return None
-    (blob,) = found
+    (blob,) = blobs
     if tx.execute(SQL.is_blob_referenced, blob.number, id).get:
         if not command.dry_run:
             tx.execute(SQL.remove_tombstone, blob.number)
@@ -109,28 +109,28 @@ def collect_blob(tx: Transaction, command: ports.CollectBlob) -> int | None:
 
 
 def forget_trash(tx: Transaction, command: ports.ForgetTrash) -> None:
-    """Forget objects that were deleted."""
+    """Remove deleted objects from the trash."""
     tx.execute(SQL.remove_trash, as_json(command.storage_keys))
 
 
 def register_object_store(tx: Transaction, command: ports.RegisterObjectStore) -> StoreIdentity:
-    """Remember which object store this is, unless there are objects in another one."""
-    known: str | None = tx.execute(SQL.object_store_id).get
-    if known is None or (known != command.store_id and not tx.execute(SQL.has_objects).get):
+    """Record the ID of the object store, unless there are objects in another one."""
+    store_id: str | None = tx.execute(SQL.object_store_id).get
+    if store_id is None or (store_id != command.store_id and not tx.execute(SQL.has_objects).get):
         tx.execute(SQL.put_object_store, command.store_id)
-        known = command.store_id
-    return StoreIdentity(store_id=known, database_id=tx.execute(SQL.database_id).get)
+        store_id = command.store_id
+    return StoreIdentity(store_id=store_id, database_id=tx.execute(SQL.database_id).get)
 
 
 def record_scrub(tx: Transaction, command: ports.RecordScrub) -> None:
-    """Keep when blobs were read, and how they were found."""
-    for read, damaged in ((command.intact, False), (command.damaged, True)):
-        if read:
-            tx.execute(SQL.record_scrub, as_json(read), damaged, tx.now)
+    """Record that blobs were read completely, and which of them are damaged."""
+    for blobs, damaged in ((command.intact, False), (command.damaged, True)):
+        if blobs:
+            tx.execute(SQL.record_scrub, as_json(blobs), damaged, tx.now)
 
 
 def clear_keys(tx: Transaction, tenant: int, limit: int) -> int:
-    """Take away keys of a tenant that was removed; answers how many."""
+    """Delete keys of a removed tenant, up to the limit. Return their number."""
     blobs = tx.read(list[int], SQL.blobs_of_keys, tenant, limit)
     if blobs:
         tx.write_rows(SQL.put_tombstones, [(blob, tx.now) for blob in dict.fromkeys(blobs)])

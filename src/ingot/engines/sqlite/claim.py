@@ -1,4 +1,4 @@
-"""Handing work to workers."""
+"""Claims: handing out jobs to workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ingot.kernel.errors import IngotError
 
 
 def claim(tx: Transaction, commands: Sequence[ClaimJobs]) -> list[DeferredAnswer | IngotError]:
-    """Serve claims in the order in which they came; neighbors that ask for the same are served together."""
+    """Serve claims in order. Adjacent claims for the same types and tenant are served together."""
     promote(tx)
     sweep(tx)
     release_dependents(tx)
@@ -29,26 +29,26 @@ def claim(tx: Transaction, commands: Sequence[ClaimJobs]) -> list[DeferredAnswer
     for command in commands:
         for type in command.types:
             tx.writer_state.requested_at[type, command.tenant] = tx.now
-    for (_, tenant), alike in groupby(commands, key=lambda command: (command.types, command.tenant)):
+    for (_, tenant), group in groupby(commands, key=lambda command: (command.types, command.tenant)):
         if tenant is None or tenant in tx.writer_state.tenants:
-            answers += _claim_group(tx, list(alike))
+            answers += _claim_group(tx, list(group))
         else:
-            answers += [TenantNotFound(f"there is no tenant {tenant[:64]!r}") for _ in alike]
+            answers += [TenantNotFound(f"there is no tenant {tenant[:64]!r}") for _ in group]
     return answers
 
 
 def _claim_group(tx: Transaction, commands: Sequence[ClaimJobs]) -> list[DeferredAnswer]:
-    """Hand out jobs to claims of the same types and tenant, each as far as they go."""
+    """Hand out jobs to claims for the same types and tenant, in order, while there are jobs."""
     numbers = _pick_jobs(tx, commands[0], sum(command.limit for command in commands))
     if not numbers:
         return [DeferredAnswer(list) for _ in commands]
-    waiting = iter(numbers)
-    shares = [list(islice(waiting, command.limit)) for command in commands]
-    takers = as_json(
+    remaining = iter(numbers)
+    shares = [list(islice(remaining, command.limit)) for command in commands]
+    claims = as_json(
         [_lease_values(tx, command, share) for command, share in zip(commands, shares, strict=True) if share]
     )
-    tx.execute(SQL.lease_jobs, tx.now, takers)
-    tx.execute(SQL.insert_attempts, tx.now, takers)
+    tx.execute(SQL.lease_jobs, tx.now, claims)
+    tx.execute(SQL.insert_attempts, tx.now, claims)
     rows = tx.whole_jobs(numbers)
     for number in numbers:
         state = rows[number].state
@@ -61,7 +61,7 @@ def _claim_group(tx: Transaction, commands: Sequence[ClaimJobs]) -> list[Deferre
 
 
 def _lease_values(tx: Transaction, command: ClaimJobs, share: list[int]) -> tuple[object, ...]:
-    """Who takes which jobs, in the order of `lease_jobs` and `insert_attempts`."""
+    """Return the values of one claim, in the order of `lease_jobs` and `insert_attempts`."""
     expires_at = tx.now + command.lease
     tx.writer_state.record_expiry(expires_at)
     return next_fence(tx), command.worker_id, expires_at, command.host, command.pid, share
@@ -76,39 +76,41 @@ def _claims_of(claimed: list[tuple[JobRow, Definition]]) -> list[Claim]:
 
 
 def _pick_jobs(tx: Transaction, command: ClaimJobs, limit: int) -> list[int]:
-    """The numbers of the next ready jobs: tenants take turns, and each gives the first of all its lanes."""
+    """Return the numbers of the next ready jobs. Tenants take turns, and each gives the first jobs of all its lanes."""
     lanes = tx.writer_state.lanes_for(command.types, command.tenant)
-    room = Capacity(tx, command.types, lanes.keys())
-    waiting = {
-        tenant: ReadyQueue(tx, own, room)
+    capacity = Capacity(tx, command.types, lanes.keys())
+    queues = {
+        tenant: ReadyQueue(tx, open_lanes, capacity)
         for tenant, heads in lanes.items()
-        if (own := room.lanes_with_capacity(tenant, heads))
+        if (open_lanes := capacity.lanes_with_capacity(tenant, heads))
     }
-    line = tx.writer_state.turns.for_types(command.types)
+    fair_share = tx.writer_state.turns.for_types(command.types)
     picked: list[int] = []
-    while waiting and len(picked) < limit:
-        dealt = line.next_turns(limit - len(picked), {tenant: tx.writer_state.weights[tenant] for tenant in waiting})
-        wanted: Counter[str] = Counter()
-        for turn in dealt:
-            wanted[turn.tenant] += turn.jobs
-        read_ahead(tx, waiting, wanted)
-        given = {tenant: waiting[tenant].take(jobs) for tenant, jobs in wanted.items()}
-        for tenant, jobs in wanted.items():
-            if len(given[tenant]) < jobs:  # It has no more to give, and its turns go to the others.
-                del waiting[tenant]
-        line.record_claimed(
-            {tenant: len(own) for tenant, own in given.items()}, tx.writer_state.weights, waiting=waiting
+    while queues and len(picked) < limit:
+        turns = fair_share.next_turns(
+            limit - len(picked), {tenant: tx.writer_state.weights[tenant] for tenant in queues}
         )
-        in_line = {tenant: iter(own) for tenant, own in given.items()}
-        for turn in dealt:
-            picked += islice(in_line[turn.tenant], turn.jobs)
+        counts: Counter[str] = Counter()
+        for turn in turns:
+            counts[turn.tenant] += turn.jobs
+        read_ahead(tx, queues, counts)
+        taken = {tenant: queues[tenant].take(jobs) for tenant, jobs in counts.items()}
+        for tenant, jobs in counts.items():
+            if len(taken[tenant]) < jobs:  # It has no more jobs, and its turns go to other tenants.
+                del queues[tenant]
+        fair_share.record_claimed(
+            {tenant: len(numbers) for tenant, numbers in taken.items()}, tx.writer_state.weights, waiting=queues
+        )
+        remaining = {tenant: iter(numbers) for tenant, numbers in taken.items()}
+        for turn in turns:
+            picked += islice(remaining[turn.tenant], turn.jobs)
     return picked
 
 
 def next_fence(tx: Transaction) -> int:
-    """A number above every fence this store ever gave out."""
-    memory = tx.writer_state
-    memory.fence += 1
-    if memory.fence // FENCES_PER_EPOCH > memory.epoch:
-        memory.epoch = tx.execute(SQL.begin_epoch).get
-    return memory.fence
+    """Return a fence above all fences that this store has issued."""
+    writer_state = tx.writer_state
+    writer_state.fence += 1
+    if writer_state.fence // FENCES_PER_EPOCH > writer_state.epoch:
+        writer_state.epoch = tx.execute(SQL.begin_epoch).get
+    return writer_state.fence

@@ -1,4 +1,4 @@
-"""The commands of the rooms, and how this engine runs each kind. `SQLiteStore.run` looks them up here."""
+"""The handler of each kind of command. `SQLiteStore.run` looks them up here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ingot.jobs.files import FindRunningJob, ListJobFiles, OpenJobFile
 from ingot.kernel.commands import Command
 from ingot.records import ports as record_ports
 
-# Commands that wait together run in this order, so that a claim sees what came with it.
+# The commands of a batch run in this order, so that a claim gets jobs that were enqueued with it.
 WRITES: Final[dict[type[Command[Any]], Handler]] = {
     identity_ports.CreateTenant: run_each(tenants.create_tenant),
     identity_ports.ChangeTenant: run_each(tenants.change_tenant),
@@ -56,23 +56,23 @@ WRITES: Final[dict[type[Command[Any]], Handler]] = {
     identity_ports.EndSession: run_each(people.end_session),
     record_ports.PutRecord: run_each(records.put_record),
     record_ports.DeleteRecord: run_each(records.delete_record),
-    job_ports.RenewLeases: settle.renew,
+    job_ports.RenewLeases: settle.renew_leases,
     job_ports.AppendLogs: settle.append_logs,
-    job_ports.SettleJobs: settle.settle,
-    job_ports.RegisterWorker: run_each(workers.register),
+    job_ports.SettleJobs: settle.settle_jobs,
+    job_ports.RegisterWorker: run_each(workers.register_worker),
     job_ports.WorkerHeartbeat: run_each(workers.heartbeat),
-    job_ports.DrainWorker: run_each(workers.drain),
-    job_ports.RemoveWorker: run_each(workers.remove),
-    job_ports.MaintainWorkers: run_each(workers.maintain),
-    job_ports.CancelJob: run_each(job_control.cancel),
-    job_ports.RetryJob: run_each(job_control.retry),
-    job_ports.ChangeJob: run_each(job_control.change),
+    job_ports.DrainWorker: run_each(workers.drain_worker),
+    job_ports.RemoveWorker: run_each(workers.remove_worker),
+    job_ports.MaintainWorkers: run_each(workers.maintain_workers),
+    job_ports.CancelJob: run_each(job_control.cancel_job),
+    job_ports.RetryJob: run_each(job_control.retry_job),
+    job_ports.ChangeJob: run_each(job_control.change_job),
     job_ports.Enqueue: enqueue.enqueue,
     job_ports.MaintainJobs: maintenance.maintain,
     job_ports.ClaimJobs: claim.claim,
     job_ports.CollectJobs: run_each(retention.collect_jobs),
     blob_ports.BeginUpload: uploads.begin_uploads,
-    blob_ports.TakeOverUpload: uploads.take_uploads,
+    blob_ports.TakeOverUpload: uploads.take_over_uploads,
     blob_ports.RecordUploadProgress: uploads.record_upload_progress,
     blob_ports.FinishUpload: uploads.finish_uploads,
     blob_ports.EndUpload: uploads.end_uploads,
@@ -84,7 +84,7 @@ WRITES: Final[dict[type[Command[Any]], Handler]] = {
     blob_ports.ForgetTrash: run_each(blobs.forget_trash),
     blob_ports.RecordScrub: run_each(blobs.record_scrub),
     blob_ports.RegisterObjectStore: run_each(blobs.register_object_store),
-    event_ports.PublishEvent: events.publish,
+    event_ports.PublishEvent: events.publish_events,
     event_ports.ForgetEvents: run_each(events.forget_events),
     identity_ports.ClearTenants: run_each(tenant_removal.clear_tenants),
 }
@@ -119,16 +119,16 @@ READS: Final[dict[type[Command[Any]], ReadHandler]] = {
     job_ports.GetWaitState: job_reads.get_wait_state,
     job_ports.PreviewRetention: retention.preview_retention,
     job_ports.ListHistory: retention.list_history,
-    ListJobFiles: job_files.list_files,
+    ListJobFiles: job_files.list_job_files,
     FindRunningJob: job_files.find_running_job,
-    OpenJobFile: job_files.open_file,
+    OpenJobFile: job_files.open_job_file,
     job_ports.GetWorker: workers.get_worker,
     job_ports.ListWorkers: workers.list_workers,
-    job_ports.ListDrainingWorkers: workers.list_draining,
+    job_ports.ListDrainingWorkers: workers.list_draining_workers,
     job_ports.ListLeases: workers.list_leases,
     job_ports.CheckLeases: workers.check_leases,
     blob_ports.GetUpload: uploads.get_upload,
-    blob_ports.ListVerifyingUploads: uploads.list_verifying,
+    blob_ports.ListVerifyingUploads: uploads.list_verifying_uploads,
     blob_ports.GetKey: blob_reads.get_key,
     blob_ports.OpenKey: blob_reads.open_key,
     blob_ports.ListKeys: blob_reads.list_keys,
@@ -137,8 +137,8 @@ READS: Final[dict[type[Command[Any]], ReadHandler]] = {
     blob_ports.PreviewPurge: blob_reads.preview_purge,
     blob_ports.ListTombstonedBlobs: blob_reads.list_tombstoned_blobs,
     blob_ports.ListTrash: blob_reads.list_trash,
-    blob_ports.FindKnownStorageKeys: blob_reads.known_storage_keys,
-    blob_ports.ListBlobsToScrub: blob_reads.list_to_scrub,
+    blob_ports.FindKnownStorageKeys: blob_reads.find_known_storage_keys,
+    blob_ports.ListBlobsToScrub: blob_reads.list_blobs_to_scrub,
     blob_ports.GetBlobMetrics: blob_reads.get_blob_metrics,
     blob_ports.GetReusableBytes: blob_reads.get_reusable_bytes,
     event_ports.ReadEvents: events.read_events,

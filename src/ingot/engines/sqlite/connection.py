@@ -1,4 +1,4 @@
-"""Connections: opened one way only, with the pragmas our promises rest on set and read back."""
+"""Connections to the file. Durability depends on their pragmas, which are set and then read back."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ingot.kernel.errors import StorageFull, StoreError, StoreMisconfigured
 
 WRITER_PRAGMAS: dict[str, object] = {
     "journal_mode": "wal",
-    "synchronous": 2,  # FULL: the log is synced before a commit returns.
+    "synchronous": 2,  # FULL: a commit returns after the write-ahead log was synced.
     "busy_timeout": 5000,
     "wal_autocheckpoint": 4000,
     "cache_size": -65536,  # KiB
     "temp_store": 2,  # MEMORY
-    "journal_size_limit": 64 * 2**20,  # A log that one huge batch blew up is cut back.
+    "journal_size_limit": 64 * 2**20,  # Truncates the log after a very large batch.
 }
-# After these a transaction as a whole cannot go on; SQLite may have rolled it back already.
+# After one of these the whole transaction has failed, and SQLite may have rolled it back already.
 DISK_ERRORS = (
     apsw.BusyError,
     apsw.CantOpenError,
@@ -33,40 +33,42 @@ CACHED_STATEMENTS = 256
 
 
 def open_writer(path: Path, *, vfs: str | None = None) -> apsw.Connection:
-    """The one connection that writes. Raises `StoreMisconfigured` when a pragma does not hold."""
+    """Open the only connection that writes. Raises `StoreMisconfigured` if a pragma does not take effect."""
     connection = apsw.Connection(str(path), vfs=vfs, statementcachesize=CACHED_STATEMENTS)
     _set_pragmas(connection, WRITER_PRAGMAS)
     return connection
 
 
 def open_reader(path: Path, *, vfs: str | None = None) -> apsw.Connection:
-    """A connection that can only read."""
+    """Open a connection that can only read."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
     _set_pragmas(connection, READER_PRAGMAS)
     return connection
 
 
 def translate_error(error: apsw.Error, *, action: str) -> StoreError:
-    """What an error of the driver means where it has changed nothing: while a store is opened or read."""
+    """Translate a driver error from opening or reading a store, where nothing was changed."""
     match error:
         case apsw.FullError():
             return StorageFull()
         case apsw.NotADBError() | apsw.SQLError():
-            return StoreMisconfigured(f"The file is not one of Ingot's: {error}.", hint="Name another data folder.")
+            return StoreMisconfigured(
+                f"The file is not an Ingot database: {error}.", hint="Set INGOT_DATA to a different folder."
+            )
         case _:
             return StoreError(f"The store could not be {action}: {error}")
 
 
 def pragmas_of(connection: apsw.Connection, names: dict[str, object]) -> dict[str, object]:
-    """The values that hold now."""
+    """Return the current values of these pragmas."""
     return {name: connection.pragma(name) for name in names}
 
 
 def _set_pragmas(connection: apsw.Connection, pragmas: dict[str, object]) -> None:
     for name, value in pragmas.items():
         connection.pragma(name, value)
-    held = pragmas_of(connection, pragmas)
-    if held != pragmas:
-        wrong = {name: held[name] for name in pragmas if held[name] != pragmas[name]}
+    actual = pragmas_of(connection, pragmas)
+    if actual != pragmas:
+        rejected = {name: actual[name] for name in pragmas if actual[name] != pragmas[name]}
         connection.close()
-        raise StoreMisconfigured(f"SQLite did not accept its settings: {wrong}")
+        raise StoreMisconfigured(f"SQLite did not accept these pragmas, which are now: {rejected}")

@@ -1,4 +1,4 @@
-"""Credentials: small tables that change rarely."""
+"""Tokens and worker credentials, in small tables that change rarely."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ingot.kernel.clock import to_micros
 
 
 def create_token(tx: Transaction, command: ports.CreateToken) -> Token:
-    """Keep a token."""
+    """Store a token."""
     token = command.token
     expires_at = None if token.expires_at is None else to_micros(token.expires_at)
     if token.user is not None and not tx.execute(SQL.is_user_enabled, token.user).get:
@@ -35,54 +35,69 @@ def create_token(tx: Transaction, command: ports.CreateToken) -> Token:
         expires_at,
         token.user,
     )
-    made = _get_token(tx, token.id)
-    tx.audit(command.act, "token.created", f"token/{made.id}", tenant=made.tenant, after=made)
-    return made
+    created = _get_token(tx, token.id)
+    tx.audit(command.act, "token.created", f"token/{created.id}", tenant=created.tenant, after=created)
+    return created
 
 
 def revoke_token(tx: Transaction, command: ports.RevokeToken) -> Token:
-    """End a token."""
-    known = _get_token(tx, command.id)
-    if command.tenant not in (None, known.tenant):
+    """Revoke a token."""
+    token = _get_token(tx, command.id)
+    if command.tenant not in (None, token.tenant):
         raise TokenNotFound(f"there is no token {command.id!r} in this tenant")
-    if known.revoked_at is not None:
-        return known
+    if token.revoked_at is not None:
+        return token
     tx.execute(SQL.revoke_token, command.id, tx.now)
-    ended = _get_token(tx, command.id)
-    tx.audit(command.act, "token.revoked", f"token/{ended.id}", tenant=ended.tenant, before=known, after=ended)
-    return ended
+    revoked = _get_token(tx, command.id)
+    tx.audit(command.act, "token.revoked", f"token/{revoked.id}", tenant=revoked.tenant, before=token, after=revoked)
+    return revoked
 
 
 def create_worker_credential(tx: Transaction, command: ports.CreateWorkerCredential) -> WorkerCredential:
-    """Keep a worker credential."""
-    made = command.credential
-    tenant = _tenant_number(tx, made.tenant)
-    row = (made.id, tenant, command.digest, as_json(made.types), made.enabled, made.ending, tx.now, made.created_by)
+    """Store a worker credential."""
+    credential = command.credential
+    tenant = _tenant_number(tx, credential.tenant)
+    row = (
+        credential.id,
+        tenant,
+        command.digest,
+        as_json(credential.types),
+        credential.enabled,
+        credential.ending,
+        tx.now,
+        credential.created_by,
+    )
     try:
         tx.execute(SQL.insert_worker_credentials, *row)
     except apsw.ConstraintError:
-        raise CredentialExists(f"there is a worker credential {made.id!r} already") from None
-    kept = _get_worker_credential(tx, made.id)
-    tx.audit(command.act, "worker_credential.created", f"worker_credential/{kept.id}", tenant=kept.tenant, after=kept)
-    return kept
+        raise CredentialExists(f"a worker credential {credential.id!r} already exists") from None
+    created = _get_worker_credential(tx, credential.id)
+    tx.audit(
+        command.act,
+        "worker_credential.created",
+        f"worker_credential/{created.id}",
+        tenant=created.tenant,
+        after=created,
+    )
+    return created
 
 
 def change_worker_credential(tx: Transaction, command: ports.ChangeWorkerCredential) -> WorkerCredential:
-    """Enable, disable, or give another secret."""
-    known = _get_worker_credential(tx, command.id)
-    if command.tenant not in (None, known.tenant):
+    """Enable or disable a worker credential, or replace its secret."""
+    credential = _get_worker_credential(tx, command.id)
+    if command.tenant not in (None, credential.tenant):
         raise CredentialNotFound(f"there is no worker credential {command.id!r} in this tenant")
     row = (command.id, command.enabled, command.digest, command.ending, tx.now)
     tx.execute(SQL.change_worker_credential, *row)
     changed = _get_worker_credential(tx, command.id)
-    if command.digest is not None or changed.enabled != known.enabled:
-        target = f"worker_credential/{known.id}"
-        tx.audit(command.act, command.audit_action, target, tenant=known.tenant, before=known, after=changed)
+    if command.digest is not None or changed.enabled != credential.enabled:
+        target = f"worker_credential/{credential.id}"
+        tx.audit(command.act, command.audit_action, target, tenant=credential.tenant, before=credential, after=changed)
     return changed
 
 
 def record_last_used(tx: Transaction, command: ports.RecordLastUsed) -> None:
-    """Remember when credentials were last used."""
+    """Record when credentials were last used."""
     for token_id, at in command.tokens.items():
         tx.execute(SQL.record_token_use, token_id, at)
     for worker_id, at in command.workers.items():
@@ -110,7 +125,7 @@ def _get_worker_credential(tx: Transaction, worker_id: str) -> WorkerCredential:
 
 
 def find_token(reader: Reader, command: ports.FindToken) -> ports.StoredToken | None:
-    """Find a token by its id."""
+    """Find a token by its ID."""
     text = reader.execute(SQL.token_by_id, command.token_id).get
     return None if text is None else decode_token(text)
 
@@ -123,13 +138,13 @@ def list_tokens(reader: Reader, command: ports.ListTokens) -> list[Token]:
 
 
 def find_worker_credential(reader: Reader, command: ports.FindWorkerCredential) -> ports.StoredWorkerCredential | None:
-    """Find a worker credential by its id."""
+    """Find a worker credential by its ID."""
     text = reader.execute(SQL.worker_credential_by_id, command.credential_id).get
     return None if text is None else decode_worker_credential(text)
 
 
 def is_worker_name_taken(reader: Reader, command: ports.IsWorkerNameTaken) -> bool:
-    """Whether there is a worker credential of this name."""
+    """Return whether a worker credential has this name."""
     return reader.execute(SQL.worker_credential_by_id, command.name).get is not None
 
 

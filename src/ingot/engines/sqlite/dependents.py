@@ -1,4 +1,4 @@
-"""What follows when jobs have ended: others that waited for them go on, or are canceled with them."""
+"""Dependents: jobs that become ready, or are canceled, when their parents or inputs are complete or fail."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.jobs.model import JobStatus
 
 RELEASE_EDGES_MAX = 1000
-RELEASE_ROUNDS_MAX = 50  # In a chain, each round cancels one job only.
+RELEASE_ROUNDS_MAX = 50  # In a chain, each round cancels only one job.
 
-Edge = tuple[int, int, bool]  # who waits, for whom, and whether it must not run any more
+Edge = tuple[int, int, bool]  # The dependent, its parent, and whether the dependent must be canceled.
 
 
 def release_dependents(tx: Transaction) -> None:
-    """Move a bounded number of jobs that waited for some that have ended; the rest is on the agenda."""
-    left = RELEASE_EDGES_MAX
+    """Release a bounded number of jobs whose parents have ended. Maintenance releases the others."""
+    edges_left = RELEASE_EDGES_MAX
     for _ in range(RELEASE_ROUNDS_MAX):
-        if not tx.writer_state.ended_parents or left <= 0:
+        if not tx.writer_state.ended_parents or edges_left <= 0:
             return
-        left -= _release_round(tx, list(islice(tx.writer_state.ended_parents, RELEASE_EDGES_MAX)), left)
+        edges_left -= _release_round(tx, list(islice(tx.writer_state.ended_parents, RELEASE_EDGES_MAX)), edges_left)
 
 
 def _release_round(tx: Transaction, parents: list[int], edges_max: int) -> int:
-    """Close edges to jobs that have ended, and move those that wait for nobody any more; answers how many edges."""
+    """Close edges to parents that have ended, move dependents without open edges, and return the number of edges."""
     edges = tx.read(list[Edge], SQL.edges_to_close, as_json(parents), edges_max)
     if len(edges) < edges_max:
         tx.writer_state.parents.difference_update(parents)
         tx.writer_state.ended_parents.difference_update(parents)
     if edges:
-        doomed = {job for job, _, is_doomed in edges if is_doomed}
+        canceled = {job for job, _, is_canceled in edges if is_canceled}
         tx.execute(SQL.close_edges, as_json([edge[:2] for edge in edges]))
-        close_edges_of(tx, doomed)
-        waited = {job for job, _, _ in edges}
-        _unblock_all(tx, waited, doomed)
+        close_edges_of(tx, canceled)
+        dependents = {job for job, _, _ in edges}
+        _unblock_all(tx, dependents, canceled)
     return len(edges)
 
 
-def _unblock_all(tx: Transaction, waited: Iterable[int], doomed: set[int]) -> None:
-    """Move those of these jobs that wait for nothing any more."""
-    states = tx.read(list[JobState], SQL.unblocked_jobs, as_json(sorted(waited)), as_json(sorted(doomed)))
+def _unblock_all(tx: Transaction, jobs: Iterable[int], canceled: set[int]) -> None:
+    """Queue or cancel those of these jobs that no longer wait for anything."""
+    states = tx.read(list[JobState], SQL.unblocked_jobs, as_json(sorted(jobs)), as_json(sorted(canceled)))
     for state in states:
-        _unblock(tx, state, cancel=state.number in doomed)
+        _unblock(tx, state, cancel=state.number in canceled)
     tx.save_states(states)
-    drop_input_uploads(tx, [state for state in states if state.number in doomed])
+    drop_input_uploads(tx, [state for state in states if state.number in canceled])
 
 
 def release_after_inputs(tx: Transaction, jobs: Iterable[int]) -> None:
-    """Inputs of these jobs have come: those that wait for nothing else are ready."""
-    if waited := list(jobs):
-        _unblock_all(tx, waited, set())
+    """Queue those of these jobs that no longer wait for anything, after inputs of them are complete."""
+    if numbers := list(jobs):
+        _unblock_all(tx, numbers, set())
 
 
 def cancel_without_inputs(tx: Transaction, reasons: Mapping[str, str]) -> None:
-    """Cancel jobs that will not get an input, by id, and keep why."""
+    """Cancel blocked jobs that will not get an input, and record the reasons, which are given by job ID."""
     if not reasons:
         return
     states = [state for state in tx.job_states(list(reasons)).values() if state.status is JobStatus.BLOCKED]
@@ -81,6 +81,6 @@ def _unblock(tx: Transaction, state: JobState, *, cancel: bool, error: str | Non
 
 
 def close_edges_of(tx: Transaction, jobs: set[int]) -> None:
-    """These jobs wait for nobody any more."""
+    """Close all edges of these dependents."""
     if jobs:
         tx.execute(SQL.close_edges_of_jobs, as_json(sorted(jobs)))

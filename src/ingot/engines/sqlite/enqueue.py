@@ -1,4 +1,4 @@
-"""Accepting jobs."""
+"""Enqueueing jobs."""
 
 from __future__ import annotations
 
@@ -29,23 +29,22 @@ from ingot.jobs.reuse import reuse_key
 from ingot.kernel.errors import IdempotencyMismatch, IngotError
 
 AcceptedOrder = tuple[NewJob, JobState]
-ParentRow = tuple[str, str, int, bool]  # id, tenant, number, and whether it has ended
+ParentRow = tuple[str, str, int, bool]  # The ID, tenant and number of a parent, and whether it is finished.
 
 
 class ReusedJob(msgspec.Struct, frozen=True):
-    """The number of a job that answers because it asks for the same, and the id of the order that it answers."""
+    """The number of an existing job that is reused, and the ID of the order that it answers."""
 
     number: int
-    order: str
+    order_id: str
 
 
-OrderAnswers = list[
-    AcceptedOrder | int | ReusedJob
-]  # A number is that of the job which an idempotency key made before.
+# A number is that of an existing job with the idempotency key or the ID of the order.
+OrderAnswers = list[AcceptedOrder | int | ReusedJob]
 
 
 def enqueue(tx: Transaction, commands: Sequence[Enqueue]) -> list[DeferredAnswer | IngotError]:
-    """Each command is accepted whole or not at all; all that are accepted are written together."""
+    """Accept each command whole or not at all, and write all accepted jobs together."""
     batch = _EnqueueBatch(tx, [order for command in commands for order in command.jobs])
     results: list[OrderAnswers | IngotError] = []
     for command in commands:
@@ -59,7 +58,7 @@ def enqueue(tx: Transaction, commands: Sequence[Enqueue]) -> list[DeferredAnswer
 
 
 class _EnqueueBatch:
-    """The keys that are taken, in the file or by an earlier order of this batch, and what is to be written."""
+    """The accepted orders of a batch of commands, and the keys that are taken in the file or by earlier orders."""
 
     def __init__(self, tx: Transaction, orders: Sequence[NewJob]) -> None:
         self._tx = tx
@@ -68,68 +67,65 @@ class _EnqueueBatch:
         self._dedupe_holders: dict[tuple[str, str], str] = {}
         self._caps = TenantCaps(tx, {order.tenant for order in orders})
         self._order_files = OrderFiles(tx, orders)
-        # An order sent again after an unknown outcome carries the id it had before, and is not counted again.
+        # An order that is repeated after an unknown outcome has the same ID, and must not be counted again.
         self._checks_ids = tx.retrying or self._caps.any_limited or len({order.id for order in orders}) < len(orders)
         self._existing_states = tx.job_states([order.id for order in orders]) if self._checks_ids else {}
         tenants = tx.writer_state.tenants
         keyed = [(o.tenant, o.type, o.idempotency_key) for o in orders if o.idempotency_key is not None]
         if keyed:
-            asked = as_json([(tenants.get(tenant), type, key) for tenant, type, key in keyed])
-            for at, number, digest in tx.read(list[tuple[int, int, str]], SQL.jobs_by_idempotency_key, asked):
-                self._jobs_by_idempotency_key[keyed[at]] = number, bytes.fromhex(digest)
+            keys = as_json([(tenants.get(tenant), type, key) for tenant, type, key in keyed])
+            for index, number, digest in tx.read(list[tuple[int, int, str]], SQL.jobs_by_idempotency_key, keys):
+                self._jobs_by_idempotency_key[keyed[index]] = number, bytes.fromhex(digest)
         deduped = [(o.tenant, o.dedupe_key) for o in orders if o.dedupe_key is not None]
         if deduped:
-            asked = as_json([(tenants.get(tenant), key) for tenant, key in deduped])
-            for at, job_id in tx.read(list[tuple[int, str]], SQL.jobs_by_dedupe_key, asked):
-                self._dedupe_holders[deduped[at]] = job_id
+            keys = as_json([(tenants.get(tenant), key) for tenant, key in deduped])
+            for index, job_id in tx.read(list[tuple[int, str]], SQL.jobs_by_dedupe_key, keys):
+                self._dedupe_holders[deduped[index]] = job_id
         self._has_keys = bool(keyed or deduped)
         self._reusable: dict[tuple[str, str, bytes], int] = {}
         kinds = {(order.tenant, order.type) for order in orders}
-        same = []
+        reuse_keys = []
         if any(tx.writer_state.definition(*kind).reuse for kind in kinds):
-            same = [key for order in orders if (key := _reuse_key(tx, order)) is not None]
-        self._has_reuse = bool(same)
-        self._has_existing = False  # Whether jobs that were there before answer some orders.
-        if same:
-            asked = as_json([(tenants.get(tenant), type, key.hex()) for tenant, type, key in same])
-            for at, number in tx.read(list[tuple[int, int]], SQL.jobs_by_reuse_key, asked):
-                self._reusable[same[at]] = number
+            reuse_keys = [key for order in orders if (key := _reuse_key(tx, order)) is not None]
+        self._has_reuse = bool(reuse_keys)
+        self._has_existing = False  # Whether existing jobs answer some of the orders.
+        if reuse_keys:
+            keys = as_json([(tenants.get(tenant), type, key.hex()) for tenant, type, key in reuse_keys])
+            for index, number in tx.read(list[tuple[int, int]], SQL.jobs_by_reuse_key, keys):
+                self._reusable[reuse_keys[index]] = number
         self._parents: dict[tuple[str, str], tuple[int, bool]] = {}
-        wanted = {parent for order in orders for parent in order.after}
-        self._has_parents = bool(wanted)
-        if wanted:
-            for job_id, tenant, number, ended in tx.read(list[ParentRow], SQL.parents_by_id, as_json(sorted(wanted))):
-                self._parents[tenant, job_id] = number, ended
+        parent_ids = {parent for order in orders for parent in order.after}
+        self._has_parents = bool(parent_ids)
+        if parent_ids:
+            parents = tx.read(list[ParentRow], SQL.parents_by_id, as_json(sorted(parent_ids)))
+            self._parents = {(tenant, job_id): (number, ended) for job_id, tenant, number, ended in parents}
 
     def accept(self, orders: Sequence[NewJob]) -> OrderAnswers:
-        """Take all orders of a command, or raise and take none."""
-        kept, made, holders, reusable = (
-            len(self._accepted),
-            self._jobs_by_idempotency_key,
-            self._dedupe_holders,
-            self._reusable,
-        )
+        """Accept all orders of a command, or raise and accept none."""
+        accepted_before, idempotent_jobs = len(self._accepted), self._jobs_by_idempotency_key
+        dedupe_holders, reusable = self._dedupe_holders, self._reusable
         if self._has_reuse:
             self._reusable = reusable.copy()
         if self._has_keys and any(order.idempotency_key or order.dedupe_key for order in orders):
-            self._jobs_by_idempotency_key, self._dedupe_holders = made.copy(), holders.copy()
+            self._jobs_by_idempotency_key, self._dedupe_holders = idempotent_jobs.copy(), dedupe_holders.copy()
         try:
             answers = [self._accept_one(order) for order in orders]
             if self._has_parents and any(order.after for order in orders):
-                answers = self._resolve_parents(orders, answers, kept)
-                self._check_parents(self._accepted[kept:])
+                answers = self._resolve_parents(orders, answers, accepted_before)
+                self._check_parents(self._accepted[accepted_before:])
             if self._order_files.has_any or self._caps.any_limited:
-                self._count_orders([order for order, _ in self._accepted[kept:]])
+                self._count_orders([order for order, _ in self._accepted[accepted_before:]])
             return answers
         except IngotError:
-            for order, _ in self._accepted[kept:]:
+            for order, _ in self._accepted[accepted_before:]:
                 self._existing_states.pop(order.id, None)
-            del self._accepted[kept:]
-            self._jobs_by_idempotency_key, self._dedupe_holders, self._reusable = made, holders, reusable
+            del self._accepted[accepted_before:]
+            self._jobs_by_idempotency_key = idempotent_jobs
+            self._dedupe_holders, self._reusable = dedupe_holders, reusable
             raise
 
     def _count_orders(self, orders: Sequence[NewJob]) -> None:
-        """Count new jobs and their files, or raise and count none of them."""
+        """Count new jobs and their files against caps and quotas, or raise and count none of them."""
         undo = self._order_files.charge(orders) if self._order_files.has_any else None
         try:
             if self._caps.any_limited:
@@ -143,23 +139,23 @@ class _EnqueueBatch:
         tx = self._tx
         if order.tenant not in tx.writer_state.tenants:
             raise TenantNotFound(f"there is no tenant {order.tenant[:64]!r}")
-        there = self._existing_states.get(order.id)
-        if there is not None and there.tenant == order.tenant:
+        existing = self._existing_states.get(order.id)
+        if existing is not None and existing.tenant == order.tenant:
             self._has_existing = True
-            return there.number
+            return existing.number
         number = tx.writer_state.last_job_number + 1
         key = None if order.idempotency_key is None else (order.tenant, order.type, order.idempotency_key)
         if key is not None and key in self._jobs_by_idempotency_key:
-            made, digest = self._jobs_by_idempotency_key[key]
+            existing_number, digest = self._jobs_by_idempotency_key[key]
             if digest != order.payload_digest:
                 raise IdempotencyMismatch
             self._has_existing = True
-            return made
-        if self._has_reuse and (same := _reuse_key(tx, order)) is not None:
-            if same in self._reusable and not order.force:
+            return existing_number
+        if self._has_reuse and (reusable_key := _reuse_key(tx, order)) is not None:
+            if reusable_key in self._reusable and not order.force:
                 self._has_existing = True
-                return ReusedJob(self._reusable[same], order.id)
-            self._reusable[same] = number
+                return ReusedJob(self._reusable[reusable_key], order.id)
+            self._reusable[reusable_key] = number
         if key is not None:
             self._jobs_by_idempotency_key[key] = number, order.payload_digest
         if order.dedupe_key is not None:
@@ -187,34 +183,35 @@ class _EnqueueBatch:
             self._existing_states[order.id] = state
         return accepted
 
-    def _resolve_parents(self, orders: Sequence[NewJob], answers: OrderAnswers, kept: int) -> OrderAnswers:
-        """Let orders of the call wait for the jobs that answer those they name."""
-        own = {state.number: state.id for _, state in self._accepted}
+    def _resolve_parents(self, orders: Sequence[NewJob], answers: OrderAnswers, accepted_before: int) -> OrderAnswers:
+        """Where existing jobs answer parents of the same call, let the orders wait for these jobs instead."""
+        accepted_ids = {state.number: state.id for _, state in self._accepted}
         numbers = {order.id: number for order, answer in zip(orders, answers, strict=True)
                    if (number := _existing_number(answer)) is not None}  # fmt: skip
-        there = self._tx.whole_jobs([number for number in numbers.values() if number not in own]) if numbers else {}
-        names = {id: own.get(number) or there[number].state.id for id, number in numbers.items()}
-        if all(id == name for id, name in names.items()):
+        existing = [number for number in numbers.values() if number not in accepted_ids]
+        existing_rows = self._tx.whole_jobs(existing) if numbers else {}
+        job_ids = {id: accepted_ids.get(number) or existing_rows[number].state.id for id, number in numbers.items()}
+        if all(id == job_id for id, job_id in job_ids.items()):
             return answers
-        states = [state for _, state in self._accepted[kept:]]
-        waiting = resolve_parents([order for order, _ in self._accepted[kept:]], names)
-        self._accepted[kept:] = zip(waiting, states, strict=True)
-        for number, row in there.items():
+        states = [state for _, state in self._accepted[accepted_before:]]
+        resolved = resolve_parents([order for order, _ in self._accepted[accepted_before:]], job_ids)
+        self._accepted[accepted_before:] = zip(resolved, states, strict=True)
+        for number, row in existing_rows.items():
             self._parents[row.state.tenant, row.state.id] = number, row.state.status in FINISHED
-        renamed = {state.number: (order, state) for order, state in self._accepted[kept:]}
+        renamed = {state.number: (order, state) for order, state in self._accepted[accepted_before:]}
         return [renamed[answer[1].number] if isinstance(answer, tuple) else answer for answer in answers]
 
     def _check_parents(self, accepted: Sequence[AcceptedOrder]) -> None:
-        """Raise `ParentNotFound` when one of these would wait for what is not there."""
-        inside = {(order.tenant, order.id): (state.number, False) for order, state in accepted}
+        """Raise `ParentNotFound` if a parent of these orders does not exist."""
+        own_parents = {(order.tenant, order.id): (state.number, False) for order, state in accepted}
         for order, _ in accepted:
             for parent in order.after:
-                if (order.tenant, parent) not in self._parents and (order.tenant, parent) not in inside:
+                if (order.tenant, parent) not in self._parents and (order.tenant, parent) not in own_parents:
                     raise ParentNotFound(f"there is no job {parent} in this tenant")
-        self._parents.update(inside)
+        self._parents.update(own_parents)
 
     def write(self) -> None:
-        """Write what was accepted."""
+        """Write the accepted jobs."""
         tx = self._tx
         jobs: list[tuple[object, ...]] = []
         keys: list[tuple[object, ...]] = []
@@ -222,14 +219,14 @@ class _EnqueueBatch:
         reusable: list[tuple[object, ...]] = []
         waits: list[tuple[object, ...]] = []
         files: list[tuple[object, ...]] = []
-        shelf = BlobBatch(tx) if self._order_files.has_any else None
+        blob_batch = BlobBatch(tx) if self._order_files.has_any else None
         ready: defaultdict[tuple[str, str, str], list[ReadyPosition]] = defaultdict(list)
         for order, state in self._accepted:
-            same = _reuse_key(tx, order) if self._has_reuse else None
+            reusable_key = _reuse_key(tx, order) if self._has_reuse else None
             if order.after:
                 waits += self._dependency_rows(order, state)
             elif order.uploads:
-                pass  # It waits for these.
+                pass  # The job is queued when its uploads are complete.
             elif state.run_at <= tx.now:
                 ready[state.type, state.tenant, state.limit_key].append(state.position)
             else:
@@ -250,22 +247,22 @@ class _EnqueueBatch:
                     order.idempotency_key,
                     inputs_text(order),
                     order.payload_blob,
-                    None if same is None else same[2],
+                    None if reusable_key is None else reusable_key[2],
                     order.depth,
                 )
             )
             tenant = tx.writer_state.tenants[order.tenant]
             if order.idempotency_key is not None:
                 keys.append((tenant, order.type, order.idempotency_key, state.number, order.payload_digest))
-            if same is not None:
-                reusable.append((tenant, order.type, same[2], state.number))
-            if shelf is not None and has_files(order):
+            if reusable_key is not None:
+                reusable.append((tenant, order.type, reusable_key[2], state.number))
+            if blob_batch is not None and has_files(order):
                 files += self._order_files.file_rows(order, state.number)
                 for upload in order.uploads:
-                    shelf.save_upload(new_upload_row(upload, tx.now))
+                    blob_batch.save_upload(new_upload_row(upload, tx.now))
             tags += [(state.number, tag, tenant) for tag in order.tags]
-        for lane, places in ready.items():
-            tx.announce_ready(Lane(*lane), len(places), first=min(places))
+        for lane, positions in ready.items():
+            tx.announce_ready(Lane(*lane), len(positions), first=min(positions))
         tx.write_rows(SQL.insert_jobs, jobs)
         tx.insert_states([state for _, state in self._accepted])
         for statement, rows in (
@@ -277,22 +274,22 @@ class _EnqueueBatch:
         ):
             if rows:
                 tx.write_rows(statement, rows)
-        if shelf is not None:
-            shelf.write()
+        if blob_batch is not None:
+            blob_batch.write()
 
     def _dependency_rows(self, order: NewJob, state: JobState) -> list[tuple[object, ...]]:
-        """Whom this job waits for; one that has ended already is looked at like one that ends later."""
+        """Return the rows of a job's dependencies. Finished parents are released like those that finish later."""
         parents = [(parent, *self._parents[order.tenant, parent]) for parent in order.after]
         self._tx.writer_state.parents.update(number for _, number, _ in parents)
         self._tx.writer_state.ended_parents.update(number for _, number, ended in parents if ended)
         return [(state.number, number, parent, order.on_dead is OnDead.RUN) for parent, number, _ in parents]
 
     def answer(self, answers: OrderAnswers) -> DeferredAnswer:
-        """The jobs that were accepted, and those that were there before."""
+        """Return the answer to a command, with accepted and existing jobs."""
         rows: dict[int, JobRow] = {}
         if self._has_existing:
-            known = [number for answer in answers if (number := _existing_number(answer)) is not None]
-            rows = self._tx.whole_jobs(known) if known else {}
+            numbers = [number for answer in answers if (number := _existing_number(answer)) is not None]
+            rows = self._tx.whole_jobs(numbers) if numbers else {}
         return DeferredAnswer(partial(_enqueued, answers, rows, self._tx.now))
 
 
@@ -301,24 +298,24 @@ def _enqueued(answers: OrderAnswers, rows: dict[int, JobRow], now: int) -> list[
     for answer in answers:
         if isinstance(answer, tuple):
             order, state = answer
-            made = AcceptedValues(state.priority, state.run_at, state.max_attempts, now, state.limit_key)
-            enqueued.append(Enqueued(job=new_job_of(order, made), created=True))
+            values = AcceptedValues(state.priority, state.run_at, state.max_attempts, now, state.limit_key)
+            enqueued.append(Enqueued(job=new_job_of(order, values), created=True))
         else:
             row = rows[answer.number if isinstance(answer, ReusedJob) else answer]
             job = job_of(row.state, row.body)
-            reused = isinstance(answer, ReusedJob) and answer.order != job.id  # Otherwise the order was sent again.
+            reused = isinstance(answer, ReusedJob) and answer.order_id != job.id  # Otherwise the order was repeated.
             enqueued.append(Enqueued(job=job, created=False, reused=reused))
     return enqueued
 
 
 def _existing_number(answer: AcceptedOrder | int | ReusedJob) -> int | None:
-    """The number of a job that was there before."""
+    """Return the number of an existing job, or `None` for an accepted order."""
     if isinstance(answer, tuple):
         return None
     return answer.number if isinstance(answer, ReusedJob) else answer
 
 
 def _reuse_key(tx: Transaction, order: NewJob) -> tuple[str, str, bytes] | None:
-    """What this order shares with those that ask for the same; `None` when nobody can."""
+    """Return the reuse key of an order, or `None` if its definition does not allow reuse."""
     key = reuse_key(tx.writer_state.definition(order.tenant, order.type), order)
     return None if key is None else (order.tenant, order.type, key)

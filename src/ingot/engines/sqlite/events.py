@@ -1,4 +1,4 @@
-"""Events: those that users publish, reading them all, and those that have been kept long enough."""
+"""Events: publishing, reading, and removing old ones."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ from ingot.identity.model import TenantNotFound
 from ingot.kernel.clock import to_datetime
 from ingot.kernel.errors import IdempotencyMismatch, IngotError
 
-BATCH_BYTES_MAX: Final = 256 * 1024  # Somebody who reads one event reads the batch it is in.
+BATCH_BYTES_MAX: Final = 256 * 1024  # Reading one event reads its whole batch.
 
 EventKey = tuple[str, str | None]
 EventPosition = tuple[int, int]
 
 
-def publish(tx: Transaction, commands: Sequence[PublishEvent]) -> list[Published | IngotError]:
-    """Append events, those of one tenant together, in the order in which they came."""
+def publish_events(tx: Transaction, commands: Sequence[PublishEvent]) -> list[Published | IngotError]:
+    """Append events in the order in which they arrived, those of a tenant together."""
     answers: dict[int, Published | IngotError] = {}
-    own: dict[str, list[int]] = {}
+    by_tenant: dict[str, list[int]] = {}
     first: dict[EventKey, int] = {}
     repeats: list[tuple[int, int]] = []
-    for number, command in enumerate(commands):
+    for index, command in enumerate(commands):
         key = command.tenant, command.dedupe_key
         if command.tenant not in tx.writer_state.tenants:
-            answers[number] = TenantNotFound(f"there is no tenant {command.tenant[:64]!r}")
+            answers[index] = TenantNotFound(f"there is no tenant {command.tenant[:64]!r}")
         elif command.dedupe_key is not None and key in first:
-            repeats.append((number, first[key]))
-        elif command.dedupe_key is not None and (known := _find_repeat(tx, command)) is not None:
-            answers[number] = known
+            repeats.append((index, first[key]))
+        elif command.dedupe_key is not None and (answer := _find_repeat(tx, command)) is not None:
+            answers[index] = answer
         else:
-            first[key] = number
-            own.setdefault(command.tenant, []).append(number)
-    for tenant, numbers in own.items():
-        places = _append(tx, tenant, [commands[number] for number in numbers])
-        for number, place in zip(numbers, places, strict=True):
-            answers[number] = Published(id=format_event_id(*place), created=True)
-    for number, of in repeats:
-        answers[number] = _repeat_answer(commands[number], commands[of], answers[of])
-    return [answers[number] for number in range(len(commands))]
+            first[key] = index
+            by_tenant.setdefault(command.tenant, []).append(index)
+    for tenant, indexes in by_tenant.items():
+        positions = _append(tx, tenant, [commands[index] for index in indexes])
+        for index, position in zip(indexes, positions, strict=True):
+            answers[index] = Published(id=format_event_id(*position), created=True)
+    for index, first_index in repeats:
+        answers[index] = _repeat_answer(commands[index], commands[first_index], answers[first_index])
+    return [answers[index] for index in range(len(commands))]
 
 
 def _find_repeat(tx: Transaction, command: PublishEvent) -> Published | IngotError | None:
-    """What the key of a command stands for already."""
+    """Return the answer to a command whose dedupe key was used before, or `None`."""
     number = tx.writer_state.tenants[command.tenant]
     row = tx.execute(SQL.event_of_dedupe_key, number, command.dedupe_key, tx.now - DEDUPE_KEY_MICROS).fetchone()
     if row is None:
         return None
-    digest, batch, place = row
+    digest, batch, index = row
     if digest != command.digest:
         return IdempotencyMismatch()
-    return Published(id=format_event_id(batch, place), created=False)
+    return Published(id=format_event_id(batch, index), created=False)
 
 
 def _repeat_answer(
@@ -74,35 +74,35 @@ def _repeat_answer(
 
 
 def _append(tx: Transaction, tenant: str, commands: Sequence[PublishEvent]) -> list[EventPosition]:
-    """Write events and their keys, and answer their places."""
+    """Write events and their dedupe keys, and return the positions of the events."""
     number = tx.writer_state.tenants[tenant]
-    places: list[EventPosition] = []
-    for together in _split_batches(commands):
+    positions: list[EventPosition] = []
+    for chunk in _split_batches(commands):
         tx.writer_state.last_batch += 1
-        entries = [(command.name, msgspec.Raw(command.data)) for command in together]
+        entries = [(command.name, msgspec.Raw(command.data)) for command in chunk]
         tx.execute(SQL.insert_events, number, tx.writer_state.last_batch, tx.now, msgspec.json.encode(entries))
-        places += [(tx.writer_state.last_batch, place) for place in range(len(together))]
-    for command, (batch, place) in zip(commands, places, strict=True):
+        positions += [(tx.writer_state.last_batch, index) for index in range(len(chunk))]
+    for command, (batch, index) in zip(commands, positions, strict=True):
         if command.dedupe_key is not None:
-            tx.execute(SQL.put_event_keys, number, command.dedupe_key, command.digest, batch, place, tx.now)
+            tx.execute(SQL.put_event_keys, number, command.dedupe_key, command.digest, batch, index, tx.now)
     tx.announce_events(tenant)
-    return places
+    return positions
 
 
 def _split_batches(commands: Sequence[PublishEvent]) -> Iterator[list[PublishEvent]]:
-    together: list[PublishEvent] = []
+    batch: list[PublishEvent] = []
     size = 0
     for command in commands:
-        if together and (size + len(command.data) > BATCH_BYTES_MAX or len(together) == EVENTS_PER_ROW_MAX):
-            yield together
-            together, size = [], 0
-        together.append(command)
+        if batch and (size + len(command.data) > BATCH_BYTES_MAX or len(batch) == EVENTS_PER_ROW_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(command)
         size += len(command.data)
-    yield together
+    yield batch
 
 
 def forget_events(tx: Transaction, command: ForgetEvents) -> Forgotten:
-    """Remove old batches of one tenant after the other, and old keys, until as many as the limit says are gone."""
+    """Remove old batches, one tenant after the other, and expired dedupe keys, up to the limit of each."""
     keys = tx.execute(SQL.remove_event_keys, tx.now - DEDUPE_KEY_MICROS, command.limit).connection.changes()
     removed = 0
     if command.keep is not None:
@@ -116,13 +116,13 @@ def forget_events(tx: Transaction, command: ForgetEvents) -> Forgotten:
 
 def _forget_tenant_events(tx: Transaction, number: int, cutoff: int, limit: int) -> int:
     oldest = tx.read(list[tuple[int, int]], SQL.oldest_event_batches, number, limit + 1)
-    gone = [batch for batch, _ in takewhile(lambda row: row[1] <= cutoff, oldest[:-1])]  # The newest stays.
-    if gone:
-        entries = tx.execute(SQL.entries_of_batch, number, gone[-1]).get
-        last = len(msgspec.json.decode(entries, type=list[msgspec.Raw])) - 1
-        tx.execute(SQL.put_event_floor, number, gone[-1], last)
-        tx.execute(SQL.remove_events, number, gone[-1])
-    return len(gone)
+    batches = [batch for batch, _ in takewhile(lambda row: row[1] <= cutoff, oldest[:-1])]  # The newest batch stays.
+    if batches:
+        entries = tx.execute(SQL.entries_of_batch, number, batches[-1]).get
+        last_index = len(msgspec.json.decode(entries, type=list[msgspec.Raw])) - 1
+        tx.execute(SQL.put_event_floor, number, batches[-1], last_index)
+        tx.execute(SQL.remove_events, number, batches[-1])
+    return len(batches)
 
 
 def read_events(reader: Reader, command: ReadEvents) -> list[Event]:
@@ -131,15 +131,15 @@ def read_events(reader: Reader, command: ReadEvents) -> list[Event]:
     reader.writer_state.check_tenant(tenant)
     start = (0, -1) if after is None else parse_event_id(after)
     events: list[Event] = []
-    with reader.snapshot():  # One for the events and what is missing of them.
+    with reader.snapshot():  # One for the events and the last removed position.
         floor = None if after is None else reader.execute(SQL.event_floor, tenant).fetchone()
         if floor is not None and start < floor:
             raise Gap(format_event_id(*floor))
         rows = reader.execute(SQL.event_batches, tenant, start[0], limit + 1)
         for batch, at, entries in rows:
-            for place, (name, data) in enumerate(msgspec.json.decode(entries, type=list[tuple[str, msgspec.Raw]])):
-                if (batch, place) > start:
-                    event_id, moment = format_event_id(batch, place), to_datetime(at)
+            for index, (name, data) in enumerate(msgspec.json.decode(entries, type=list[tuple[str, msgspec.Raw]])):
+                if (batch, index) > start:
+                    event_id, moment = format_event_id(batch, index), to_datetime(at)
                     events.append(Event(id=event_id, tenant=tenant, name=name, at=moment, data=data.copy()))
             if len(events) >= limit:
                 rows.close(True)
@@ -148,7 +148,7 @@ def read_events(reader: Reader, command: ReadEvents) -> list[Event]:
 
 
 def get_newest_event_id(reader: Reader, command: GetNewestEventId) -> str | None:
-    """Find the id of a tenant's newest event; all that are committed are settled."""
+    """Return the ID of a tenant's newest event, or `None`. All events up to it can be read."""
     reader.writer_state.check_tenant(command.tenant)
     row = reader.execute(SQL.newest_event_batch, command.tenant).fetchone()
     if row is None:

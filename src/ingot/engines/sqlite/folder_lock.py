@@ -1,4 +1,4 @@
-"""One server per SQLite file."""
+"""The lock that allows only one process to open a data folder."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ LOCK_NAME = "ingot.lock"
 
 
 class FolderLock:
-    """Holds `ingot.lock` in a data folder."""
+    """A lock on `ingot.lock` in a data folder."""
 
     def __init__(self, folder: Path) -> None:
         try:
-            self._file = open_locked_file(folder / LOCK_NAME)
+            self._descriptor = open_locked_file(folder / LOCK_NAME)
         except BlockingIOError:
             holder = (folder / LOCK_NAME).read_bytes()[:32].decode("ascii", "replace").strip() or "unknown"
             raise StoreLocked(
                 f"Another Ingot process (pid {holder}) holds the data folder {folder.absolute()}."
             ) from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Let the folder go. Doing it twice is fine."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            close_locked_file(file)
+        """Release the folder. Releasing it again does nothing."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            close_locked_file(descriptor)

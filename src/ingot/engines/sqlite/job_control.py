@@ -1,4 +1,4 @@
-"""Steering jobs from outside: cancel, retry, change."""
+"""Canceling, retrying and changing jobs on request."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ingot.jobs.model import Job, JobStatus
 from ingot.jobs.ports import CancelJob, ChangeJob, RetryJob
 
 
-def cancel(tx: Transaction, command: CancelJob) -> Job:
-    """Cancel a waiting job, ask a running one to stop."""
+def cancel_job(tx: Transaction, command: CancelJob) -> Job:
+    """Cancel a waiting job, or request a running one to stop."""
     state = tx.job_state(command.tenant, command.job_id)
     if state.status in (JobStatus.SUCCEEDED, JobStatus.DEAD):
         raise JobFinished(f"the job is {state.status}")
@@ -37,13 +37,16 @@ def cancel(tx: Transaction, command: CancelJob) -> Job:
     return tx.get_job(state.number)
 
 
-def retry(tx: Transaction, command: RetryJob) -> Job:
+def retry_job(tx: Transaction, command: RetryJob) -> Job:
     """Put a finished job back in the queue."""
     state = tx.job_state(command.tenant, command.job_id)
     if state.status not in FINISHED:
         raise JobNotFinished(f"the job is {state.status}")
     if missing := tx.read(list[str], SQL.missing_inputs, state.number):
-        raise FileNotFound(f"the input {missing[0]} was never uploaded", hint="Make a new job, with all of its inputs.")
+        raise FileNotFound(
+            f"the input {missing[0]} was never uploaded",
+            hint="Create a new job and upload all of its inputs. Nothing was changed.",
+        )
     _check_dedupe_key(tx, state)
     TenantCaps(tx, {state.tenant}).count_jobs({state.tenant: 1})
     before = state.status
@@ -59,13 +62,13 @@ def retry(tx: Transaction, command: RetryJob) -> Job:
     return tx.get_job(state.number)
 
 
-def change(tx: Transaction, command: ChangeJob) -> Job:
-    """Change a waiting job, or the tags of any."""
+def change_job(tx: Transaction, command: ChangeJob) -> Job:
+    """Change a waiting job, or the tags of any job."""
     state = tx.job_state(command.tenant, command.job_id)
-    moving = (command.priority, command.run_at, command.max_attempts) != (None, None, None)
-    if moving and state.status not in (JobStatus.QUEUED, JobStatus.BLOCKED):
+    is_rescheduled = (command.priority, command.run_at, command.max_attempts) != (None, None, None)
+    if is_rescheduled and state.status not in (JobStatus.QUEUED, JobStatus.BLOCKED):
         raise JobNotQueued(f"the job is {state.status}")
-    if moving:
+    if is_rescheduled:
         state.priority = command.priority or state.priority
         state.max_attempts = command.max_attempts or state.max_attempts
         run_at = state.run_at if command.run_at is None else max(tx.now, command.run_at)
@@ -79,7 +82,7 @@ def change(tx: Transaction, command: ChangeJob) -> Job:
         tx.write_rows(
             SQL.insert_tags, [(state.number, tag, tx.writer_state.tenants[state.tenant]) for tag in command.tags]
         )
-    if moving or command.tags is not None:
+    if is_rescheduled or command.tags is not None:
         tx.emit("job.updated", state)
     return tx.get_job(state.number)
 

@@ -1,4 +1,4 @@
-"""Files of jobs: what an order is given, what attempts have made and saved, and how they go."""
+"""Files of jobs: inputs of orders, outputs and checkpoints of attempts, and the removal of files."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from ingot.jobs.files import (
 from ingot.jobs.model import NewJob
 from ingot.kernel.errors import IngotError
 
-LeasedAttempt = tuple[JobState, int]  # A job, and the fence it runs under.
+LeasedAttempt = tuple[JobState, int]  # A running job and its fence.
 Row = tuple[object, ...]
 
 
 class ReferencedBlob(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A blob that a tenant holds, by its place among those that were asked for, and what it is said to be there."""
+    """A blob with a reference in a tenant, and its index in the list of blobs that were looked up."""
 
     index: int
     number: int
@@ -48,7 +48,7 @@ class ReferencedBlob(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class OrderFiles:
-    """The files that some orders name, as they are taken one after the other before any of them is written."""
+    """The files of orders, counted while orders are accepted, before the files are written."""
 
     def __init__(self, tx: Transaction, orders: Sequence[NewJob]) -> None:
         self._tx = tx
@@ -56,28 +56,29 @@ class OrderFiles:
         self._uploads: set[TenantName] = set()
         orders = [order for order in orders if order.tenant in tx.writer_state.tenants and has_files(order)]
         self.has_any = bool(orders)
-        asked = list({(order.tenant, blob): None for order in orders for _, _, blob in named_files(order)})
-        if asked:
-            digests = as_json([(tx.writer_state.tenants[tenant], blob) for tenant, blob in asked])
-            for held in tx.read(list[ReferencedBlob], SQL.referenced_blobs, digests):
-                self._blobs[asked[held.index]] = held
+        keys = list({(order.tenant, blob): None for order in orders for _, _, blob in files_of_order(order)})
+        if keys:
+            blob_ids = as_json([(tx.writer_state.tenants[tenant], blob) for tenant, blob in keys])
+            for blob in tx.read(list[ReferencedBlob], SQL.referenced_blobs, blob_ids):
+                self._blobs[keys[blob.index]] = blob
         if pairs := [(order.tenant, upload.id) for order in orders for upload in order.uploads]:
-            shelf = BlobBatch(tx)
-            shelf.load_uploads(pairs)
-            self._uploads.update(shelf.uploads)
+            batch = BlobBatch(tx)
+            batch.load_uploads(pairs)
+            self._uploads.update(batch.uploads)
 
     def charge(self, orders: Iterable[NewJob]) -> Callable[[], None]:
-        """Count all that these orders name, and answer how to undo that.
+        """Count the files of these orders against quotas, and return a function that undoes it.
 
         Raises `BlobNotFound` or `QuotaExceeded`, and has counted nothing then.
         """
-        staged, uploads = self._tx.effects, self._uploads.copy()
-        usage, events = staged.usage.copy(), {tenant: len(told) for tenant, told in staged.events.items()}
+        effects, uploads = self._tx.effects, self._uploads.copy()
+        usage = effects.usage.copy()
+        event_counts = {tenant: len(tenant_events) for tenant, tenant_events in effects.events.items()}
 
         def undo() -> None:
-            staged.usage, self._uploads = usage, uploads
-            for tenant, told in staged.events.items():
-                del told[events.get(tenant, 0) :]
+            effects.usage, self._uploads = usage, uploads
+            for tenant, tenant_events in effects.events.items():
+                del tenant_events[event_counts.get(tenant, 0) :]
 
         try:
             for order in orders:
@@ -89,33 +90,35 @@ class OrderFiles:
 
     def _charge_order(self, order: NewJob) -> None:
         size = 0
-        for _, _, blob in named_files(order):
-            held = self._blobs.get((order.tenant, blob))
-            if held is None:
-                raise BlobNotFound(f"there is no blob {blob} here")
-            size += held.size
+        for _, _, blob in files_of_order(order):
+            referenced = self._blobs.get((order.tenant, blob))
+            if referenced is None:
+                raise BlobNotFound(f"there is no blob {blob} in this tenant")
+            size += referenced.size
         if size:
             owner = order.created_by or PROCESS
             charge(self._tx, order.tenant, owner, StorageUsage(bytes=size), quota=order.owner_quota)
         for upload in order.uploads:
             if (order.tenant, upload.id) in self._uploads:
-                raise UploadEnded(f"there is an upload {upload.id} already")
+                raise UploadEnded(f"an upload {upload.id} already exists")
             self._uploads.add((order.tenant, upload.id))
             change = StorageUsage(reserved=upload.reserve)
             charge(self._tx, order.tenant, upload.owner, change, quota=upload.owner_quota)
 
     def file_rows(self, order: NewJob, job: int) -> list[Row]:
-        """The rows of the files of a job."""
+        """Return the rows of the files of a job."""
         tenant, owner = self._tx.writer_state.tenants[order.tenant], order.created_by or PROCESS
         rows: list[Row] = []
-        for kind, name, blob in named_files(order):
-            held = self._blobs[order.tenant, blob]
-            rows.append((tenant, job, kind, name, held.number, held.content_type, owner, None, self._tx.now))
+        for kind, name, blob in files_of_order(order):
+            referenced = self._blobs[order.tenant, blob]
+            rows.append(
+                (tenant, job, kind, name, referenced.number, referenced.content_type, owner, None, self._tx.now)
+            )
         return rows
 
 
-def named_files(order: NewJob) -> list[tuple[str, str, str]]:
-    """The kinds, the names and the blobs of what an order is given."""
+def files_of_order(order: NewJob) -> list[tuple[str, str, str]]:
+    """Return the kind, the name and the blob of each file of an order."""
     files = [("input", name, blob) for name, blob in order.inputs.items()]
     if order.payload_blob is not None:
         files.append(("payload", PAYLOAD, order.payload_blob))
@@ -123,54 +126,54 @@ def named_files(order: NewJob) -> list[tuple[str, str, str]]:
 
 
 class AttemptOutputs:
-    """The outputs that some attempts have uploaded, and those of earlier runs of their jobs with their checkpoints."""
+    """The outputs that some attempts have uploaded, and the outputs and checkpoints that their jobs had before."""
 
     def __init__(self, tx: Transaction, attempts: Sequence[LeasedAttempt]) -> None:
         self._tx = tx
-        self._outputs: dict[int, dict[str, OutputRow]] = {}  # Of two with one name, the later.
+        self._outputs: dict[int, dict[str, OutputRow]] = {}  # By name. A later upload replaces an earlier one.
         self._earlier_files: dict[int, list[ProducedFileRow]] = {}
         self._succeeded: list[JobState] = []
         if attempts:
-            asked = as_json([(state.number, state.id, fence) for state, fence in attempts])
-            for row in tx.read(list[OutputRow], SQL.outputs_of_attempts, asked):
+            attempts_json = as_json([(state.number, state.id, fence) for state, fence in attempts])
+            for row in tx.read(list[OutputRow], SQL.outputs_of_attempts, attempts_json):
                 self._outputs.setdefault(row.job, {})[row.name] = row
             jobs = as_json([state.number for state, _ in attempts])
-            for old in tx.read(list[ProducedFileRow], SQL.produced_files, jobs):
-                self._earlier_files.setdefault(old.job, []).append(old)
+            for file in tx.read(list[ProducedFileRow], SQL.produced_files, jobs):
+                self._earlier_files.setdefault(file.job, []).append(file)
 
     def check_uploaded(self, state: JobState, names: Iterable[str]) -> None:
-        """Raise `OutputMissing` unless the attempt has uploaded all of these."""
-        made = self._outputs.get(state.number, {})
+        """Raise `OutputMissing` unless the attempt has uploaded all of these outputs."""
+        uploaded = self._outputs.get(state.number, {})
         for name in names:
-            if name not in made:
+            if name not in uploaded:
                 raise OutputMissing(f"the output {name[:64]!r} was not uploaded under this fence")
 
     def add_succeeded(self, state: JobState) -> None:
-        """The attempt has succeeded: its outputs are the job's, and nobody goes on from its checkpoints."""
+        """Add a succeeded attempt. Its outputs become files of the job, and checkpoints are removed."""
         if state.number in self._outputs or state.number in self._earlier_files:
             self._succeeded.append(state)
 
     def write(self) -> None:
-        """Write what was taken. Other uploads of these attempts are swept."""
+        """Write the files of the succeeded attempts. Other uploads of these attempts are swept later."""
         if not self._succeeded:
             return
-        tx, shelf = self._tx, BlobBatch(self._tx)
+        tx, batch = self._tx, BlobBatch(self._tx)
         tx.execute(SQL.remove_produced_files, as_json([state.number for state in self._succeeded]))
         files: list[Row] = []
-        moved: list[tuple[int, str]] = []
+        moved_uploads: list[tuple[int, str]] = []
         for state in self._succeeded:
-            for old in self._earlier_files.get(state.number, ()):
-                refund_usage(tx, state.tenant, old.owner, StorageUsage(bytes=old.size))
-                shelf.add_tombstone(old.blob)
-            for one in self._outputs.get(state.number, {}).values():
-                described = one.content_type, one.owner, one.fence, tx.now
-                files.append((one.tenant, one.job, "output", one.name, one.blob, *described))
-                moved.append((one.tenant, one.id))
-                tx.effects.events[state.tenant].append(("blob.stored", _blob_event_data(state, one)))
+            for file in self._earlier_files.get(state.number, ()):
+                refund_usage(tx, state.tenant, file.owner, StorageUsage(bytes=file.size))
+                batch.add_tombstone(file.blob)
+            for output in self._outputs.get(state.number, {}).values():
+                values = output.content_type, output.owner, output.fence, tx.now
+                files.append((output.tenant, output.job, "output", output.name, output.blob, *values))
+                moved_uploads.append((output.tenant, output.id))
+                tx.effects.events[state.tenant].append(("blob.stored", _blob_event_data(state, output)))
         tx.write_rows(SQL.put_job_files, files)
-        if moved:
-            tx.execute(SQL.remove_uploads, as_json(moved))
-        shelf.write()
+        if moved_uploads:
+            tx.execute(SQL.remove_uploads, as_json(moved_uploads))
+        batch.write()
 
 
 def _blob_event_data(state: JobState, output: OutputRow) -> BlobEventData:
@@ -183,24 +186,24 @@ def _blob_event_data(state: JobState, output: OutputRow) -> BlobEventData:
     )
 
 
-def drop_uploads(tx: Transaction, pairs: Sequence[TenantName], why: str) -> dict[str, str]:
-    """Drop uploads; answers which jobs will not get an input therefore, by id, and why."""
-    shelf = BlobBatch(tx)
-    shelf.load_uploads(pairs)
-    for upload in list(shelf.uploads.values()):
-        shelf.drop_upload(upload, why)
-    shelf.write()
-    return shelf.jobs_without_input
+def drop_uploads(tx: Transaction, pairs: Sequence[TenantName], reason: str) -> dict[str, str]:
+    """Drop uploads. Return the jobs that will not get an input therefore, by ID, with the reasons."""
+    batch = BlobBatch(tx)
+    batch.load_uploads(pairs)
+    for upload in list(batch.uploads.values()):
+        batch.drop_upload(upload, reason)
+    batch.write()
+    return batch.jobs_without_input
 
 
 def drop_input_uploads(tx: Transaction, jobs: Sequence[JobState]) -> None:
-    """These jobs wait for inputs no more: what was on its way is dropped."""
+    """Drop the unfinished input uploads of jobs that no longer wait for them."""
     if jobs and (pairs := tx.read(list[TenantName], SQL.input_uploads_of_jobs, as_json([state.id for state in jobs]))):
         drop_uploads(tx, pairs, "is not needed")
 
 
 def drop_job_files(tx: Transaction, jobs: Sequence[int]) -> None:
-    """The files of these jobs go with them: their blobs get tombstones, and what they counted for is given back."""
+    """Remove the files of removed jobs: their blobs get tombstones, and usage decreases."""
     numbers = as_json(jobs)
     files = tx.read(list[tuple[str, str, int, int]], SQL.files_of_jobs, numbers)
     if not files:
@@ -211,9 +214,9 @@ def drop_job_files(tx: Transaction, jobs: Sequence[int]) -> None:
     tx.execute(SQL.remove_job_files, numbers)
 
 
-def list_files(reader: Reader, command: ListJobFiles) -> list[JobFile]:
+def list_job_files(reader: Reader, command: ListJobFiles) -> list[JobFile]:
     """Read the files of a job. Raises `JobNotFound`."""
-    with reader.snapshot():  # One for the job and its files.
+    with reader.snapshot():
         number = reader.execute(SQL.number_of_job, command.job_id, command.tenant).get
         files = None if number is None else reader.read(list[JobFile], SQL.files_of_job, number)
     if files is None:
@@ -222,15 +225,15 @@ def list_files(reader: Reader, command: ListJobFiles) -> list[JobFile]:
 
 
 def find_running_job(reader: Reader, command: FindRunningJob) -> RunningJob:
-    """Find the job that runs under a fence. Raises `JobNotFound` or `LeaseLost`."""
+    """Find the job of a running attempt. Raises `JobNotFound` or `LeaseLost`."""
     state = _running_state(reader, command)
     return RunningJob(job_id=state.id, tenant=state.tenant, type=state.type, attempt=state.attempts)
 
 
-def open_file(reader: Reader, command: OpenJobFile) -> tuple[JobFile, Content]:
-    """Find a file for the attempt under a fence. Raises `JobNotFound`, `LeaseLost` or `FileNotFound`."""
+def open_job_file(reader: Reader, command: OpenJobFile) -> tuple[JobFile, Content]:
+    """Find a file of the job of a running attempt. Raises `JobNotFound`, `LeaseLost` or `FileNotFound`."""
     kind, name = command.kind, command.name
-    with reader.snapshot():  # One for the attempt, the file and its bytes.
+    with reader.snapshot():
         state = _running_state(reader, command)
         file = reader.find(JobFile, SQL.file_of_job, state.number, kind, name) if kind in READABLE_KINDS else None
         content = None if file is None else find_content(reader, bytes.fromhex(file.blob_id))

@@ -1,6 +1,7 @@
-"""Pages of jobs: the way through the indexes that has the fewest rows, walked until a page is full.
+"""Pages of jobs: the index path with the fewest rows is read until a page is full.
 
-A way is some lines, each of them numbers in falling order, which are merged. All is read in one snapshot.
+A path consists of scans, each of them job numbers in descending order, which are merged.
+A page is read in one snapshot.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from ingot.jobs.model import JobStatus, Source
 from ingot.jobs.ports import JobFilter
 from ingot.kernel.pages import InvalidCursor
 
-PAGE_ROWS_MAX: Final = 5_000  # Rows that a page looks at.
+PAGE_ROWS_MAX: Final = 5_000  # Rows that are read for one page.
 ROWS_PER_QUERY_MAX: Final = 500
-COUNTED_ROWS_MAX: Final = 1_000  # Rows of a tag or a source are counted so far.
-ASSUMED_ROWS: Final = 10 * COUNTED_ROWS_MAX  # How many there are taken to be when there are more.
+COUNTED_ROWS_MAX: Final = 1_000  # Jobs of a tag or a source are counted up to this number.
+ASSUMED_ROWS: Final = 10 * COUNTED_ROWS_MAX  # The assumed number if there are more.
 ABOVE_ALL_NUMBERS: Final = 2**62
 FINISHED: Final = (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED)
 
@@ -31,7 +32,7 @@ NumberScan = Callable[[int], Iterable[int]]
 
 
 class SQLiteIndexPath(msgspec.Struct, frozen=True):
-    """Lines that together hold every job that fits, about how many rows they have, and whether all of them fit."""
+    """Scans that together contain every matching job. `rows` is approximate; if `exact`, all of them match."""
 
     rows: int
     scans: list[NumberScan]
@@ -39,7 +40,7 @@ class SQLiteIndexPath(msgspec.Struct, frozen=True):
 
 
 class JobPageReader:
-    """Reads pages of one tenant's jobs on a connection, inside a transaction of the caller's."""
+    """Reads pages of one tenant's jobs on a connection. The caller has opened a transaction."""
 
     def __init__(self, reader: apsw.Connection, tenant: int, where: JobFilter) -> None:
         self._reader = reader
@@ -47,82 +48,82 @@ class JobPageReader:
         self._where = where
 
     def read(self, before: str | None, limit: int) -> tuple[list[int], str | None]:
-        """The numbers of a page of jobs, and the position to go on from."""
+        """Return the numbers of a page of jobs, and the position to continue from."""
         self._below = min(
             _parse_position(before), self._first_number_from(self._where.created_before, ABOVE_ALL_NUMBERS)
         )
         self._lowest = self._first_number_from(self._where.created_after, 0)
-        way = self._choose_path()
-        first_look = max(
-            1, min(limit + 1 if way.exact else ROWS_PER_QUERY_MAX, PAGE_ROWS_MAX // max(1, len(way.scans)))
+        path = self._choose_path()
+        first_rows = max(
+            1, min(limit + 1 if path.exact else ROWS_PER_QUERY_MAX, PAGE_ROWS_MAX // max(1, len(path.scans)))
         )
-        walk = merge(*[line(first_look) for line in way.scans], reverse=True)
-        found: list[int] = []
-        looked, position = 0, 0
-        while len(found) < limit and looked < PAGE_ROWS_MAX:
-            chunk = list(islice(walk, limit - len(found) if way.exact else ROWS_PER_QUERY_MAX))
+        numbers = merge(*[scan(first_rows) for scan in path.scans], reverse=True)
+        matching: list[int] = []
+        rows_read, position = 0, 0
+        while len(matching) < limit and rows_read < PAGE_ROWS_MAX:
+            chunk = list(islice(numbers, limit - len(matching) if path.exact else ROWS_PER_QUERY_MAX))
             if not chunk:
-                return found, None
-            found += chunk if way.exact else self._filter(chunk)
-            looked += len(chunk)
+                return matching, None
+            matching += chunk if path.exact else self._filter(chunk)
+            rows_read += len(chunk)
             position = chunk[-1]
-        if len(found) > limit:
-            return found[:limit], str(found[limit - 1])
-        return found, None if next(walk, None) is None else str(position)
+        if len(matching) > limit:
+            return matching[:limit], str(matching[limit - 1])
+        return matching, None if next(numbers, None) is None else str(position)
 
     def _choose_path(self) -> SQLiteIndexPath:
-        """The way with the fewest rows."""
+        """Return the path with the fewest rows."""
         where = self._where
-        ways = [self._path_by_type()]
+        paths = [self._path_by_type()]
         if where.status is JobStatus.RUNNING:
-            seen, numbers = self._read_json(tuple[int, list[int]], SQL.running_jobs, self._tenant, PAGE_ROWS_MAX + 1)
-            if seen <= PAGE_ROWS_MAX:
-                held = [number for number in numbers if self._lowest <= number < self._below]
-                ways.append(SQLiteIndexPath(seen, [lambda _: held]))
+            running, numbers = self._read_json(tuple[int, list[int]], SQL.running_jobs, self._tenant, PAGE_ROWS_MAX + 1)
+            if running <= PAGE_ROWS_MAX:
+                selected = [number for number in numbers if self._lowest <= number < self._below]
+                paths.append(SQLiteIndexPath(running, [lambda _: selected]))
         if where.tag is not None:
             rows = self._count_rows(SQL.count_jobs_of_tag, self._tenant, where.tag)
             exact = where == JobFilter(tenant=where.tenant, tag=where.tag)
-            ways.append(SQLiteIndexPath(rows, [self._scan(SQL.job_numbers_of_tag, self._tenant, where.tag)], exact))
+            paths.append(SQLiteIndexPath(rows, [self._scan(SQL.job_numbers_of_tag, self._tenant, where.tag)], exact))
         if where.source not in (None, Source.MANUAL):
             rows = self._count_rows(SQL.count_jobs_of_source, where.source)
-            if rows < COUNTED_ROWS_MAX:  # The line has the jobs of all tenants.
-                ways.append(SQLiteIndexPath(rows, [self._scan(SQL.job_numbers_of_source, where.source)]))
-        way = min(ways, key=lambda way: way.rows)
-        if way is not ways[0]:  # What is newer than the newest of its type and status does not fit.
-            newest = max((number for line in ways[0].scans for number in islice(line(1), 1)), default=0)
+            if rows < COUNTED_ROWS_MAX:  # This scan contains the jobs of all tenants.
+                paths.append(SQLiteIndexPath(rows, [self._scan(SQL.job_numbers_of_source, where.source)]))
+        path = min(paths, key=lambda path: path.rows)
+        if path is not paths[0]:  # No newer job has a matching type and status.
+            newest = max((number for scan in paths[0].scans for number in islice(scan(1), 1)), default=0)
             self._below = min(self._below, newest + 1)
-        return way
+        return path
 
     def _path_by_type(self) -> SQLiteIndexPath:
-        """By type, those that are not finished apart from those that are. What has no jobs is left out."""
+        """Return the path by type, with separate scans for unfinished and finished jobs, where there are any."""
         where = self._where
         counts = self._read_json(list[TypeCount], SQL.counts_by_type, self._tenant)
-        fitting = [
+        matching = [
             (type, status, jobs)
             for type, status, jobs in counts
             if where.type in (None, type) and where.status in (None, status)
         ]
-        live = dict.fromkeys(type for type, status, _ in fitting if status not in FINISHED)
-        lines = [self._scan(SQL.unfinished_job_numbers, self._tenant, type) for type in live]
-        rows = sum(jobs for type, status, jobs in counts if type in live and status not in FINISHED)
-        for type, status, jobs in fitting:
+        unfinished_types = dict.fromkeys(type for type, status, _ in matching if status not in FINISHED)
+        scans = [self._scan(SQL.unfinished_job_numbers, self._tenant, type) for type in unfinished_types]
+        rows = sum(jobs for type, status, jobs in counts if type in unfinished_types and status not in FINISHED)
+        for type, status, jobs in matching:
             if status in FINISHED:
-                lines.append(self._scan(SQL.finished_job_numbers, self._tenant, type, status))
+                scans.append(self._scan(SQL.finished_job_numbers, self._tenant, type, status))
                 rows += jobs
-        of_kind = JobFilter(tenant=where.tenant, type=where.type, status=where.status)
-        exact = where == of_kind and (where.status is None or where.status in FINISHED)
-        return SQLiteIndexPath(rows, lines, exact)
+        filter_by_type = JobFilter(tenant=where.tenant, type=where.type, status=where.status)
+        exact = where == filter_by_type and (where.status is None or where.status in FINISHED)
+        return SQLiteIndexPath(rows, scans, exact)
 
     def _scan(self, statement: str, *key: object) -> NumberScan:
-        """A line that is read as far as it is walked."""
+        """Return a scan that reads more rows as they are consumed."""
 
-        def numbers(at_once: int) -> Iterator[int]:
+        def numbers(chunk_rows: int) -> Iterator[int]:
             below = self._below
-            while chunk := self._read_json(list[int], statement, *key, below, self._lowest, at_once):
+            while chunk := self._read_json(list[int], statement, *key, below, self._lowest, chunk_rows):
                 yield from chunk
-                if len(chunk) < at_once:
+                if len(chunk) < chunk_rows:
                     return
-                below, at_once = chunk[-1], ROWS_PER_QUERY_MAX
+                below, chunk_rows = chunk[-1], ROWS_PER_QUERY_MAX
 
         return numbers
 
@@ -132,22 +133,22 @@ class JobPageReader:
 
     def _filter(self, numbers: list[int]) -> list[int]:
         where = self._where
-        asked = (where.status, where.type, where.tag, where.source, where.created_after, where.created_before)
-        fitting: list[int] = self._read_json(list[int], SQL.matching_jobs, as_json(numbers), self._tenant, *asked)
-        return fitting
+        conditions = (where.status, where.type, where.tag, where.source, where.created_after, where.created_before)
+        matching: list[int] = self._read_json(list[int], SQL.matching_jobs, as_json(numbers), self._tenant, *conditions)
+        return matching
 
-    def _first_number_from(self, moment: int | None, otherwise: int) -> int:
-        """The lowest number of a job made at a moment or later: times grow with numbers."""
-        if moment is None:
-            return otherwise
+    def _first_number_from(self, time: int | None, default: int) -> int:
+        """Return the lowest number of a job created at a time or later. Creation times grow with numbers."""
+        if time is None:
+            return default
         low, high = 0, self._reader.execute(SQL.last_job_number).get + 1
         while low < high:
             middle = (low + high) // 2
-            found = self._reader.execute(SQL.first_job_from_number, (middle,)).get
-            if found is None or found[1] >= moment:
+            row = self._reader.execute(SQL.first_job_from_number, (middle,)).get
+            if row is None or row[1] >= time:
                 high = middle
             else:
-                low = found[0] + 1
+                low = row[0] + 1
         return int(low)
 
     def _read_json(self, type: Any, statement: str, *values: object) -> Any:

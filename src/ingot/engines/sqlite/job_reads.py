@@ -1,4 +1,4 @@
-"""Reading jobs: one, a page of them, their attempts and logs, how many there are, and what they wait for."""
+"""Reads of jobs: single jobs, pages, attempts, logs, counters, and the reasons why a job waits."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ingot.jobs.metrics import Depth
 from ingot.jobs.model import JOBS_AHEAD_MAX, Attempt, Batch, Job, JobLog, JobStatus, LimitUsage, Summary, WaitState
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
 
-TALLY_PAGES_MAX = 10_000 // PAGE_ROWS_MAX
+COUNTED_PAGES_MAX = 10_000 // PAGE_ROWS_MAX
 
 
 def get_job(reader: Reader, command: ports.GetJob) -> Job | None:
-    """Find a job in a tenant."""
-    with reader.snapshot():  # One for the number and its job.
+    """Read a job of a tenant."""
+    with reader.snapshot():  # The number and the job are read in one snapshot.
         number = reader.execute(SQL.number_of_job, command.job_id, command.tenant).get
         jobs = [] if number is None else _whole_jobs(reader, [number])
     return jobs[0] if jobs else None
@@ -34,26 +34,26 @@ def _whole_jobs(reader: Reader, numbers: list[int]) -> list[Job]:
 
 
 def list_jobs(reader: Reader, command: ports.ListJobs) -> tuple[list[Job], str | None]:
-    """Read a page of jobs, newest first, and the position to go on from."""
+    """Read a page of jobs, newest first, and the position to continue from."""
     pages = JobPageReader(reader.connection, reader.writer_state.number_of(command.where.tenant), command.where)
-    with reader.snapshot():  # One for all looks.
+    with reader.snapshot():
         numbers, position = pages.read(command.before, command.limit)
         jobs = _whole_jobs(reader, numbers)
     return jobs, position
 
 
 def count_matching_jobs(reader: Reader, command: ports.CountMatchingJobs) -> tuple[dict[JobStatus, int], bool]:
-    """Count the jobs that fit a filter, and whether there may be more."""
+    """Count the jobs that match a filter by status, and report whether there may be more."""
     pages = JobPageReader(reader.connection, reader.writer_state.number_of(command.where.tenant), command.where)
-    found: list[int] = []
+    matching: list[int] = []
     position: str | None = None
-    with reader.snapshot():  # One for all looks.
-        for _ in range(TALLY_PAGES_MAX):
+    with reader.snapshot():
+        for _ in range(COUNTED_PAGES_MAX):
             numbers, position = pages.read(position, PAGE_ROWS_MAX)
-            found += numbers
+            matching += numbers
             if position is None:
                 break
-        counts = reader.read(dict[JobStatus, int], SQL.count_jobs_by_status, as_json(found))
+        counts = reader.read(dict[JobStatus, int], SQL.count_jobs_by_status, as_json(matching))
     return counts, position is not None
 
 
@@ -63,35 +63,35 @@ def list_attempts(reader: Reader, command: ports.ListAttempts) -> list[Attempt]:
 
 
 def read_log(reader: Reader, command: ports.ReadLog) -> JobLog | None:
-    """Read what an attempt wrote, up to the next gap."""
+    """Read the log of an attempt, up to the next gap."""
     after = command.after
-    with reader.snapshot():  # What was written before the job ended is there when it has ended.
-        found = reader.find(LoggedAttempt, SQL.logged_attempt, command.job_id, command.tenant, command.attempt)
-        chunks = found and reader.read(list[LogChunk], SQL.chunks_of_log, found.job, found.fence, after)
-    if found is None:
+    with reader.snapshot():  # One snapshot, so that the log of a finished job is complete.
+        attempt = reader.find(LoggedAttempt, SQL.logged_attempt, command.job_id, command.tenant, command.attempt)
+        chunks = attempt and reader.read(list[LogChunk], SQL.chunks_of_log, attempt.job, attempt.fence, after)
+    if attempt is None:
         return None
     start, text = join_chunks(chunks or [], after=after)
     return JobLog(
-        job_id=found.job_id,
-        attempt=found.number,
-        fence=found.fence,
+        job_id=attempt.job_id,
+        attempt=attempt.number,
+        fence=attempt.fence,
         start=start,
         to=start + len(text),
         text=text,
-        live=found.live,
-        attempts=found.attempts,
-        status=found.status,
+        live=attempt.live,
+        attempts=attempt.attempts,
+        status=attempt.status,
     )
 
 
 def summarize_jobs(reader: Reader, command: ports.SummarizeJobs) -> Summary:
-    """Count the jobs of a tenant by status, and find what has been ready longest."""
+    """Count the jobs of a tenant by status, and find the job that has been ready longest."""
     reader.writer_state.check_tenant(command.tenant)
-    which = command.tenant, command.type
+    selection = command.tenant, command.type
     with reader.snapshot():
-        counted = reader.read(dict[JobStatus, int], SQL.counts_of_tenant, *which)
-        oldest = reader.execute(SQL.oldest_ready, *which).get
-    return summary_of(counted, oldest, reader.clock.micros())
+        counts = reader.read(dict[JobStatus, int], SQL.counts_of_tenant, *selection)
+        oldest = reader.execute(SQL.oldest_ready, *selection).get
+    return summary_of(counts, oldest, reader.clock.micros())
 
 
 def count_jobs(reader: Reader, command: ports.CountJobs) -> dict[str, dict[JobStatus, int]]:
@@ -105,56 +105,57 @@ def count_jobs(reader: Reader, command: ports.CountJobs) -> dict[str, dict[JobSt
 
 
 def list_queue_depths(reader: Reader, command: ports.ListQueueDepths) -> list[Depth]:
-    """Count the jobs of all tenants by status, and find what has been ready longest."""
+    """Count the jobs of all tenants by status, and find the jobs that have been ready longest."""
     tenants_max = command.tenants_max
-    with reader.snapshot():  # One for both.
+    with reader.snapshot():
         counts = reader.read(list[tuple[str | None, dict[JobStatus, int]]], SQL.queue_depths, tenants_max)
         rows = reader.read(list[tuple[str | None, int]], SQL.oldest_ready_by_tenant, tenants_max, command.lanes_max)
     oldest, now = dict(rows), reader.clock.micros()
-    return [depth_of(tenant, counted, oldest.get(tenant), now) for tenant, counted in counts]
+    return [depth_of(tenant, tenant_counts, oldest.get(tenant), now) for tenant, tenant_counts in counts]
 
 
 def get_batch(reader: Reader, command: ports.GetBatch) -> Batch | None:
-    """Read the numbers of a batch."""
+    """Read the counters of a batch."""
     reader.writer_state.check_tenant(command.tenant)
     return reader.find(Batch, SQL.batch_of_tenant, command.tenant, command.batch)
 
 
 def get_wait_state(reader: Reader, command: ports.GetWaitState) -> WaitState | None:
-    """Find what keeps a job from running."""
-    waiting = None
-    with reader.snapshot():  # One for all of it.
+    """Read what keeps a job from running."""
+    wait_state = None
+    with reader.snapshot():
         number = reader.execute(SQL.number_of_job, command.job_id, command.tenant).get
         for row in [] if number is None else reader.read(list[JobRow], SQL.whole_jobs, as_json([number])):
-            waiting = _waiting_of(reader, row)
-    return waiting
+            wait_state = _wait_state_of(reader, row)
+    return wait_state
 
 
-def _waiting_of(reader: Reader, row: JobRow) -> WaitState:
+def _wait_state_of(reader: Reader, row: JobRow) -> WaitState:
     state = row.state
-    times = (reader.writer_state.requested_at.get((state.type, asker)) for asker in (state.tenant, None))
-    asked_at = max((at for at in times if at is not None), default=None)
+    times = (reader.writer_state.requested_at.get((state.type, tenant)) for tenant in (state.tenant, None))
+    claimed_at = max((at for at in times if at is not None), default=None)
     now = to_datetime(reader.clock.micros())
-    job, asked = job_of(state, row.body), to_datetime_or_none(asked_at)
-    waiting = WaitState(job=job, now=now, limit_key=state.limit_key, last_claim_at=asked)
+    job, last_claim_at = job_of(state, row.body), to_datetime_or_none(claimed_at)
+    wait_state = WaitState(job=job, now=now, limit_key=state.limit_key, last_claim_at=last_claim_at)
     if state.status is JobStatus.BLOCKED:
         parents = reader.read(list[tuple[str, JobStatus]], SQL.open_parents, state.number)
         uploads = reader.read(list[str], SQL.names_of_awaited_inputs, state.id)
-        return msgspec.structs.replace(waiting, parents=parents, uploads=uploads)
+        return msgspec.structs.replace(wait_state, parents=parents, uploads=uploads)
     if state.status is not JobStatus.QUEUED:
-        return waiting
+        return wait_state
     lane = (state.type, reader.writer_state.number_of(state.tenant), state.limit_key)
     position = (state.priority, state.run_at, state.id)
     ahead = reader.execute(SQL.count_ready_before, *lane, *position, JOBS_AHEAD_MAX).get
     pause = reader.writer_state.pauses.get((state.tenant, state.type))
-    return msgspec.structs.replace(waiting, jobs_ahead=ahead, pause=pause, limits=_limits(reader, state))
+    return msgspec.structs.replace(wait_state, jobs_ahead=ahead, pause=pause, limits=_limits(reader, state))
 
 
 def _limits(reader: Reader, state: JobState) -> list[LimitUsage]:
-    """The limits there are, from the widest to the narrowest, and who runs under each."""
-    bounds, number = reader.writer_state.bounds(state.tenant, state.type), reader.writer_state.number_of(state.tenant)
+    """Return the limits of a job, from the widest to the narrowest, and the running jobs under each."""
+    concurrency_limits = reader.writer_state.concurrency_limits(state.tenant, state.type)
+    number = reader.writer_state.number_of(state.tenant)
     limits: list[LimitUsage] = []
-    for scope, most, type, key in scopes_of(bounds, state.type, state.limit_key):
+    for scope, maximum, type, key in scopes_of(concurrency_limits, state.type, state.limit_key):
         running, holders = reader.read(tuple[int, list[str]], SQL.running_under_limit, number, type, key)
-        limits.append(LimitUsage(scope=scope, maximum=most, running=running, holders=holders))
+        limits.append(LimitUsage(scope=scope, maximum=maximum, running=running, holders=holders))
     return limits

@@ -1,6 +1,7 @@
-"""Rows as Python sees them. Every read answers one JSON text, decoded whole: one step of SQLite, one pass of C.
+"""Rows of jobs as Python objects.
 
-Each row that SQLite hands over by itself costs a turn of the interpreter lock, which a busy event loop makes dear.
+A read returns all rows as one JSON text, which is decoded at once. Fetching rows one by one would acquire the
+interpreter lock for each of them, which is slow while the event loop is busy.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from ingot.engines.jobs import progress_of
 from ingot.jobs.model import AttemptOutcome, Claim, Definition, Job, JobStatus, OnDead, Source
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
 
-ReadyPosition = tuple[int, int, str, int]  # priority, run_at, id: the order in which work starts; and the job's number
+# The priority, run_at and ID, in the order of which jobs start, and the number of the job.
+ReadyPosition = tuple[int, int, str, int]
 
 
 class JobState(msgspec.Struct, array_like=True, gc=False):
-    """The row of `states`: all about a job that moves. The fields stand in the order of the SQL."""
+    """A row of `states`. The fields are in the order of the SQL."""
 
     number: int
     id: str
@@ -44,12 +46,12 @@ class JobState(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def position(self) -> ReadyPosition:
-        """Where it stands in its lane when it is ready."""
+        """The position of the job in its lane when it is ready."""
         return self.priority, self.run_at, self.id, self.number
 
 
 class JobBody(msgspec.Struct, array_like=True, gc=False):
-    """The row of `jobs`, and what hangs on it."""
+    """A row of `jobs`, with the tags, the parents, the last error and the result of the job."""
 
     payload: msgspec.Raw
     metadata: msgspec.Raw
@@ -60,7 +62,7 @@ class JobBody(msgspec.Struct, array_like=True, gc=False):
     correlation_id: str | None
     trace_id: str | None
     idempotency_key: str | None
-    inputs: dict[str, str | None]  # `None` for one that did not come yet.
+    inputs: dict[str, str | None]  # `None` until the input is uploaded.
     payload_blob: str | None
     depth: int
     tags: tuple[str, ...]
@@ -71,7 +73,7 @@ class JobBody(msgspec.Struct, array_like=True, gc=False):
 
 
 class LoggedAttempt(msgspec.Struct, array_like=True, gc=False):
-    """The attempt whose log is read, and how its job stands."""
+    """The attempt whose log is read, and the status of its job."""
 
     job: int
     job_id: str
@@ -83,7 +85,7 @@ class LoggedAttempt(msgspec.Struct, array_like=True, gc=False):
 
 
 class OutcomeRow(msgspec.Struct, array_like=True, gc=False):
-    """How an attempt was settled: what was said, and what was answered."""
+    """A recorded outcome: the reported values, and those of the answer."""
 
     job: int
     fence: int
@@ -100,14 +102,14 @@ class OutcomeRow(msgspec.Struct, array_like=True, gc=False):
 
 
 class JobRow(msgspec.Struct, array_like=True, gc=False):
-    """A whole job."""
+    """A complete job."""
 
     state: JobState
     body: JobBody
 
 
 def job_of(state: JobState, body: JobBody) -> Job:
-    """The job for people."""
+    """Build the job as callers get it."""
     return Job(
         id=state.id,
         tenant=state.tenant,
@@ -149,7 +151,7 @@ def job_of(state: JobState, body: JobBody) -> Job:
 
 
 def claim_of(row: JobRow, definition: Definition) -> Claim:
-    """A job as handed to a worker."""
+    """Build the claim of a leased job."""
     assert row.state.lease_expires_at is not None
     return Claim(
         job=job_of(row.state, row.body),

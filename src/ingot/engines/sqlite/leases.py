@@ -1,4 +1,4 @@
-"""Leases: which attempt holds a job, and who may speak for it."""
+"""Leases: the check that a call comes from the attempt that holds the job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ingot.jobs.model import JobStatus
 
 
 class AttemptCall(Protocol):
-    """What is said of an attempt, by whom it may be said."""
+    """A call about an attempt, restricted to a tenant and a worker unless these are `None`."""
 
     @property
     def job_id(self) -> str: ...
@@ -24,12 +24,12 @@ class AttemptCall(Protocol):
 
 
 def find_leased_job(states: dict[str, JobState], call: AttemptCall) -> JobState:
-    """The job this call speaks of. Raises unless the call's fence is the current one of a running job."""
+    """Return the job of a call. Raises `JobNotFound` or `LeaseLost` unless its attempt holds the lease of the job."""
     state = states.get(call.job_id)
     if state is None or call.tenant not in (None, state.tenant):
         raise JobNotFound(f"there is no job {call.job_id[:64]!r} in this tenant")
     if state.status is not JobStatus.RUNNING:
-        raise LeaseLost(f"the job is {state.status} now")
+        raise LeaseLost(f"the job is not running, its status is {state.status}")
     if state.fence != call.fence:
         raise LeaseLost(f"the job now runs under fence {state.fence}, got fence {call.fence}")
     if not matches_worker(state.worker_id or "", call.worker):

@@ -1,4 +1,4 @@
-"""What has to be done as time goes by: due work joins the ready work, the leases of silent workers are swept."""
+"""Maintenance of jobs: promotion of due jobs, and sweeps of expired leases."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ SWEEP_JOBS_MAX = 1000
 
 
 def maintain(tx: Transaction, commands: Sequence[MaintainJobs]) -> list[MaintenanceResult]:
-    """One round of each, whoever asked for it."""
-    tended = MaintenanceResult(promoted=promote(tx), swept=sweep(tx))
+    """Run one round of each task for all of these commands."""
+    result = MaintenanceResult(promoted=promote(tx), swept=sweep(tx))
     release_dependents(tx)
-    return [tended for _ in commands]
+    return [result for _ in commands]
 
 
 def promote(tx: Transaction) -> int:
-    """Move work that has become due to the ready work of its lane."""
-    memory = tx.writer_state
-    if memory.next_due is None or memory.next_due > tx.now:
+    """Make jobs ready that have become due, and return their number."""
+    writer_state = tx.writer_state
+    if writer_state.next_due is None or writer_state.next_due > tx.now:
         return 0
     lanes = Counter(Lane(*row) for row in tx.execute(SQL.promote_due, tx.now, PROMOTE_JOBS_MAX))
     for lane, jobs in lanes.items():
         tx.announce_ready(lane, jobs)
-    memory.next_due = tx.execute(SQL.next_due).get
+    writer_state.next_due = tx.execute(SQL.next_due).get
     return lanes.total()
 
 
 def sweep(tx: Transaction) -> int:
-    """Judge running jobs whose lease ran out, at most once a second, never right after the store came up."""
-    memory = tx.writer_state
-    next_sweep = memory.next_sweep()
+    """End attempts whose lease has expired, at most once a second, and not right after opening. Return their number."""
+    writer_state = tx.writer_state
+    next_sweep = writer_state.next_sweep()
     if next_sweep is None or next_sweep > tx.now:
         return 0
     expired = _expired_leases(tx)
     if len(expired) < SWEEP_JOBS_MAX:
-        memory.swept_at = tx.now  # A full round is followed by the next at once.
+        writer_state.swept_at = tx.now  # After a full round, the next one follows at once.
     try:
         swept = tx.run_in_savepoint(partial(_end_expired, tx, expired))
     except DISK_ERRORS:
         raise
     except apsw.Error:
-        # One bad row must not keep the others from being swept.
+        # Sweep one by one, so that a bad row does not block the others.
         swept = 0
         for state in _expired_leases(tx):
             try:
@@ -64,9 +64,9 @@ def sweep(tx: Transaction) -> int:
             except DISK_ERRORS:
                 raise
             except apsw.Error as error:
-                memory.swept_at = tx.now
+                writer_state.swept_at = tx.now
                 report("sweep_failed", error, job_id=state.id)
-    memory.next_expiry = tx.execute(SQL.next_expiry).get
+    writer_state.next_expiry = tx.execute(SQL.next_expiry).get
     return swept
 
 

@@ -1,4 +1,4 @@
-"""Migrations: numbered, forward only, each in a transaction of its own."""
+"""Migrations: numbered, forward only, each in its own transaction."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _MIGRATIONS_TABLE = (
 
 
 def migrations() -> list[Migration]:
-    """All steps this program knows, in order."""
+    """Return all migrations of this program, in order."""
     return read_migrations(PACKAGE)
 
 
 def migrate(connection: apsw.Connection, clock: Clock) -> list[Migration]:
-    """Apply what is missing and return it. Raises `StoreTooNew` for a file from a later version."""
-    known = migrations()
+    """Apply the missing migrations and return them. Raises `StoreTooNew` for a file from a later version."""
+    available = migrations()
     applied: list[Migration] = []
     with connection:
         connection.execute(_MIGRATIONS_TABLE)
         newest = connection.execute("SELECT coalesce(max(number), 0) FROM migrations").get
-    if newest > known[-1].number:
-        raise StoreTooNew(f"The file is at schema {newest}; this program supports up to {known[-1].number}.")
-    for step in known:
-        if step.number > newest:
+    if newest > available[-1].number:
+        raise StoreTooNew(f"The file is at schema {newest}; this program supports up to {available[-1].number}.")
+    for migration in available:
+        if migration.number > newest:
             with connection:
-                connection.execute(step.text)
-                row = (step.number, step.name, clock.micros())
+                connection.execute(migration.text)
+                row = (migration.number, migration.name, clock.micros())
                 connection.execute("INSERT INTO migrations VALUES (?, ?, ?)", row)
-            applied.append(step)
+            applied.append(migration)
     return applied

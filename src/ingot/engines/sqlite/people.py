@@ -1,4 +1,4 @@
-"""People: how they sign in, and the roles they are given."""
+"""People: their logins, sessions and roles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ingot.identity.people import (
 
 
 def begin_login(tx: Transaction, command: ports.BeginLogin) -> None:
-    """Remember that somebody set out."""
+    """Store a login that has begun, and delete expired ones."""
     tx.execute(SQL.delete_expired_logins, tx.now, EXPIRED_ROWS_MAX)
     tx.execute(SQL.insert_login, command.digest, command.next_page, command.is_link, command.expires_at)
     if command.act is not None:
@@ -32,18 +32,18 @@ def begin_login(tx: Transaction, command: ports.BeginLogin) -> None:
 
 
 def consume_login(tx: Transaction, command: ports.ConsumeLogin) -> str | None:
-    """Where to go after a sign-in that was begun."""
-    where: str | None = tx.execute(SQL.consume_login, command.digest, command.is_link, tx.now).get
-    return where
+    """Delete a login and return the page to open after it, or `None` if it does not exist or has expired."""
+    next_page: str | None = tx.execute(SQL.consume_login, command.digest, command.is_link, tx.now).get
+    return next_page
 
 
 def sign_in(tx: Transaction, command: ports.SignIn) -> User:
-    """Make a session."""
+    """Store a person who signs in, and create a session."""
     person, user_id = command.person, command.user_id
-    for known, enabled in tx.execute(SQL.user_by_subject, person.issuer, person.subject):
+    for stored_id, enabled in tx.execute(SQL.user_by_subject, person.issuer, person.subject):
         if not enabled:
-            raise SignInRefused("an operator has put this person out")
-        user_id = known
+            raise SignInRefused("an operator has disabled this person")
+        user_id = stored_id
     email = normalize_email_or_none(person.email)
     row = (person.issuer, person.subject, person.email, email, person.email_verified, person.name, person.picture)
     tx.execute(SQL.put_user, user_id, *row, tx.now)
@@ -64,7 +64,7 @@ def sign_in(tx: Transaction, command: ports.SignIn) -> User:
 
 
 def deny_sign_in(tx: Transaction, command: ports.DenySignIn) -> None:
-    """Keep the groups of a person who may not come in."""
+    """Store the groups of a person who is not allowed to sign in, and end their sessions."""
     person = command.person
     for user_id, _ in list(tx.execute(SQL.user_by_subject, person.issuer, person.subject)):
         before = _get_user(tx, user_id)
@@ -80,15 +80,15 @@ def deny_sign_in(tx: Transaction, command: ports.DenySignIn) -> None:
 def end_session(tx: Transaction, command: ports.EndSession) -> None:
     """End a session."""
     text = tx.execute(SQL.session_by_id, command.id).get
-    whose = None if text is None else msgspec.json.decode(text, type=dict[str, str | None])
-    if whose is None or command.user not in (None, whose["user"]):
+    session = None if text is None else msgspec.json.decode(text, type=dict[str, str | None])
+    if session is None or command.user not in (None, session["user"]):
         raise SessionNotFound(f"there is no session {command.id[:64]!r}")
     tx.execute(SQL.delete_session, command.id)
-    tx.audit(command.act, "session.ended", f"session/{command.id}", tenant=None, before=whose)
+    tx.audit(command.act, "session.ended", f"session/{command.id}", tenant=None, before=session)
 
 
 def set_user_enabled(tx: Transaction, command: ports.SetUserEnabled) -> User:
-    """Let a person in or out."""
+    """Enable or disable a person. Disabling ends their sessions and tokens."""
     before = _get_user(tx, command.id)
     tx.execute(SQL.set_user_enabled, command.id, command.enabled)
     if not command.enabled:
@@ -102,27 +102,27 @@ def set_user_enabled(tx: Transaction, command: ports.SetUserEnabled) -> User:
 
 
 def put_member(tx: Transaction, command: ports.PutMember) -> Member:
-    """Give a role."""
+    """Give a role to a person, or to an email by an invitation."""
     tenant = tx.writer_state.number_of(command.tenant)
-    given = (command.role, tx.now, command.act.who)
+    values = (command.role, tx.now, command.act.who)
     if command.user is not None:
         member_id = _get_user(tx, command.user).id
         before = _find_member(tx, tenant, member_id)
-        tx.execute(SQL.put_member, tenant, member_id, *given)
+        tx.execute(SQL.put_member, tenant, member_id, *values)
         tx.execute(SQL.delete_invitation_of_user, tenant, member_id)
     else:
-        known = tx.execute(SQL.invitation_by_email, tenant, command.email).get
-        before = None if known is None else _find_member(tx, tenant, known)
-        member_id = tx.execute(SQL.put_invitation, command.invitation_id, tenant, command.email, *given).get
+        existing_id = tx.execute(SQL.invitation_by_email, tenant, command.email).get
+        before = None if existing_id is None else _find_member(tx, tenant, existing_id)
+        member_id = tx.execute(SQL.put_invitation, command.invitation_id, tenant, command.email, *values).get
     after = _find_member(tx, tenant, member_id)
-    assert after is not None, "a role was given"
+    assert after is not None, "the role was just written"
     if after != before:
         tx.audit(command.act, "member.put", f"member/{member_id}", tenant=command.tenant, before=before, after=after)
     return after
 
 
 def remove_member(tx: Transaction, command: ports.RemoveMember) -> Member:
-    """Take a role."""
+    """Remove the role of a person, or an invitation, with the tokens that depend on it."""
     tenant = tx.writer_state.number_of(command.tenant)
     member = _find_member(tx, tenant, command.id)
     if member is None:
@@ -149,22 +149,22 @@ def _get_user(tx: Transaction, user_id: str) -> User:
 
 
 def _find_member(tx: Transaction, tenant: int, member_id: str) -> Member | None:
-    found = tx.read(list[Member], SQL.members_by_id, tenant, as_json([member_id]))
-    return found[0] if found else None
+    members = tx.read(list[Member], SQL.members_by_id, tenant, as_json([member_id]))
+    return members[0] if members else None
 
 
 def find_session(reader: Reader, command: ports.FindSession) -> ports.StoredSession | None:
-    """Find a session that holds, and its person."""
+    """Find an unexpired session with its person."""
     return reader.find(ports.StoredSession, SQL.session_by_digest, command.digest, reader.clock.micros())
 
 
 def list_sessions(reader: Reader, command: ports.ListSessions) -> list[Session]:
-    """Read the sessions of a person that hold."""
+    """Read the unexpired sessions of a person."""
     return reader.read(list[Session], SQL.sessions_of_user, command.user, reader.clock.micros(), SESSIONS_MAX)
 
 
 def find_user(reader: Reader, command: ports.FindUser) -> ports.UserWithRoles | None:
-    """Find a person, with their roles."""
+    """Find a person with their roles."""
     return reader.find(ports.UserWithRoles, SQL.user_with_roles_by_id, command.user_id)
 
 
@@ -177,21 +177,21 @@ def list_users(reader: Reader, command: ports.ListUsers) -> list[User]:
 
 
 def find_member(reader: Reader, command: ports.FindMember) -> Member | None:
-    """Find a member of a tenant, or an invitation."""
+    """Find a member or an invitation of a tenant."""
     tenant = reader.writer_state.number_of(command.tenant)
-    found = reader.read(list[Member], SQL.members_by_id, tenant, as_json([command.member_id]))
-    return found[0] if found else None
+    members = reader.read(list[Member], SQL.members_by_id, tenant, as_json([command.member_id]))
+    return members[0] if members else None
 
 
 def list_members(reader: Reader, command: ports.ListMembers) -> list[Member]:
-    """Read a page of the members of a tenant."""
+    """Read a page of the members and invitations of a tenant."""
     tenant = reader.writer_state.number_of(command.tenant)
-    with reader.snapshot():  # One for who they are and what they are.
+    with reader.snapshot():
         ids = reader.read(list[str], SQL.page_of_members, tenant, command.after or "", command.limit)
         return reader.read(list[Member], SQL.members_by_id, tenant, as_json(ids))
 
 
 def list_user_tokens(reader: Reader, command: ports.ListUserTokens) -> list[Token]:
-    """Read a page of the tokens that a person made."""
+    """Read a page of the tokens that a person created."""
     values = (command.user, command.before or ABOVE_ALL_TEXTS, command.limit)
     return reader.read(list[Token], SQL.tokens_of_user, *values)

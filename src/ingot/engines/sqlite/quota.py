@@ -1,4 +1,4 @@
-"""What tenants and owners keep, and how much they may."""
+"""Usage of tenants and owners, and their quotas."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ def charge(
     quota: int | None = None,
     refund: tuple[str, StorageUsage] | None = None,
 ) -> None:
-    """Let an owner keep this much more, and, as part of the same, another this much. Raises `QuotaExceeded`.
+    """Add `change` to the usage of an owner, and `refund` to that of another. Raises `QuotaExceeded`.
 
-    What takes no more than before is never refused, whatever the quota is now. Four fifths of a quota are told.
+    A change that does not increase usage is never refused, even above the quota. An event reports 80 % of a quota.
     """
-    whole, own = change, change
+    tenant_change, owner_change = change, change
     if refund is not None:
-        whole += refund[1]
-        own += refund[1] if refund[0] == owner else StorageUsage()
-    news = [
-        _check_quota(tx, tenant, "tenant", WHOLE_TENANT, whole, tx.writer_state.limits[tenant].quota_bytes),
-        _check_quota(tx, tenant, "token", owner, own, quota),
+        tenant_change += refund[1]
+        owner_change += refund[1] if refund[0] == owner else StorageUsage()
+    warnings = [
+        _check_quota(tx, tenant, "tenant", WHOLE_TENANT, tenant_change, tx.writer_state.limits[tenant].quota_bytes),
+        _check_quota(tx, tenant, "token", owner, owner_change, quota),
     ]
-    tx.effects.usage[tenant, WHOLE_TENANT] += whole
+    tx.effects.usage[tenant, WHOLE_TENANT] += tenant_change
     tx.effects.usage[tenant, owner] += change
     if refund is not None:
         tx.effects.usage[tenant, refund[0]] += refund[1]
-    tx.effects.events[tenant] += [("quota.warning", one) for one in news if one is not None]
+    tx.effects.events[tenant] += [("quota.warning", warning) for warning in warnings if warning is not None]
 
 
-def refund_usage(tx: Transaction, tenant: str, owner: str, kept: StorageUsage) -> None:
-    """An owner keeps this no more. Of a tenant that was removed nothing is counted."""
+def refund_usage(tx: Transaction, tenant: str, owner: str, usage: StorageUsage) -> None:
+    """Subtract from the usage of an owner. Usage of removed tenants is not counted."""
     if tenant in tx.writer_state.tenants:
-        for whose in (WHOLE_TENANT, owner):
-            tx.effects.usage[tenant, whose] += -kept
+        for counted_owner in (WHOLE_TENANT, owner):
+            tx.effects.usage[tenant, counted_owner] += -usage
 
 
 def _check_quota(
@@ -52,11 +52,11 @@ def _check_quota(
 ) -> QuotaEventData | None:
     if limit is None:
         return None
-    more = change.bytes + change.reserved
-    before = tx.usage(tenant, owner)
-    usage = before.bytes + before.reserved
-    if more > 0 and usage + more > limit:
-        raise QuotaExceeded(scope=scope, usage=usage, limit=limit, requested=more)
-    if not 5 * usage < 4 * limit <= 5 * (usage + more):
+    increase = change.bytes + change.reserved
+    current = tx.usage(tenant, owner)
+    usage = current.bytes + current.reserved
+    if increase > 0 and usage + increase > limit:
+        raise QuotaExceeded(scope=scope, usage=usage, limit=limit, requested=increase)
+    if not 5 * usage < 4 * limit <= 5 * (usage + increase):
         return None
-    return QuotaEventData(scope=scope, owner=owner or None, usage_bytes=usage + more, quota_bytes=limit)
+    return QuotaEventData(scope=scope, owner=owner or None, usage_bytes=usage + increase, quota_bytes=limit)

@@ -1,4 +1,4 @@
-"""Reading: on connections and threads of their own, beside the writer, never in its way."""
+"""Reads, on connections and threads of their own, which never block the writer."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ingot.kernel.commands import Command
 from ingot.kernel.errors import StoreError
 
 READER_THREADS: Final = 2
-ABOVE_ALL_TEXTS: Final = "\U0010ffff"  # For pages of texts in falling order.
+ABOVE_ALL_TEXTS: Final = "\U0010ffff"  # Starts a list in descending order.
 
 T = TypeVar("T")
 
 
 class Reader:
-    """What reads use, on one thread: a connection of their own, and the memory of the writer."""
+    """The connection of one reader thread, with the state of the writer."""
 
-    def __init__(self, connection: apsw.Connection, memory: WriterState, clock: Clock) -> None:
+    def __init__(self, connection: apsw.Connection, writer_state: WriterState, clock: Clock) -> None:
         self.connection = connection
-        self.writer_state = memory
+        self.writer_state = writer_state
         self.clock = clock
 
     def execute(self, statement: str, *values: Any) -> apsw.Cursor:
@@ -38,16 +38,16 @@ class Reader:
         return self.connection.execute(statement, values)
 
     def read(self, type: type[T], statement: str, *values: Any) -> T:
-        """Run a statement that always answers one JSON text, and decode it."""
+        """Run a statement that always returns one JSON text, and decode it."""
         return decode(type, self.connection.execute(statement, values).get)
 
     def find(self, type: type[T], statement: str, *values: Any) -> T | None:
-        """Run a statement that answers one JSON text or nothing, and decode it."""
+        """Run a statement that returns one JSON text or nothing, and decode it."""
         text = self.connection.execute(statement, values).get
         return None if text is None else decode(type, text)
 
     def snapshot(self) -> AbstractContextManager[object]:
-        """Have all statements inside see the store as of one moment."""
+        """Run all statements inside in one read transaction, so that they see the same data."""
         return self.connection
 
 
@@ -55,11 +55,11 @@ ReadHandler = Callable[[Reader, Any], Any]
 
 
 class Readers:
-    """Threads that run reads, each with a connection that it opens when it is first used."""
+    """Threads that run reads. Each opens its connection when it is first used."""
 
-    def __init__(self, path: Path, memory: WriterState, *, clock: Clock, vfs: str | None) -> None:
+    def __init__(self, path: Path, writer_state: WriterState, *, clock: Clock, vfs: str | None) -> None:
         self._path = path
-        self._writer_state = memory
+        self._writer_state = writer_state
         self._clock = clock
         self._vfs = vfs
         self._local = threading.local()
@@ -67,14 +67,14 @@ class Readers:
         self._threads = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="ingot-reader")
 
     def submit(self, read: ReadHandler, command: Command[Any]) -> Awaitable[Any]:
-        """Run a read on one of the threads. Raises `StoreError` once they are closed."""
+        """Run a read on one of the threads. Raises `StoreError` after `close`."""
         try:
             return asyncio.get_running_loop().run_in_executor(self._threads, self._run_read, read, command)
-        except RuntimeError:  # The threads have been ended.
+        except RuntimeError:  # The threads have been shut down.
             raise StoreError("The store is closed.") from None
 
     def close(self) -> None:
-        """End the threads and close their connections. Blocks."""
+        """Stop the threads and close their connections. Blocks."""
         self._threads.shutdown()
         for connection in self._connections:
             connection.close()
@@ -86,7 +86,7 @@ class Readers:
             raise translate_error(error, action="read") from error
 
     def _reader(self) -> Reader:
-        """Return the reader of this thread."""
+        """Return the reader of this thread, which is opened on first use."""
         if not hasattr(self._local, "reader"):
             connection = open_reader(self._path, vfs=self._vfs)
             self._connections.append(connection)

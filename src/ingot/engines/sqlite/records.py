@@ -1,4 +1,4 @@
-"""Records: small objects in one table. Kinds that claims and orders follow are kept in memory too."""
+"""Records: small objects in one table. Definitions and pauses are also in the writer state."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ RawRecord = Record[msgspec.Raw]
 def put_record(tx: Transaction, command: PutRecord) -> RawRecord:
     """Create or replace a record."""
     tx.writer_state.check_tenant(command.tenant)
-    known, sealed = _find(tx, command)
-    _check_version(command, 0 if known is None else known.version)
+    current, sealed = _find_record(tx, command)
+    _check_version(command, 0 if current is None else current.version)
     body = command.body.decode()
-    if known is not None and (bytes(known.body), sealed) == (command.body, command.sealed):
-        return known
+    if current is not None and (bytes(current.body), sealed) == (command.body, command.sealed):
+        return current
     key = command.kind, command.tenant or ""
-    if known is None and tx.execute(SQL.count_records, *key).get >= command.records_max:
-        raise TooManyRecords(f"there are {command.records_max} records of the kind {command.kind}")
+    if current is None and tx.execute(SQL.count_records, *key).get >= command.records_max:
+        raise TooManyRecords(f"at most {command.records_max} records of the kind {command.kind} are allowed")
     tx.execute(SQL.put_record, *key, command.name, body, command.sealed, tx.now, command.act.who)
-    made, _ = _find(tx, command)
-    assert made is not None, "it was just written"
-    _publish_change(tx, command, known, made)
-    return made
+    stored, _ = _find_record(tx, command)
+    assert stored is not None, "the record was just written"
+    _publish_change(tx, command, current, stored)
+    return stored
 
 
 def delete_record(tx: Transaction, command: DeleteRecord) -> RawRecord:
     """Delete a record."""
     tx.writer_state.check_tenant(command.tenant)
-    known, _ = _find(tx, command)
-    if known is None:
+    current, _ = _find_record(tx, command)
+    if current is None:
         raise RecordNotFound(f"there is no {command.kind} {command.name[:64]!r}")
-    _check_version(command, known.version)
+    _check_version(command, current.version)
     tx.execute(SQL.delete_record, command.kind, command.tenant or "", command.name)
-    _publish_change(tx, command, known, None)
-    return known
+    _publish_change(tx, command, current, None)
+    return current
 
 
 def get_record(reader: Reader, command: GetRecord) -> RawRecord:
@@ -62,7 +62,7 @@ def get_sealed_value(reader: Reader, command: GetSealedValue) -> tuple[int, byte
 
 
 def list_records(reader: Reader, command: ListRecords) -> list[RawRecord]:
-    """Read records by name."""
+    """Read a page of records, by name."""
     reader.writer_state.check_tenant(command.tenant)
     values = (command.kind, command.tenant or "", command.prefix, command.after, command.limit)
     return [_record_of(row) for row in reader.execute(SQL.list_records, *values)]
@@ -77,7 +77,7 @@ def _get_row(reader: Reader, command: GetRecord | GetSealedValue) -> tuple[Any, 
     return row
 
 
-def _find(tx: Transaction, command: PutRecord | DeleteRecord) -> tuple[RawRecord | None, bytes | None]:
+def _find_record(tx: Transaction, command: PutRecord | DeleteRecord) -> tuple[RawRecord | None, bytes | None]:
     row = tx.execute(SQL.get_record, command.kind, command.tenant or "", command.name).fetchone()
     return (None, None) if row is None else (_record_of(row[:-1]), row[-1])
 
@@ -103,8 +103,8 @@ def _check_version(command: PutRecord | DeleteRecord, current: int) -> None:
 def _publish_change(
     tx: Transaction, command: PutRecord | DeleteRecord, before: RawRecord | None, after: RawRecord | None
 ) -> None:
-    """Write the audit entry, and follow the change in memory."""
-    bodies = [None if one is None else one.body for one in (before, after)]
+    """Write the audit entry, and apply the change to the writer state."""
+    bodies = [None if record is None else record.body for record in (before, after)]
     tx.audit(command.act, command.action, command.target, tenant=command.tenant, before=bodies[0], after=bodies[1])
     tx.effects.records_changed = True
     if command.kind in _CHANGE_HANDLERS:
@@ -113,11 +113,11 @@ def _publish_change(
 
 def _on_definition_change(tx: Transaction, tenant: str | None, type: str, record: RawRecord | None) -> None:
     assert record is not None, "definitions are never deleted"
-    if type in tx.writer_state.limited_types:  # The new one may let more jobs run.
-        concerned = tx.writer_state.tenants if tenant is None else [tenant]
-        for one in tx.writer_state.lanes.get(type, {}).keys() & concerned:
-            tx.announce_capacity(one, type)
-    tx.writer_state.add_definition(DEFINITION_KIND.decode(record).body)
+    if type in tx.writer_state.limited_types:  # The new definition may allow more jobs to run.
+        tenants = tx.writer_state.tenants if tenant is None else [tenant]
+        for ready_tenant in tx.writer_state.lanes.get(type, {}).keys() & tenants:
+            tx.announce_capacity(ready_tenant, type)
+    tx.writer_state.set_definition(DEFINITION_KIND.decode(record).body)
 
 
 def _on_pause_change(tx: Transaction, tenant: str | None, type: str, record: RawRecord | None) -> None:

@@ -1,4 +1,4 @@
-"""Finished jobs: removing those that have been kept long enough, and the history of them."""
+"""Retention: removing finished jobs, and the history that remains."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from ingot.jobs.model import HistoryEntry, JobCollectionResult, JobStatus, Reten
 from ingot.jobs.ports import CollectJobs, ListHistory, PreviewRetention
 from ingot.kernel.clock import MICROS, to_datetime
 
-RETENTION_SECONDS_MAX: Final = (
-    10**10
-)  # More than three hundred years, and still an instant that can be counted back to.
+# More than three hundred years; subtracting it from the time does not overflow.
+RETENTION_SECONDS_MAX: Final = 10**10
 ERROR_CHARS_KEPT: Final = 200
 PREVIEW_JOBS_MAX: Final = 10_000
 ABOVE_ALL_INSTANTS: Final = 2**62
@@ -37,7 +36,7 @@ REMOVALS: Final = (
 
 
 class RetentionRule(msgspec.Struct, array_like=True, gc=False):
-    """A tenant's type whose finished jobs are not kept for ever."""
+    """The retention of finished jobs of a tenant and type."""
 
     tenant: str
     number: int
@@ -46,43 +45,43 @@ class RetentionRule(msgspec.Struct, array_like=True, gc=False):
     keeps_history: bool
 
     def cutoff(self, now: int) -> int:
-        """What finished up to then has been kept long enough."""
+        """Return the latest time at which a job finished that can be removed."""
         return now - round(min(self.seconds, RETENTION_SECONDS_MAX) * MICROS)
 
 
 def collect_jobs(tx: Transaction, command: CollectJobs) -> JobCollectionResult:
-    """Remove jobs of one kind after the other, until as many as the limit says have been looked at."""
-    looked = removed = kept = 0
-    for kind in tx.read(list[RetentionRule], SQL.retention_rules, None):
-        cutoff = kind.cutoff(tx.now)
-        numbers, more = _take_endings(tx, kind, cutoff, command.limit - looked)
-        looked += len(numbers)
-        statuses = _finished_jobs(tx, kind, numbers, cutoff)
+    """Remove jobs, one rule after the other, until the limit of examined jobs is reached."""
+    examined = removed = kept = 0
+    for rule in tx.read(list[RetentionRule], SQL.retention_rules, None):
+        cutoff = rule.cutoff(tx.now)
+        numbers, more = _take_endings(tx, rule, cutoff, command.limit - examined)
+        examined += len(numbers)
+        statuses = _finished_jobs(tx, rule, numbers, cutoff)
         removed += len(statuses)
-        kept += len(statuses) if kind.keeps_history else 0
-        _remove_finished(tx, kind, statuses)
+        kept += len(statuses) if rule.keeps_history else 0
+        _remove_finished(tx, rule, statuses)
         if more:
             return JobCollectionResult(removed=removed, kept=kept, more=True)
     return JobCollectionResult(removed=removed, kept=kept)
 
 
-def _take_endings(tx: Transaction, kind: RetentionRule, cutoff: int, limit: int) -> tuple[list[int], bool]:
-    """Up to `limit` of the jobs that finished first, which are named no more, and whether there are others."""
-    endings = tx.read(list[tuple[int, int]], SQL.endings_before, kind.number, kind.type, cutoff, limit + 1)
-    batches = first_batches(endings, limit)
+def _take_endings(tx: Transaction, rule: RetentionRule, cutoff: int, limit: int) -> tuple[list[int], bool]:
+    """Remove up to `limit` jobs from the oldest endings. Return their numbers, and whether endings are left."""
+    endings = tx.read(list[tuple[int, int]], SQL.endings_before, rule.number, rule.type, cutoff, limit + 1)
+    batches = _first_endings(endings, limit)
     if not batches:
         return [], bool(endings)
-    named = tx.read(dict[int, list[int]], SQL.jobs_of_endings, as_json(batches))
-    numbers = list(chain.from_iterable(named[batch] for batch in batches))
+    jobs_by_batch = tx.read(dict[int, list[int]], SQL.jobs_of_endings, as_json(batches))
+    numbers = list(chain.from_iterable(jobs_by_batch[batch] for batch in batches))
     more = len(numbers) > limit or len(batches) < len(endings)
-    if left := numbers[limit:]:
-        tx.execute(SQL.shorten_ending, as_json(left), len(left), batches.pop())
+    if remaining := numbers[limit:]:
+        tx.execute(SQL.shorten_ending, as_json(remaining), len(remaining), batches.pop())
     tx.execute(SQL.remove_endings, as_json(batches))
     return numbers[:limit], more
 
 
-def first_batches(endings: list[tuple[int, int]], limit: int) -> list[int]:
-    """As many of the batches, each with its size, as it takes to hold so many jobs."""
+def _first_endings(endings: list[tuple[int, int]], limit: int) -> list[int]:
+    """Return the first endings that together list at least `limit` jobs. Each comes with its size."""
     batches: list[int] = []
     jobs = 0
     for batch, size in endings:
@@ -93,35 +92,35 @@ def first_batches(endings: list[tuple[int, int]], limit: int) -> list[int]:
     return batches
 
 
-def _finished_jobs(tx: Transaction, kind: RetentionRule, numbers: list[int], cutoff: int) -> dict[int, JobStatus]:
-    """Those of the jobs that are finished, and were so by then: one that was retried is named again when it ends."""
+def _finished_jobs(tx: Transaction, rule: RetentionRule, numbers: list[int], cutoff: int) -> dict[int, JobStatus]:
+    """Return those jobs that finished by the cutoff. A job that was retried is listed again when it ends."""
     if not numbers:
         return {}
     rows = tx.read(
         list[tuple[int, JobStatus, int]],
         SQL.jobs_finished_before,
         as_json(numbers),
-        kind.number,
-        kind.type,
+        rule.number,
+        rule.type,
         cutoff,
     )
-    if awaited := [number for number, _, _ in rows if number in tx.writer_state.parents]:
-        tx.effects.endings[kind.tenant, kind.type] += awaited  # Those who wait for it go on first.
+    if parents := [number for number, _, _ in rows if number in tx.writer_state.parents]:
+        tx.effects.endings[rule.tenant, rule.type] += parents  # Their dependents must be released first.
     return {number: status for number, status, _ in rows if number not in tx.writer_state.parents}
 
 
-def _remove_finished(tx: Transaction, kind: RetentionRule, statuses: dict[int, JobStatus]) -> None:
+def _remove_finished(tx: Transaction, rule: RetentionRule, statuses: dict[int, JobStatus]) -> None:
     if not statuses:
         return
-    if kind.keeps_history:
+    if rule.keeps_history:
         tx.execute(SQL.insert_history, ERROR_CHARS_KEPT, as_json(list(statuses)))
     remove_jobs(tx, list(statuses))
     for status, jobs in Counter(statuses.values()).items():
-        tx.effects.counts[kind.tenant, kind.type, status] -= jobs
+        tx.effects.counts[rule.tenant, rule.type, status] -= jobs
 
 
 def remove_jobs(tx: Transaction, jobs: list[int]) -> None:
-    """Take jobs away, with all that belongs to them."""
+    """Remove jobs with everything that belongs to them."""
     drop_job_files(tx, jobs)
     numbers = as_json(jobs)
     for statement in REMOVALS:
@@ -129,27 +128,27 @@ def remove_jobs(tx: Transaction, jobs: list[int]) -> None:
 
 
 def preview_retention(reader: Reader, command: PreviewRetention) -> list[RetentionPreview]:
-    """Count what would be removed of a tenant's jobs now, by type."""
+    """Count the jobs of a tenant that would be removed now, by type."""
     tenant, now = reader.writer_state.number_of(command.tenant), reader.clock.micros()
-    found: list[RetentionPreview] = []
-    with reader.snapshot():  # One for all looks.
-        for kind in reader.read(list[RetentionRule], SQL.retention_rules, tenant):
-            which = (kind.number, kind.type, kind.cutoff(now))
-            endings = reader.read(list[tuple[int, int]], SQL.endings_before, *which, PREVIEW_JOBS_MAX + 1)
-            batches = first_batches(endings, PREVIEW_JOBS_MAX + 1)
-            named = reader.read(dict[int, list[int]], SQL.jobs_of_endings, as_json(batches))
-            numbers = [number for batch in batches for number in named[batch]]
-            looked = as_json(numbers[:PREVIEW_JOBS_MAX])
-            rows = reader.read(list[tuple[int, JobStatus, int]], SQL.jobs_finished_before, looked, *which)
+    previews: list[RetentionPreview] = []
+    with reader.snapshot():
+        for rule in reader.read(list[RetentionRule], SQL.retention_rules, tenant):
+            key = (rule.number, rule.type, rule.cutoff(now))
+            endings = reader.read(list[tuple[int, int]], SQL.endings_before, *key, PREVIEW_JOBS_MAX + 1)
+            batches = _first_endings(endings, PREVIEW_JOBS_MAX + 1)
+            jobs_by_batch = reader.read(dict[int, list[int]], SQL.jobs_of_endings, as_json(batches))
+            numbers = [number for batch in batches for number in jobs_by_batch[batch]]
+            examined = as_json(numbers[:PREVIEW_JOBS_MAX])
+            rows = reader.read(list[tuple[int, JobStatus, int]], SQL.jobs_finished_before, examined, *key)
             if rows:
                 oldest = to_datetime(min(finished_at for _, _, finished_at in rows))
                 more = len(numbers) > PREVIEW_JOBS_MAX
-                found.append(RetentionPreview(type=kind.type, jobs=len(rows), oldest_finished_at=oldest, more=more))
-    return found
+                previews.append(RetentionPreview(type=rule.type, jobs=len(rows), oldest_finished_at=oldest, more=more))
+    return previews
 
 
 def list_history(reader: Reader, command: ListHistory) -> tuple[list[HistoryEntry], str | None]:
-    """Read a page of the history, last finished first, and the position to go on from."""
+    """Read a page of the history, last finished first, and the position to continue from."""
     number, limit = reader.writer_state.number_of(command.tenant), command.limit
     position = (ABOVE_ALL_INSTANTS, "") if command.before is None else parse_position(command.before)
     values = (number, *position, limit + 1)

@@ -1,4 +1,4 @@
-"""Renewing leases and recording how attempts ended: whatever a worker says about an attempt it holds."""
+"""Calls of workers about their attempts: renew leases, append logs and settle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ingot.engines.sqlite.job_files import AttemptOutputs
 from ingot.engines.sqlite.job_rows import JobState, OutcomeRow
 from ingot.engines.sqlite.leases import AttemptCall, find_leased_job
 from ingot.engines.sqlite.sql import SQL
-from ingot.engines.sqlite.transaction import Transaction, as_json, spread
+from ingot.engines.sqlite.transaction import Transaction, as_json, random_fraction
 from ingot.jobs.attempt_logs import LOG_TAIL_CHARS_MAX, drop_stored_prefix
 from ingot.jobs.errors import LeaseLost
 from ingot.jobs.lifecycle import FINISHED, Verdict, judge, matches_worker
@@ -37,8 +37,8 @@ A = TypeVar("A")
 C = TypeVar("C", bound=AttemptCall)
 
 
-def settle(tx: Transaction, commands: Sequence[SettleJobs]) -> list[list[Settled | IngotError]]:
-    """Judge each attempt by itself and write all verdicts together."""
+def settle_jobs(tx: Transaction, commands: Sequence[SettleJobs]) -> list[list[Settled | IngotError]]:
+    """Judge each attempt separately, and write all outcomes together."""
     batch = _SettleBatch(tx, [call for command in commands for call in command.settles])
     answers = _answer_each(batch.settle, [command.settles for command in commands])
     batch.write()
@@ -46,8 +46,8 @@ def settle(tx: Transaction, commands: Sequence[SettleJobs]) -> list[list[Settled
     return answers
 
 
-def renew(tx: Transaction, commands: Sequence[RenewLeases]) -> list[list[Heartbeat | IngotError]]:
-    """Renew each lease by itself and write all together."""
+def renew_leases(tx: Transaction, commands: Sequence[RenewLeases]) -> list[list[Heartbeat | IngotError]]:
+    """Renew each lease separately, and write all states together."""
     states = tx.job_states([beat.job_id for command in commands for beat in command.beats])
     renewed: dict[str, JobState] = {}
 
@@ -73,7 +73,7 @@ def renew(tx: Transaction, commands: Sequence[RenewLeases]) -> list[list[Heartbe
 
 
 def append_logs(tx: Transaction, commands: Sequence[AppendLogs]) -> list[list[int | IngotError]]:
-    """Append to each log by itself and write all together."""
+    """Append to each log separately, and write all chunks together."""
     entries = [entry for command in commands for entry in command.entries]
     states = tx.job_states([entry.job_id for entry in entries])
     attempts = {(states[entry.job_id].number, entry.fence) for entry in entries if entry.job_id in states}
@@ -90,20 +90,20 @@ def append_logs(tx: Transaction, commands: Sequence[AppendLogs]) -> list[list[in
         return ends[attempt]
 
     answers = _answer_each(append_one, [command.entries for command in commands])
-    tx.write_rows(SQL.insert_logs, [chunk for of_attempt in chunks.values() for chunk in of_attempt])
+    tx.write_rows(SQL.insert_logs, [chunk for attempt_chunks in chunks.values() for chunk in attempt_chunks])
     for attempt in chunks:
-        if (dropped := ends[attempt] - LOG_TAIL_CHARS_MAX) > 0:
-            tx.execute(SQL.trim_logs, *attempt, dropped)
+        if (trim_before := ends[attempt] - LOG_TAIL_CHARS_MAX) > 0:
+            tx.execute(SQL.trim_logs, *attempt, trim_before)
     return answers
 
 
-def _answer_each(answer: Callable[[C], A], groups: Sequence[Sequence[C]]) -> list[list[A | IngotError]]:
+def _answer_each(run: Callable[[C], A], groups: Sequence[Sequence[C]]) -> list[list[A | IngotError]]:
     results: list[list[A | IngotError]] = []
     for calls in groups:
         answers: list[A | IngotError] = []
         for call in calls:
             try:
-                answers.append(answer(call))
+                answers.append(run(call))
             except IngotError as error:
                 answers.append(error)
         results.append(answers)
@@ -111,39 +111,42 @@ def _answer_each(answer: Callable[[C], A], groups: Sequence[Sequence[C]]) -> lis
 
 
 class _SettleBatch:
-    """A batch of settles; the same job may occur more than once in it."""
+    """A batch of settles, in which the same job may occur more than once."""
 
     def __init__(self, tx: Transaction, settles: Sequence[Settle]) -> None:
         self._tx = tx
         self._states = tx.job_states([settle.job_id for settle in settles])
         self._ended_states: dict[str, JobState] = {}
         self._outcomes: list[tuple[object, ...]] = []
-        self._settled: dict[tuple[str, int], tuple[Outcome, Settled, str]] = {}  # And the worker.
+        # The outcome, the answer and the worker of each attempt that this batch settled.
+        self._settled: dict[tuple[str, int], tuple[Outcome, Settled, str]] = {}
         self._earlier_outcomes = self._read_earlier_outcomes(settles)
-        done = [settle for settle in settles if isinstance(settle.outcome, Done) and settle.job_id in self._states]
-        self._outputs = AttemptOutputs(tx, [(self._states[settle.job_id], settle.fence) for settle in done])
+        done_settles = [
+            settle for settle in settles if isinstance(settle.outcome, Done) and settle.job_id in self._states
+        ]
+        self._outputs = AttemptOutputs(tx, [(self._states[settle.job_id], settle.fence) for settle in done_settles])
 
     def _read_earlier_outcomes(self, settles: Sequence[Settle]) -> dict[tuple[int, int], OutcomeRow]:
-        """The rows of attempts that were settled in an earlier transaction."""
-        asked = []
+        """Return the outcomes of attempts that earlier transactions settled."""
+        attempts = []
         for settle in settles:
             state = self._states.get(settle.job_id)
             if state is not None and (state.status is not JobStatus.RUNNING or state.fence != settle.fence):
-                asked.append((state.number, settle.fence))
-        if not asked:
+                attempts.append((state.number, settle.fence))
+        if not attempts:
             return {}
-        rows = self._tx.read(list[OutcomeRow], SQL.outcomes_of_attempts, as_json(asked))
+        rows = self._tx.read(list[OutcomeRow], SQL.outcomes_of_attempts, as_json(attempts))
         return {(row.job, row.fence): row for row in rows}
 
     def settle(self, settle: Settle) -> Settled:
-        """Answer one settle. Raises `JobNotFound`, `LeaseLost` or `OutputMissing`."""
+        """Settle one attempt. Raises `JobNotFound`, `LeaseLost` or `OutputMissing`."""
         try:
             state = find_leased_job(self._states, settle)
         except LeaseLost:
-            again = self._repeat_answer(settle)
-            if again is None:
+            earlier_answer = self._repeat_answer(settle)
+            if earlier_answer is None:
                 raise
-            return again
+            return earlier_answer
         if isinstance(settle.outcome, Done):
             self._outputs.check_uploaded(state, settle.outcome.outputs)
         worker_id = state.worker_id or ""
@@ -155,7 +158,7 @@ class _SettleBatch:
         return answer
 
     def _repeat_answer(self, settle: Settle) -> Settled | None:
-        """The first answer, when this very settle was made before."""
+        """Return the first answer if the same outcome was settled before, or else `None`."""
         key = settle.job_id, settle.fence
         if key in self._settled:
             outcome, answer, worker_id = self._settled[key]
@@ -173,9 +176,9 @@ class _SettleBatch:
         )
 
     def write(self) -> None:
-        """Write what moved."""
+        """Write the states, outcomes and outputs of the settled attempts."""
         tx, done = self._tx, JobStatus.SUCCEEDED
-        # Most attempts end well, and all jobs that do change in the same way.
+        # Most attempts succeed, and the states of their jobs all change in the same way.
         if succeeded := [state.number for state in self._ended_states.values() if state.status is done]:
             tx.execute(SQL.mark_jobs_succeeded, tx.now, as_json(succeeded))
         tx.save_states([state for state in self._ended_states.values() if state.status is not done])
@@ -189,9 +192,9 @@ def end_attempt(
     outcome: Outcome | Lost,
     outcomes: list[tuple[object, ...]],
 ) -> Settled:
-    """Move a running job as the judge says; its row and the outcome's row are left to be written."""
+    """End the attempt of a running job as `judge` decides. The caller writes the state, and the rows in `outcomes`."""
     definition = tx.writer_state.definition(state.tenant, state.type)
-    verdict = judge(state, outcome, definition, now=tx.now, random_fraction=spread())
+    verdict = judge(state, outcome, definition, now=tx.now, random_fraction=random_fraction())
     outcomes.append(
         (
             state.number,
@@ -248,10 +251,10 @@ def _is_same_outcome(row: OutcomeRow, outcome: Outcome) -> bool:
             same_result = bytes(row.result) == (outcome.result or b"null")
             return row.outcome is AttemptOutcome.SUCCEEDED and same_result
         case Failed():
-            said = (outcome.error, outcome.retry, outcome.exit_code)
-            return row.outcome is AttemptOutcome.FAILED and said == (row.error, row.retry, row.exit_code)
+            reported = (outcome.error, outcome.retry, outcome.exit_code)
+            return row.outcome is AttemptOutcome.FAILED and reported == (row.error, row.retry, row.exit_code)
         case Snooze():
-            # A snooze that ended in a cancel kept no time to compare.
+            # If the job was canceled instead, no time was recorded.
             same_time = row.run_at is None or row.run_at - row.finished_at == outcome.delay
             return row.outcome is AttemptOutcome.SNOOZED and same_time
         case _:

@@ -1,4 +1,4 @@
-"""The store: what the rooms see of this engine."""
+"""The store that rooms run their commands on."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.commands import Command
 from ingot.kernel.logs import report
 
-SWITCH_SECONDS = 0.0002  # A busy event loop must not keep the interpreter from the writer for longer.
+SWITCH_SECONDS = 0.0002  # How long a busy event loop can keep the interpreter from the writer.
 
 A = TypeVar("A")
 
 
 class SQLiteStore(ObservableStore):
-    """Jobs, tenants, events and blobs in one SQLite file. Made by `open`; used on one event loop."""
+    """Jobs, tenants, events and blobs in one SQLite file. Created by `open`, used on one event loop."""
 
     engine: Literal["sqlite"] = "sqlite"
     is_exclusive = True
@@ -46,10 +46,10 @@ class SQLiteStore(ObservableStore):
 
     @classmethod
     async def open(cls, folder: Path, *, clock: Clock, lease_seconds: float, vfs: str | None = None) -> SQLiteStore:
-        """Open or make the store in a folder.
+        """Open or create the store in a folder.
 
-        Raises `StoreLocked` when another process has it, `StoreTooNew`, `StoreMisconfigured`, `StorageFull`, or
-        `StoreError` when the file cannot be used.
+        Raises `StoreLocked` if another process has it open, `StoreTooNew`, `StoreMisconfigured`, `StorageFull`, or
+        `StoreError` if the file cannot be used.
         """
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_SECONDS))
         opening = asyncio.ensure_future(
@@ -62,7 +62,7 @@ class SQLiteStore(ObservableStore):
             raise
 
     async def close(self) -> None:
-        """Finish what is queued, then let the file and the folder go, even when the caller does not wait for it."""
+        """Run the queued commands, then close the file and release the folder, even if the caller is canceled."""
         if self._closing is None:
             self._writer.stop()
             self._closing = asyncio.ensure_future(asyncio.to_thread(self._close))
@@ -74,7 +74,7 @@ class SQLiteStore(ObservableStore):
         self._folder.close()
 
     def run(self, command: Command[A]) -> Awaitable[A]:
-        """See `Store`. Raises `TypeError` for a command that is in neither table."""
+        """See `Store`. Raises `TypeError` for a command that this engine does not implement."""
         read = READS.get(type(command))
         if read is not None:
             return self._readers.submit(read, command)
@@ -84,33 +84,33 @@ class SQLiteStore(ObservableStore):
         return answer
 
     def _announce_upcoming(self, command: Enqueue) -> None:
-        """Have claims that wait come at once: what gathers in this turn is committed together, the jobs before them."""
-        soon: dict[tuple[str, str], int] = {}
-        for one in command.jobs:
-            if not (one.run_at or one.delay or one.after or one.uploads):
-                soon[one.tenant, one.type] = soon.get((one.tenant, one.type), 0) + 1
-        self._notify_ready(soon)
+        """Wake waiting claims now, so that they run in the same commit, after these jobs are enqueued."""
+        upcoming: dict[tuple[str, str], int] = {}
+        for job in command.jobs:
+            if not (job.run_at or job.delay or job.after or job.uploads):
+                upcoming[job.tenant, job.type] = upcoming.get((job.tenant, job.type), 0) + 1
+        self._notify_ready(upcoming)
 
-    # -- hints ----------------------------------------------------------------------------------------------
+    # -- notifications --------------------------------------------------------------------------------------
 
-    def _notify_commit(self, told: CommitNotice) -> None:
-        self._notify_ready(told.ready)
-        for tenant in told.event_tenants:
+    def _notify_commit(self, notice: CommitNotice) -> None:
+        self._notify_ready(notice.ready)
+        for tenant in notice.event_tenants:
             notify_all(self.listeners.event, tenant)
-        for tenant in told.removed_tenants:
+        for tenant in notice.removed_tenants:
             notify_all(self.listeners.tenant_removed, tenant)
-        if told.records_changed:
+        if notice.records_changed:
             notify_all(self.listeners.record_changed)
-        if told.next_maintenance_at is not None:
+        if notice.next_maintenance_at is not None:
             notify_all(self.listeners.maintenance_rescheduled)
-        notify_all([partial(_notify_metrics, listener) for listener in self.listeners.metrics], told)
+        notify_all([partial(_notify_metrics, listener) for listener in self.listeners.metrics], notice)
 
     def _notify_ready(self, ready: Mapping[tuple[str, str], int]) -> None:
         for (tenant, type), jobs in ready.items():
             for callback in self.listeners.ready:
                 try:
                     callback(tenant, type, jobs)
-                except Exception as error:  # As in `tell`, which would be called with every order.
+                except Exception as error:  # Like `notify_all`, without one more call for each enqueue.
                     report("listener_failed", error)
 
     async def measure_load(self) -> Load:
@@ -119,8 +119,8 @@ class SQLiteStore(ObservableStore):
 
     def seconds_to_maintenance(self) -> float | None:
         """See `JobStore`."""
-        agenda = self.writer_state.next_maintenance_at()
-        return None if agenda is None else max(0.0, (agenda - self._clock.micros()) / MICROS)
+        next_at = self.writer_state.next_maintenance_at()
+        return None if next_at is None else max(0.0, (next_at - self._clock.micros()) / MICROS)
 
     def coalesce_commands(self) -> None:
         """See `JobStore`."""
@@ -128,19 +128,19 @@ class SQLiteStore(ObservableStore):
 
 
 def _close_abandoned(opening: asyncio.Future[StoreFolder]) -> None:
-    """Close a store whose opener went away."""
+    """Close a store whose caller was canceled while it was opened."""
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
 
 
-def _notify_metrics(listener: Listener, told: CommitNotice) -> None:
-    """Tell what a commit did, attempts that ended alike together."""
-    if told.commands:
-        listener.committed("sqlite", "write", told.commands)
-    alike: dict[tuple[str, AttemptOutcome, JobStatus], list[int]] = {}
-    for type, outcome, status, micros in told.attempt_ends:
-        alike.setdefault((type, outcome, status), []).append(micros)
-    for end, durations in alike.items():
+def _notify_metrics(listener: Listener, notice: CommitNotice) -> None:
+    """Report a commit to a listener, with attempts grouped by how they ended."""
+    if notice.commands:
+        listener.committed("sqlite", "write", notice.commands)
+    durations_by_end: dict[tuple[str, AttemptOutcome, JobStatus], list[int]] = {}
+    for type, outcome, status, micros in notice.attempt_ends:
+        durations_by_end.setdefault((type, outcome, status), []).append(micros)
+    for end, durations in durations_by_end.items():
         listener.ended(*end, durations)
-    for type, jobs in told.canceled.items():
+    for type, jobs in notice.canceled.items():
         listener.canceled(type, jobs)

@@ -1,4 +1,4 @@
-"""Opening a store: the folder, its lock, the file, the schema, and what the writer keeps in memory."""
+"""Opening a store: the folder, its lock, the file, the schema, and the writer state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDER_MODE = 0o700
 
 
 class StoreFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """What an open store holds on to."""
+    """The resources of an open store."""
 
     path: Path
     lock: FolderLock
@@ -31,13 +31,13 @@ class StoreFolder(msgspec.Struct, frozen=True, kw_only=True):
     clock: MonotonicClock
 
     def close(self) -> None:
-        """Let the file and the folder go."""
+        """Close the file and release the folder."""
         self.connection.close()
         self.lock.release()
 
 
 def open_folder(folder: Path, clock: Clock, *, lease_seconds: float, vfs: str | None) -> StoreFolder:
-    """Open or make the store in a folder; when that fails, everything is let go again."""
+    """Open or create the store in a folder. If that fails, everything is released."""
     try:
         lock = _lock_folder(folder)
     except OSError as error:
@@ -56,7 +56,7 @@ def open_folder(folder: Path, clock: Clock, *, lease_seconds: float, vfs: str | 
 def _unusable_folder_error(folder: Path, error: OSError) -> StoreMisconfigured:
     return StoreMisconfigured(
         f"The data folder {folder.absolute()} cannot be used: {error.strerror or error}.",
-        hint="Name a folder that this user may make and write to (INGOT_DATA).",
+        hint="Set INGOT_DATA to a folder that this user can create and write to.",
     )
 
 
@@ -76,17 +76,19 @@ def _open_file(path: Path, lock: FolderLock, clock: Clock, *, lease_seconds: flo
         with connection:
             epoch = connection.execute(SQL.begin_epoch).get
             last_time = connection.execute(SQL.store_clock).get
-        steady = MonotonicClock(clock, floor=last_time)
-        memory = WriterState(connection, epoch=epoch, sweep_from=steady.micros() + round(lease_seconds * MICROS))
+        store_clock = MonotonicClock(clock, floor=last_time)
+        writer_state = WriterState(
+            connection, epoch=epoch, sweep_from=store_clock.micros() + round(lease_seconds * MICROS)
+        )
     except BaseException:
         connection.close()
         raise
-    return StoreFolder(path=path, lock=lock, connection=connection, writer_state=memory, clock=steady)
+    return StoreFolder(path=path, lock=lock, connection=connection, writer_state=writer_state, clock=store_clock)
 
 
 def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)

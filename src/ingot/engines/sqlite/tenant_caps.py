@@ -1,4 +1,4 @@
-"""What a tenant may ask for: how many unfinished jobs it may have, and how fast it may enqueue more."""
+"""Caps of tenants: how many unfinished jobs they may have, and how fast they may enqueue more."""
 
 from __future__ import annotations
 
@@ -12,35 +12,37 @@ from ingot.identity.model import Limits
 from ingot.jobs.errors import JobLimitExceeded, RateLimited
 from ingot.kernel.clock import MICROS
 
-RETRY_AFTER_SECONDS_MAX = 86_400.0  # Also where it will never be any better.
-ROUNDING_TOLERANCE_JOBS = 1e-6  # Of a job: what is lost in adding up parts of one.
+RETRY_AFTER_SECONDS_MAX = 86_400.0  # Also used if waiting does not help.
+ROUNDING_TOLERANCE_JOBS = 1e-6  # Rounding errors from adding fractions of jobs.
 
 
 class TenantCaps:
-    """Counts the jobs that are accepted one command after the other, before any of them is written."""
+    """Counts jobs against the caps of their tenants while commands are accepted, before the jobs are written."""
 
     def __init__(self, tx: Transaction, tenants: set[str]) -> None:
         self._tx = tx
         limits = tx.writer_state.limits
         self._limits = {tenant: limits[tenant] for tenant in tenants & limits.keys() if _has_limits(limits[tenant])}
         self._unfinished: Counter[str] = Counter()
-        if capped := [tenant for tenant, known in self._limits.items() if known.max_unfinished_jobs is not None]:
+        if capped := [tenant for tenant, limit in self._limits.items() if limit.max_unfinished_jobs is not None]:
             for (tenant, _, _), jobs in tx.unfinished_jobs(capped).items():
                 self._unfinished[tenant] += jobs
 
     @property
     def any_limited(self) -> bool:
-        """Whether any of these tenants has a cap or a rate."""
+        """Whether any of these tenants has a cap or a rate limit."""
         return bool(self._limits)
 
     def count_jobs(self, new: Mapping[str, int]) -> None:
-        """Count so many new jobs of each tenant, or raise and count none of them."""
+        """Count new jobs of each tenant, or raise and count none of them."""
         limited = {tenant: self._limits[tenant] for tenant in new if tenant in self._limits}
         for tenant, limits in limited.items():
-            most = limits.max_unfinished_jobs
-            if most is not None and self._unfinished[tenant] + new[tenant] > most:
-                left = max(0, most - self._unfinished[tenant])
-                raise JobLimitExceeded(f"the tenant may have {left} more unfinished jobs, and these are {new[tenant]}")
+            jobs_max = limits.max_unfinished_jobs
+            if jobs_max is not None and self._unfinished[tenant] + new[tenant] > jobs_max:
+                left = max(0, jobs_max - self._unfinished[tenant])
+                raise JobLimitExceeded(
+                    f"the tenant may have at most {left} more unfinished jobs, got {new[tenant]} jobs"
+                )
         for tenant, limits in limited.items():
             if limits.rate is not None:
                 self._check_rate(tenant, limits.rate, burst_of(limits), new[tenant])
@@ -54,30 +56,30 @@ class TenantCaps:
         if jobs > burst:
             wait = _seconds_until(burst - left, rate)
             raise RateLimited(
-                f"the call has {jobs} new jobs; at most {burst} fit in one call", retry_after_seconds=wait
+                f"the tenant may enqueue at most {burst} jobs in one call, got {jobs} jobs", retry_after_seconds=wait
             )
         if jobs > left + ROUNDING_TOLERANCE_JOBS:
             wait = _seconds_until(jobs - left, rate)
-            raise RateLimited(f"the tenant may enqueue {rate:g} jobs in a second", retry_after_seconds=wait)
+            raise RateLimited(f"the tenant may enqueue {rate:g} jobs per second", retry_after_seconds=wait)
 
 
 def update_buckets(tx: Transaction) -> None:
-    """What was enqueued has been committed, and counts from now on."""
+    """Subtract the jobs of a committed transaction from the buckets."""
     for tenant, jobs in tx.effects.enqueued.items():
         tx.writer_state.buckets[tenant] = EnqueueBucket(bucket_level(tx, tenant) - jobs, tx.now)
 
 
 def bucket_level(tx: Transaction, tenant: str) -> float:
-    """How many jobs the tenant could enqueue now, but for those of this transaction."""
+    """Return how many jobs the tenant could enqueue now, without the jobs of this transaction."""
     limits = tx.writer_state.limits[tenant]
     assert limits.rate is not None
-    known = tx.writer_state.buckets.get(tenant)
+    bucket = tx.writer_state.buckets.get(tenant)
     burst = burst_of(limits)
-    return burst if known is None else min(burst, known.jobs + (tx.now - known.at) * limits.rate / MICROS)
+    return burst if bucket is None else min(burst, bucket.jobs + (tx.now - bucket.at) * limits.rate / MICROS)
 
 
 def burst_of(limits: Limits) -> int:
-    """How many jobs a tenant with a rate may enqueue at once."""
+    """Return how many jobs a tenant with a rate limit may enqueue at once."""
     return max(1, math.ceil(limits.rate or 0)) if limits.burst is None else limits.burst
 
 
@@ -86,7 +88,7 @@ def _has_limits(limits: Limits) -> bool:
 
 
 def _seconds_until(jobs: float, rate: float) -> float:
-    """How long it takes until there is room for so many jobs more, rounded up to what clocks can tell."""
+    """Return the seconds until the bucket has gained this number of jobs, rounded up to microseconds."""
     if rate * RETRY_AFTER_SECONDS_MAX < jobs:
         return RETRY_AFTER_SECONDS_MAX
     return math.ceil(max(0.0, jobs) / rate * MICROS) / MICROS if jobs > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Removing tenants: at once for everybody who asks, and by and by what they held."""
+"""Removing tenants: they disappear at once, and their rows are deleted gradually."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ingot.engines.sqlite.transaction import Transaction
 from ingot.identity.model import Tenant
 from ingot.identity.ports import ClearTenants, ClearTenantsResult, RemoveTenant
 
-REMOVED_AT_ONCE: Final = (
+REMOVED_IMMEDIATELY: Final = (
     SQL.remove_tokens,
     SQL.remove_worker_credentials,
     SQL.remove_records,
@@ -37,10 +37,10 @@ CLEARED_GRADUALLY: Final = (
 
 
 def remove_tenant(tx: Transaction, command: RemoveTenant) -> Tenant:
-    """Take a tenant away: who acted in it is out, and what it held is nobody's."""
+    """Remove a tenant with its credentials, records and members, and hide its other rows."""
     number = tx.writer_state.number_of(command.id)
     tenant = tx.read(Tenant, SQL.tenant_by_name, command.id)
-    for statement in REMOVED_AT_ONCE:
+    for statement in REMOVED_IMMEDIATELY:
         tx.execute(statement, number)
     tx.writer_state.remove_tenant(tenant.id, tx.execute(SQL.remove_tenant, number, tx.now).get)
     tx.effects.removed_tenants.append(tenant.id)
@@ -49,26 +49,29 @@ def remove_tenant(tx: Transaction, command: RemoveTenant) -> Tenant:
 
 
 def clear_tenants(tx: Transaction, command: ClearTenants) -> ClearTenantsResult:
-    """Take away some of what removed tenants held, of one after the other."""
+    """Delete rows of removed tenants, one tenant after the other, up to the limit."""
     removed = [id for id in tx.writer_state.tenant_numbers if id not in tx.writer_state.tenants]
-    rows, gone = 0, []
+    rows, cleared_ids = 0, []
     for id in removed:
         if rows >= command.limit:
             break
         number = tx.writer_state.tenant_numbers[id]
-        cleared = _clear_tenant(tx, number, command.limit - rows)
-        rows += cleared
-        if not cleared and not tx.has_effects_for(id) and not tx.execute(SQL.has_unfinished_jobs, number).get:
+        deleted = _clear_tenant(tx, number, command.limit - rows)
+        rows += deleted
+        if not deleted and not tx.has_effects_for(id) and not tx.execute(SQL.has_unfinished_jobs, number).get:
             tx.execute(SQL.delete_removed_tenant, number)
             del tx.writer_state.tenant_numbers[id]
-            gone.append(id.removeprefix("removed "))
+            cleared_ids.append(id.removeprefix("removed "))
     return ClearTenantsResult(
-        rows=rows, cleared_tenants=tuple(gone), remaining_tenants=len(removed) - len(gone), has_more=rows > 0
+        rows=rows,
+        cleared_tenants=tuple(cleared_ids),
+        remaining_tenants=len(removed) - len(cleared_ids),
+        has_more=rows > 0,
     )
 
 
 def _clear_tenant(tx: Transaction, number: int, limit: int) -> int:
-    """Ask what runs to stop, and take away jobs that do not run, and then the rest; answers how many rows."""
+    """Request running jobs to stop; delete other jobs, then all other rows. Return the number of deleted rows."""
     tx.execute(SQL.request_cancels, number, limit)
     jobs = tx.read(list[int], SQL.jobs_to_clear, number, limit)
     if jobs:
@@ -78,7 +81,7 @@ def _clear_tenant(tx: Transaction, number: int, limit: int) -> int:
     rows = len(jobs)
     if rows < limit:
         pairs = tx.read(list[TenantName], SQL.uploads_of_tenant, number, limit - rows)
-        drop_uploads(tx, pairs, "was given up")
+        drop_uploads(tx, pairs, "was canceled")
         rows += len(pairs)
     if rows < limit:
         rows += clear_keys(tx, number, limit - rows)

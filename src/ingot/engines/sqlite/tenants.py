@@ -1,4 +1,4 @@
-"""Tenants: a small table that changes rarely."""
+"""Tenants, in a small table that changes rarely."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ALL_ROWS: Final = -1  # For a LIMIT.
 
 
 def create_tenant(tx: Transaction, command: CreateTenant) -> Tenant:
-    """Make a tenant."""
+    """Create a tenant."""
     tenant = command.tenant
     number = tx.writer_state.last_tenant_number + 1
     row = (number, tenant.id, tenant.slug, tenant.weight, tenant.time_zone, as_json(tenant.limits))
     try:
         tx.execute(SQL.insert_tenants, *row)
     except apsw.ConstraintError:
-        raise TenantExists(f"there is a tenant {tenant.slug!r} already") from None
+        raise TenantExists(f"a tenant with the slug {tenant.slug!r} already exists") from None
     tx.execute(SQL.insert_tenant_groups, number, as_json(tenant.groups))
     tx.writer_state.add_tenant(tenant.id, number, tenant.weight, tenant.limits)
     tx.audit(command.act, "tenant.created", f"tenant/{tenant.slug}", tenant=tenant.id, after=tenant)
@@ -47,13 +47,13 @@ def change_tenant(tx: Transaction, command: ChangeTenant) -> Tenant:
     try:
         tx.execute(SQL.update_tenant, *row)
     except apsw.ConstraintError:
-        raise TenantExists(f"there is a tenant {tenant.slug!r} already") from None
+        raise TenantExists(f"a tenant with the slug {tenant.slug!r} already exists") from None
     if tenant.groups != old.groups:
         number = tx.writer_state.tenants[tenant.id]
         tx.execute(SQL.delete_tenant_groups, number)
         tx.execute(SQL.insert_tenant_groups, number, as_json(tenant.groups))
     tx.writer_state.weights[tenant.id] = tenant.weight
-    tx.writer_state.add_limits(tenant.id, tenant.limits)
+    tx.writer_state.set_limits(tenant.id, tenant.limits)
     if tenant != old:
         tx.audit(command.act, "tenant.changed", f"tenant/{old.slug}", tenant=tenant.id, before=old, after=tenant)
     if tenant.limits.max_running_jobs != old.limits.max_running_jobs:

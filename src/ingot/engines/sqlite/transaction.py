@@ -1,4 +1,4 @@
-"""One write transaction: what handlers use to read and write, and what is written once at its end."""
+"""A write transaction: reads and writes of handlers, and effects that are written once at its end."""
 
 from __future__ import annotations
 
@@ -30,41 +30,41 @@ EVENTS_PER_ROW_MAX = 512
 BATCH_ENDS = (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED)
 
 T = TypeVar("T")
-BatchKey = tuple[str, str]  # Its tenant and its name.
+BatchKey = tuple[str, str]  # Tenant and name.
 EventData = JobEventData | Batch | WorkerEventData | BlobEventData | QuotaEventData
-AttemptEnd = tuple[
-    str, AttemptOutcome, JobStatus, int
-]  # The type, how an attempt ended, where the job stands, how long it ran.
+# The type of the job, the outcome of the attempt, the status of the job, and the duration in microseconds.
+AttemptEnd = tuple[str, AttemptOutcome, JobStatus, int]
 _encode = msgspec.json.Encoder().encode
 
 
 class DeferredAnswer(msgspec.Struct):
-    """An answer that the event loop finishes, while the writer goes on with the next batch."""
+    """An answer that the event loop builds while the writer runs the next batch."""
 
     build: Callable[[], Any]
 
 
 class PendingEffects:
-    """What a group of commands wants written or told at the end: its events, counts and hints."""
+    """Events, counters and notifications of a group of commands, written or sent at the end of the transaction."""
 
     def __init__(self) -> None:
         self.events: defaultdict[str, list[tuple[str, EventData]]] = defaultdict(list)
         self.counts: Counter[tuple[str, str, JobStatus]] = Counter()
         self.ready: Counter[tuple[str, str]] = Counter()
-        self.enqueued: Counter[str] = Counter()  # Jobs that count against the rate of their tenant.
+        self.enqueued: Counter[str] = Counter()  # Jobs that count against the enqueue rate, by tenant.
         self.endings: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
         self.attempt_ends: list[AttemptEnd] = []
-        self.canceled: Counter[str] = Counter()  # While they waited, by type.
-        self.removed_tenants: list[str] = []  # Tenants.
-        self.records_changed = False  # Whether some changed.
-        self.batches: defaultdict[BatchKey, Counter[JobStatus | None]] = defaultdict(Counter)  # New jobs are `None`.
-        self.usage: defaultdict[tuple[str, str], StorageUsage] = defaultdict(
-            StorageUsage
-        )  # By tenant and owner: more, or less.
-        self.blob_totals: Counter[str] = Counter()  # More blobs, and their bytes.
+        self.canceled: Counter[str] = Counter()  # Jobs that were canceled while they waited, by type.
+        self.removed_tenants: list[str] = []
+        self.records_changed = False
+        # Changes of the counters of batches. New jobs are counted under `None`.
+        self.batches: defaultdict[BatchKey, Counter[JobStatus | None]] = defaultdict(Counter)
+        # Changes of usage, by tenant and owner.
+        self.usage: defaultdict[tuple[str, str], StorageUsage] = defaultdict(StorageUsage)
+        # Changes of the number of blobs and of their total size.
+        self.blob_totals: Counter[str] = Counter()
 
     def merge(self, other: PendingEffects) -> None:
-        """Take over what another group wants."""
+        """Add the effects of another group."""
         for tenant, entries in other.events.items():
             self.events[tenant] += entries
         for key, jobs in other.counts.items():
@@ -79,28 +79,30 @@ class PendingEffects:
         self.records_changed = self.records_changed or other.records_changed
         for batch, ends in other.batches.items():
             self.batches[batch].update(ends)
-        for owner, kept in other.usage.items():
-            self.usage[owner] += kept
+        for owner, change in other.usage.items():
+            self.usage[owner] += change
         self.blob_totals.update(other.blob_totals)
 
 
 class Transaction:
-    """Used on the writer thread only, between BEGIN and COMMIT. `now` is the store's time for all of it."""
+    """Used on the writer thread only, between BEGIN and COMMIT. `now` is the time for all commands in it."""
 
-    def __init__(self, connection: apsw.Connection, memory: WriterState, now: int, *, retrying: bool = False) -> None:
+    def __init__(
+        self, connection: apsw.Connection, writer_state: WriterState, now: int, *, retrying: bool = False
+    ) -> None:
         self._connection = connection
-        self.writer_state = memory
+        self.writer_state = writer_state
         self.now = now
-        self.retrying = retrying  # The batch failed once: handlers look before they write what they usually just write.
+        # The batch failed once, so handlers check for existing rows before they insert.
+        self.retrying = retrying
         self.effects = PendingEffects()
-        self._outer_effects: list[PendingEffects] = []  # What was staged before the attempts that are under way.
-        self._stored_usage: dict[
-            tuple[str, str], StorageUsage
-        ] = {}  # As it is in the file, which is written at the end.
+        self._outer_effects: list[PendingEffects] = []  # Effects from before the open savepoints.
+        # Usage as it is in the file, which is updated at the end.
+        self._stored_usage: dict[tuple[str, str], StorageUsage] = {}
         self._changes_before = connection.total_changes()
 
     def run_in_savepoint(self, work: Callable[[], T]) -> T:
-        """Do some work whole: when it raises, all it wrote and staged is undone."""
+        """Run some work under a savepoint: if it raises, its writes and effects are undone."""
         self._connection.execute("SAVEPOINT attempt")
         before, self.effects = self.effects, PendingEffects()
         self._outer_effects.append(before)
@@ -126,13 +128,13 @@ class Transaction:
         return self._connection.execute(statement, values)
 
     def read(self, type: type[T], statement: str, *values: Any) -> T:
-        """Run a statement that answers one JSON text, and decode it."""
+        """Run a statement that returns one JSON text, and decode it."""
         return msgspec.json.decode(self._connection.execute(statement, values).get, type=type)
 
     def audit(
         self, act: Act, action: str, target: str, *, tenant: str | None, before: object = None, after: object = None
     ) -> None:
-        """Put an act on record, as part of what it does. `before` and `after` are the thing, with nothing secret."""
+        """Write an audit entry in the transaction of the change. `before` and `after` contain no secrets."""
         row = (act.id, tenant, self.now, act.who, act.name, action, target, act.address, act.request_id)
         self.execute(SQL.insert_audit_entry, *row, as_json(before), as_json(after))
 
@@ -147,18 +149,18 @@ class Transaction:
     # -- jobs -----------------------------------------------------------------------------------------------
 
     def job_states(self, ids: Sequence[str]) -> dict[str, JobState]:
-        """The moving rows of these jobs, by id."""
+        """Return the states of these jobs, by ID."""
         return {state.id: state for state in self.read(list[JobState], SQL.states_by_id, as_json(ids))}
 
     def job_state(self, tenant: str, job_id: str) -> JobState:
-        """The moving row of one job. Raises `JobNotFound` when it is not there or not in the tenant."""
+        """Return the state of a job. Raises `JobNotFound` if it does not exist in the tenant."""
         state = self.job_states([job_id]).get(job_id)
         if state is None or state.tenant != tenant:
             raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
         return state
 
     def insert_states(self, states: Sequence[JobState]) -> None:
-        """Write the rows of new jobs."""
+        """Insert the states of new jobs."""
         tenants = self.writer_state.tenants
         rows = [
             (
@@ -180,20 +182,20 @@ class Transaction:
         self.write_rows(SQL.insert_states, rows)
 
     def save_states(self, states: Sequence[JobState]) -> None:
-        """Write moved rows back."""
-        self.write_rows(SQL.save_states, [(s.number, *_moving_columns(s)) for s in states])
+        """Write changed states back."""
+        self.write_rows(SQL.save_states, [(s.number, *_changing_columns(s)) for s in states])
 
     def whole_jobs(self, numbers: Sequence[int]) -> dict[int, JobRow]:
-        """Whole jobs, by number."""
+        """Return complete jobs, by number."""
         return {row.state.number: row for row in self.read(list[JobRow], SQL.whole_jobs, as_json(numbers))}
 
     def get_job(self, number: int) -> Job:
-        """One job that is known to be there."""
+        """Return a job that exists."""
         row = self.whole_jobs([number])[number]
         return job_of(row.state, row.body)
 
     def queue_job(self, state: JobState, run_at: int) -> None:
-        """Make a job wait: with the ready work of its lane when it is due, apart until then otherwise."""
+        """Set the time from which a queued job can start. It becomes ready now, or later when it is due."""
         state.run_at = run_at
         state.due = run_at <= self.now
         if state.due:
@@ -204,24 +206,24 @@ class Transaction:
     # -- limits ---------------------------------------------------------------------------------------------
 
     def unfinished_jobs(self, tenants: Iterable[str]) -> Counter[tuple[str, str, JobStatus]]:
-        """How many unfinished jobs these tenants have now, by tenant, type and status."""
-        asked = {tenant: self.writer_state.tenant_numbers[tenant] for tenant in tenants}
-        rows = self.read(list[tuple[str, str, JobStatus, int]], SQL.unfinished_counts, as_json([*asked.values()]))
-        jobs = Counter({(tenant, type, status): number for tenant, type, status, number in rows})
-        for staged in self._layers():
-            for key, number in staged.counts.items():
-                if key[0] in asked and key[2] not in FINISHED:
-                    jobs[key] += number
+        """Count the unfinished jobs of these tenants, with the changes of this transaction."""
+        numbers = {tenant: self.writer_state.tenant_numbers[tenant] for tenant in tenants}
+        rows = self.read(list[tuple[str, str, JobStatus, int]], SQL.unfinished_counts, as_json([*numbers.values()]))
+        jobs = Counter({(tenant, type, status): count for tenant, type, status, count in rows})
+        for effects in self._effect_layers():
+            for key, count in effects.counts.items():
+                if key[0] in numbers and key[2] not in FINISHED:
+                    jobs[key] += count
         return jobs
 
     def enqueued_jobs(self, tenant: str) -> int:
-        """How many jobs this transaction has counted against the rate of the tenant."""
-        return sum(staged.enqueued[tenant] for staged in self._layers())
+        """Return how many jobs of this transaction count against the enqueue rate of the tenant."""
+        return sum(effects.enqueued[tenant] for effects in self._effect_layers())
 
     def usage(self, tenant: str, owner: str) -> StorageUsage:
-        """What an owner keeps now, or the tenant as a whole."""
-        staged = (layer.usage.get((tenant, owner), StorageUsage()) for layer in self._layers())
-        return sum(staged, start=self._read_stored_usage(tenant, owner))
+        """Return the usage of an owner or of the whole tenant, with the changes of this transaction."""
+        changes = (effects.usage.get((tenant, owner), StorageUsage()) for effects in self._effect_layers())
+        return sum(changes, start=self._read_stored_usage(tenant, owner))
 
     def _read_stored_usage(self, tenant: str, owner: str) -> StorageUsage:
         key = tenant, owner
@@ -230,24 +232,27 @@ class Transaction:
             self._stored_usage[key] = StorageUsage() if row is None else StorageUsage(*row)
         return self._stored_usage[key]
 
-    def _layers(self) -> tuple[PendingEffects, ...]:
+    def _effect_layers(self) -> tuple[PendingEffects, ...]:
         return (*self._outer_effects, self.effects)
 
     # -- at the end -----------------------------------------------------------------------------------------
 
     def announce_ready(self, lane: Lane, jobs: int = 1, *, first: ReadyPosition = LANE_START) -> None:
-        """More jobs of this lane are ready, from this place on."""
+        """Report that more jobs of a lane are ready, none of them before the position `first`."""
         self.writer_state.add_lane(lane, first)
         self.effects.ready[lane.tenant, lane.type] += jobs
 
     def announce_capacity(self, tenant: str, type: str) -> None:
-        """All ready jobs of this type may be handed out now, as far as anybody knows."""
+        """Report that ready jobs of this type may be handed out that could not be before."""
         if tenant in self.writer_state.lanes.get(type, {}):
             jobs = self.unfinished_jobs([tenant])[tenant, type, JobStatus.QUEUED]
             self.effects.ready[tenant, type] += max(1, jobs)
 
     def record_transition(self, state: JobState, before: JobStatus | None, after: JobStatus | None) -> None:
-        """Count a job that moved, and note one that finished; `None` is outside. When it no longer runs, others may."""
+        """Count a change of status, where `None` means that the job does not exist, and record a job that finished.
+
+        When a running job ends, jobs that were held back by the same limits are reported as ready.
+        """
         if before is not None:
             self.effects.counts[state.tenant, state.type, before] -= 1
         if before is JobStatus.RUNNING:
@@ -276,8 +281,8 @@ class Transaction:
             self.effects.batches[batch][after] += 1
 
     def emit(self, name: str, state: JobState, *, will_retry: bool | None = None, error: str | None = None) -> None:
-        """Append an event about a job, as it stands in `state`."""
-        news = JobEventData(
+        """Append an event about a job with the values in `state`."""
+        data = JobEventData(
             state.id,
             state.type,
             state.status,
@@ -292,31 +297,31 @@ class Transaction:
             state.cancel_requested,
             progress_of(state.percent, state.stage),
         )
-        self.effects.events[state.tenant].append((name, news))
+        self.effects.events[state.tenant].append((name, data))
 
     def announce_events(self, tenant: str) -> None:
-        """Events of this tenant were written already."""
+        """Notify listeners of events of this tenant that are already written."""
         self.effects.events.setdefault(tenant, [])
 
     def has_effects_for(self, tenant: str) -> bool:
-        """Whether something of this tenant is to be written at the end."""
+        """Return whether rows of this tenant will be written at the end."""
         return any(
-            tenant in staged.events
-            or any(tenant == key[0] for key in (*staged.counts, *staged.endings, *staged.batches, *staged.usage))
-            for staged in self._layers()
+            tenant in effects.events
+            or any(tenant == key[0] for key in (*effects.counts, *effects.endings, *effects.batches, *effects.usage))
+            for effects in self._effect_layers()
         )
 
     def flush(self) -> None:
-        """Write the events, the counts, what finished and the clock of the whole transaction."""
+        """Write the events, counters, endings, usage and clock of the whole transaction."""
         if self.effects.batches:
-            self._count_batches()
+            self._write_batches()
         rows = []
         for tenant, entries in self.effects.events.items():
             for start in range(0, len(entries), EVENTS_PER_ROW_MAX):
                 self.writer_state.last_batch += 1
-                part = entries[start : start + EVENTS_PER_ROW_MAX]
+                chunk = entries[start : start + EVENTS_PER_ROW_MAX]
                 rows.append(
-                    (self.writer_state.tenant_numbers[tenant], self.writer_state.last_batch, self.now, _encode(part))
+                    (self.writer_state.tenant_numbers[tenant], self.writer_state.last_batch, self.now, _encode(chunk))
                 )
         if rows:
             self.write_rows(SQL.insert_events, rows)
@@ -335,7 +340,8 @@ class Transaction:
             self.write_rows(SQL.insert_endings, endings)
         if self.effects.usage or self.effects.blob_totals:
             self._write_usage()
-        if self._connection.total_changes() > self._changes_before:  # A claim that found nothing has nothing to sync.
+        # Without changes, for example after a claim that found nothing, there is nothing to sync.
+        if self._connection.total_changes() > self._changes_before:
             self.execute(SQL.save_clock, self.now, self.writer_state.last_job_number)
 
     def _write_usage(self) -> None:
@@ -343,29 +349,29 @@ class Transaction:
         rows = []
         for (tenant, owner), change in self.effects.usage.items():
             if change != StorageUsage():
-                kept = self._read_stored_usage(tenant, owner) + change
-                rows.append((numbers[tenant], owner, *msgspec.structs.astuple(kept)))
+                usage = self._read_stored_usage(tenant, owner) + change
+                rows.append((numbers[tenant], owner, *msgspec.structs.astuple(usage)))
         self.write_rows(SQL.put_usage, rows)
         if empty := [row[:2] for row in rows if not any(row[2:])]:
             self.execute(SQL.remove_usage, as_json(empty))
         if any(self.effects.blob_totals.values()):
             self.execute(SQL.add_blob_totals, self.effects.blob_totals["blobs"], self.effects.blob_totals["bytes"])
 
-    def _count_batches(self) -> None:
-        """Write the numbers of batches, and tell of those in which nothing is left unfinished now."""
+    def _write_batches(self) -> None:
+        """Write the counters of batches, and append an event for each that has no more unfinished jobs."""
         tenants = self.writer_state.tenant_numbers
         rows = [
             (tenants[tenant], batch, ends[None], *(ends[status] for status in BATCH_ENDS))
             for (tenant, batch), ends in self.effects.batches.items()
         ]
         self.write_rows(SQL.add_batches, rows)
-        touched = as_json([row[:2] for row in rows])
-        for tenant, batch in self.read(list[tuple[str, Batch]], SQL.completed_batches, touched):
+        changed_batches = as_json([row[:2] for row in rows])
+        for tenant, batch in self.read(list[tuple[str, Batch]], SQL.completed_batches, changed_batches):
             self.effects.events[tenant].append(("batch.completed", batch))
 
 
-def _moving_columns(state: JobState) -> tuple[object, ...]:
-    """The columns that change as a job moves, in the order of `save_states`."""
+def _changing_columns(state: JobState) -> tuple[object, ...]:
+    """Return the columns that can change, in the order of `save_states`."""
     return (
         state.status,
         state.due,
@@ -388,10 +394,10 @@ def _moving_columns(state: JobState) -> tuple[object, ...]:
 
 
 def as_json(value: object) -> str:
-    """A value bound to a statement as JSON text."""
+    """Encode a value as JSON text, to bind it to a statement."""
     return _encode(value).decode()
 
 
-def spread() -> float:
-    """The chance that jitter uses."""
+def random_fraction() -> float:
+    """Return a random fraction for the jitter of delays."""
     return random.random()

@@ -1,4 +1,4 @@
-"""Uploads: blobs on their way in."""
+"""Uploads: begin, take over, record progress, finish and end them."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from ingot.kernel.errors import IngotError
 
 
 def begin_uploads(tx: Transaction, commands: Sequence[ports.BeginUpload]) -> list[StoredUpload | IngotError]:
-    """Begin uploads, each with its bytes set aside."""
-    shelf = BlobBatch(tx)
-    shelf.load_uploads((command.tenant, command.id) for command in commands)
-    shelf.load_jobs(command.job_id for command in commands)
-    shelf.load_keys((command.tenant, command.key) for command in commands if command.key is not None)
-    return run_all(shelf, _begin, commands)
+    """Begin uploads and reserve their bytes."""
+    batch = BlobBatch(tx)
+    batch.load_uploads((command.tenant, command.id) for command in commands)
+    batch.load_jobs(command.job_id for command in commands)
+    batch.load_keys((command.tenant, command.key) for command in commands if command.key is not None)
+    return run_all(batch, _begin, commands)
 
 
-def _begin(shelf: BlobBatch, command: ports.BeginUpload) -> StoredUpload:
-    known = shelf.uploads.get((command.tenant, command.id))
-    if known is not None:
-        return known.stored_upload()
+def _begin(batch: BlobBatch, command: ports.BeginUpload) -> StoredUpload:
+    existing = batch.uploads.get((command.tenant, command.id))
+    if existing is not None:
+        return existing.stored_upload()
     if command.job_id is not None:
-        shelf.check_attempt(command.tenant, command.job_id, command.fence)
+        batch.check_attempt(command.tenant, command.job_id, command.fence)
         if command.file == "output":
-            shelf.count_output(command.job_id, command.fence, OUTPUTS_MAX)
+            batch.count_output(command.job_id, command.fence, OUTPUTS_MAX)
         elif command.file == "checkpoint":
-            shelf.check_checkpoint(command.job_id, command.fence, command.name, CHECKPOINTS_MAX)
+            batch.check_checkpoint(command.job_id, command.fence, command.name, CHECKPOINTS_MAX)
     if command.key is not None:
-        shelf.check_key(command.tenant, command.key, command.if_match)
+        batch.check_key(command.tenant, command.key, command.if_match)
     change = StorageUsage(reserved=command.reserve)
-    charge(shelf.tx, command.tenant, command.owner, change, quota=command.owner_quota)
-    upload = new_upload_row(command, shelf.tx.now)
+    charge(batch.tx, command.tenant, command.owner, change, quota=command.owner_quota)
+    upload = new_upload_row(command, batch.tx.now)
     if upload.file == "checkpoint":
-        shelf.begin_checkpoint(upload)
+        batch.begin_checkpoint(upload)
     else:
-        shelf.save_upload(upload)
+        batch.save_upload(upload)
     return upload.stored_upload()
 
 
 def new_upload_row(command: ports.BeginUpload, now: int) -> SQLiteUploadRow:
-    """An upload that begins."""
+    """Return the row of a new upload."""
     return SQLiteUploadRow(
         tenant=command.tenant,
         id=command.id,
@@ -79,46 +79,46 @@ def new_upload_row(command: ports.BeginUpload, now: int) -> SQLiteUploadRow:
     )
 
 
-def take_uploads(tx: Transaction, commands: Sequence[ports.TakeOverUpload]) -> list[StoredUpload | IngotError]:
-    """Give uploads their next writer."""
-    return run_all(_load_uploads(tx, commands), _take, commands)
+def take_over_uploads(tx: Transaction, commands: Sequence[ports.TakeOverUpload]) -> list[StoredUpload | IngotError]:
+    """Give uploads their next epoch, which fences out earlier writers."""
+    return run_all(_load_uploads(tx, commands), _take_over, commands)
 
 
-def _take(shelf: BlobBatch, command: ports.TakeOverUpload) -> StoredUpload:
-    upload = shelf.get_upload(command.tenant, command.id)
+def _take_over(batch: BlobBatch, command: ports.TakeOverUpload) -> StoredUpload:
+    upload = batch.get_upload(command.tenant, command.id)
     if upload.state is not UploadState.OPEN:
         raise UploadEnded(f"the upload is {upload.state}")
     upload.epoch += 1
-    shelf.save_upload(upload)
+    batch.save_upload(upload)
     return upload.stored_upload()
 
 
 def record_upload_progress(
     tx: Transaction, commands: Sequence[ports.RecordUploadProgress]
 ) -> list[StoredUpload | IngotError]:
-    """Keep what writers tell of their uploads."""
-    shelf = _load_uploads(tx, commands)
-    shelf.load_blobs(command.blob_id for command in commands)
-    return run_all(shelf, _record_upload_progress, commands)
+    """Record the progress of uploads."""
+    batch = _load_uploads(tx, commands)
+    batch.load_blobs(command.blob_id for command in commands)
+    return run_all(batch, _record_upload_progress, commands)
 
 
-def _record_upload_progress(shelf: BlobBatch, command: ports.RecordUploadProgress) -> StoredUpload:
-    upload, now = shelf.get_upload(command.tenant, command.id), shelf.tx.now
+def _record_upload_progress(batch: BlobBatch, command: ports.RecordUploadProgress) -> StoredUpload:
+    upload, now = batch.get_upload(command.tenant, command.id), batch.tx.now
     _check_writer(upload, command.epoch)
     if command.reserved is not None:
         change = StorageUsage(reserved=command.reserved - upload.reserved)
-        charge(shelf.tx, command.tenant, upload.owner, change, quota=command.owner_quota)
+        charge(batch.tx, command.tenant, upload.owner, change, quota=command.owner_quota)
         upload.reserved = command.reserved
     if command.received is not None:
         upload.received = command.received
     if command.blob_id not in (None, upload.blob_id):
-        shelf.release_announced_blob(upload)
+        batch.release_announced_blob(upload)
         upload.blob_id = command.blob_id
     upload.sha256 = command.sha256 or upload.sha256
     if command.verifying and upload.state is UploadState.OPEN:
         upload.state, upload.verifying_at = UploadState.VERIFYING, now
     upload.expires_at = now + command.lifetime
-    shelf.save_upload(upload)
+    batch.save_upload(upload)
     return upload.stored_upload()
 
 
@@ -130,68 +130,72 @@ def _check_writer(upload: SQLiteUploadRow, epoch: int | None) -> None:
 
 
 def finish_uploads(tx: Transaction, commands: Sequence[ports.FinishUpload]) -> list[FinishedUpload | IngotError]:
-    """Make blobs of uploads that have all their bytes."""
-    shelf = _load_uploads(tx, commands)
-    shelf.load_blobs(command.content.id for command in commands)
-    shelf.load_keys((upload.tenant, upload.key) for upload in shelf.uploads.values() if upload.key is not None)
-    shelf.load_files(shelf.uploads.values())
-    answers = run_all(shelf, _finish, commands)
-    release_after_inputs(tx, shelf.jobs_with_input)
+    """Store the blobs of uploads whose bytes are complete and verified."""
+    batch = _load_uploads(tx, commands)
+    batch.load_blobs(command.content.id for command in commands)
+    batch.load_keys((upload.tenant, upload.key) for upload in batch.uploads.values() if upload.key is not None)
+    batch.load_files(batch.uploads.values())
+    answers = run_all(batch, _finish, commands)
+    release_after_inputs(tx, batch.jobs_with_input)
     return answers
 
 
-def _finish(shelf: BlobBatch, command: ports.FinishUpload) -> FinishedUpload:
-    upload, content = shelf.get_upload(command.tenant, command.id), command.content
+def _finish(batch: BlobBatch, command: ports.FinishUpload) -> FinishedUpload:
+    upload, content = batch.get_upload(command.tenant, command.id), command.content
     if upload.state is UploadState.DONE and upload.blob_id == content.id:
-        trash_unused_object(shelf, content, shelf.blobs.get(content.id))
+        trash_unused_object(batch, content, batch.blobs.get(content.id))
         return upload.finished_upload()
     _check_writer(upload, command.epoch)
     if upload.job_id is not None and upload.file == "input":
-        shelf.check_blocked(upload.tenant, upload.job_id)
+        batch.check_blocked(upload.tenant, upload.job_id)
     elif upload.job_id is not None:
-        shelf.check_attempt(upload.tenant, upload.job_id, upload.fence)
-    shelf.check_stored(content)
-    old = None if upload.key is None else shelf.check_key(upload.tenant, upload.key, upload.if_match)
-    complete_upload(shelf, upload, content, old, quota=command.owner_quota)
-    upload.expires_at = shelf.tx.now + command.lifetime
-    shelf.save_upload(upload)
+        batch.check_attempt(upload.tenant, upload.job_id, upload.fence)
+    batch.check_stored(content)
+    replaced_key = None if upload.key is None else batch.check_key(upload.tenant, upload.key, upload.if_match)
+    complete_upload(batch, upload, content, replaced_key, quota=command.owner_quota)
+    upload.expires_at = batch.tx.now + command.lifetime
+    batch.save_upload(upload)
     return upload.finished_upload()
 
 
 def complete_upload(
-    shelf: BlobBatch, upload: SQLiteUploadRow, content: Content, old: KeyRow | None, *, quota: int | None
+    batch: BlobBatch, upload: SQLiteUploadRow, content: Content, replaced_key: KeyRow | None, *, quota: int | None
 ) -> None:
-    """Let the bytes be the blob of an upload, and of its key, or a file of its job.
+    """Store the blob of an upload, and set the key or the job file that the upload is for.
 
     Raises `QuotaExceeded`, and has changed nothing then.
     """
-    tx = shelf.tx
+    tx = batch.tx
     change = StorageUsage(bytes=content.size, reserved=-upload.reserved)
-    back = None
+    refund = None
     if upload.key is not None:
         change += StorageUsage(keys=1, key_bytes=content.size)
-        back = None if old is None else (old.owner, StorageUsage(bytes=-old.size, keys=-1, key_bytes=-old.size))
-    elif (file := shelf.replaced_file(upload)) is not None:
-        back = file.owner, StorageUsage(bytes=-file.size)
-    charge(tx, upload.tenant, upload.owner, change, quota=quota, refund=back)
+        refund = (
+            None
+            if replaced_key is None
+            else (replaced_key.owner, StorageUsage(bytes=-replaced_key.size, keys=-1, key_bytes=-replaced_key.size))
+        )
+    elif (file := batch.replaced_file(upload)) is not None:
+        refund = file.owner, StorageUsage(bytes=-file.size)
+    charge(tx, upload.tenant, upload.owner, change, quota=quota, refund=refund)
     if upload.blob_id != content.id:
-        shelf.release_announced_blob(upload)
-    blob = shelf.store_blob(content)
+        batch.release_announced_blob(upload)
+    blob = batch.store_blob(content)
     if upload.storage_key not in (None, blob.storage_key):
-        shelf.add_trash(upload.storage_key, upload.multipart)
+        batch.add_trash(upload.storage_key, upload.multipart)
     upload.state, upload.done_at = UploadState.DONE, tx.now
     upload.blob_id, upload.sha256, upload.size = content.id, content.sha256, content.size
     upload.received, upload.reserved = content.size, 0
     upload.storage_key = upload.multipart = None
     if upload.key is not None:
-        shelf.set_key(_key_row(upload, upload.key, blob.number, content, tx.now), replaces=old)
+        batch.set_key(_key_row(upload, upload.key, blob.number, content, tx.now), replaces=replaced_key)
     elif upload.file == "output":
-        return  # It is told when its attempt has succeeded.
+        return  # The event is appended when the attempt has succeeded.
     elif upload.file is not None:
-        shelf.attach_file(upload, blob)
+        batch.attach_file(upload, blob)
     if upload.file == "checkpoint":
-        return  # An attempt may save very often, and nobody but the next one has to know.
-    news = BlobEventData(
+        return  # Attempts may save very often, and only later attempts read checkpoints.
+    event_data = BlobEventData(
         blob_id=content.id,
         size=content.size,
         key=upload.key,
@@ -199,7 +203,7 @@ def complete_upload(
         job_id=upload.job_id,
         name=upload.name,
     )
-    tx.effects.events[upload.tenant].append(("blob.stored", news))
+    tx.effects.events[upload.tenant].append(("blob.stored", event_data))
 
 
 def _key_row(upload: SQLiteUploadRow, key: str, blob: int, content: Content, now: int) -> KeyRow:
@@ -218,34 +222,34 @@ def _key_row(upload: SQLiteUploadRow, key: str, blob: int, content: Content, now
     )
 
 
-def trash_unused_object(shelf: BlobBatch, content: Content, blob: BlobRow | None) -> None:
-    """What is done already needs no other object: when this one is not the blob's, nobody needs it."""
+def trash_unused_object(batch: BlobBatch, content: Content, blob: BlobRow | None) -> None:
+    """Put the object of a repeated command into the trash, unless it is the object of the blob."""
     if content.storage_key is not None and (blob is None or content.storage_key != blob.storage_key):
-        shelf.add_trash(content.storage_key)
+        batch.add_trash(content.storage_key)
 
 
 def end_uploads(tx: Transaction, commands: Sequence[ports.EndUpload]) -> list[IngotError | None]:
-    """End uploads of which nothing comes."""
-    shelf = _load_uploads(tx, commands)
-    answers = run_all(shelf, _end, commands)
-    cancel_without_inputs(tx, shelf.jobs_without_input)
+    """Cancel uploads or mark them as failed."""
+    batch = _load_uploads(tx, commands)
+    answers = run_all(batch, _end, commands)
+    cancel_without_inputs(tx, batch.jobs_without_input)
     return answers
 
 
-def _end(shelf: BlobBatch, command: ports.EndUpload) -> None:
-    upload = shelf.uploads.get((command.tenant, command.id))
+def _end(batch: BlobBatch, command: ports.EndUpload) -> None:
+    upload = batch.uploads.get((command.tenant, command.id))
     if upload is None or upload.state is UploadState.DONE:
         return
     if command.error is None:
-        shelf.drop_upload(upload)
+        batch.drop_upload(upload)
     elif upload.is_active:
-        shelf.fail_upload(upload, command.error, keep=command.lifetime)
+        batch.fail_upload(upload, command.error, keep=command.lifetime)
 
 
 def sweep_uploads(tx: Transaction, command: ports.SweepUploads) -> int:
-    """Drop uploads whose time is over, or whose attempt is."""
+    """Drop uploads that have expired, or whose attempt no longer runs."""
     pairs = tx.read(list[TenantName], SQL.uploads_to_sweep, tx.now, command.limit)
-    cancel_without_inputs(tx, drop_uploads(tx, pairs, "was not finished in time"))
+    cancel_without_inputs(tx, drop_uploads(tx, pairs, "expired"))
     return len(pairs)
 
 
@@ -253,19 +257,19 @@ def _load_uploads(
     tx: Transaction,
     commands: Sequence[ports.TakeOverUpload | ports.RecordUploadProgress | ports.FinishUpload | ports.EndUpload],
 ) -> BlobBatch:
-    shelf = BlobBatch(tx)
-    shelf.load_uploads((command.tenant, command.id) for command in commands)
-    return shelf
+    batch = BlobBatch(tx)
+    batch.load_uploads((command.tenant, command.id) for command in commands)
+    return batch
 
 
 def get_upload(reader: Reader, command: ports.GetUpload) -> StoredUpload | None:
-    """Find an upload."""
-    asked = as_json([(reader.writer_state.number_of(command.tenant), command.id)])
-    rows = reader.read(list[SQLiteUploadRow], SQL.uploads_by_id, asked)
+    """Read an upload."""
+    upload_ids = as_json([(reader.writer_state.number_of(command.tenant), command.id)])
+    rows = reader.read(list[SQLiteUploadRow], SQL.uploads_by_id, upload_ids)
     return rows[0].stored_upload() if rows else None
 
 
-def list_verifying(reader: Reader, command: ports.ListVerifyingUploads) -> list[StoredUpload]:
-    """Read which uploads are to be read back."""
+def list_verifying_uploads(reader: Reader, command: ports.ListVerifyingUploads) -> list[StoredUpload]:
+    """Read the uploads whose bytes must be read back."""
     rows = reader.read(list[SQLiteUploadRow], SQL.verifying_uploads, command.limit)
     return [row.stored_upload() for row in rows]

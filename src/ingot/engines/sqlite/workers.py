@@ -1,4 +1,4 @@
-"""Workers: who is there, and what they hold."""
+"""Registered workers, and the leases that they hold."""
 
 from __future__ import annotations
 
@@ -28,36 +28,35 @@ SHARED_TENANT, NO_TENANT = 0, -1
 RELEASE_JOBS_MAX = 1000
 END_OF_TIME = 2**62
 
-SilentWorkerRow = tuple[
-    int, str | None, WorkerEventData
-]  # The number and the id of a worker's tenant, and what is told of it.
+# The number and the ID of the tenant of a worker, and the data of its event.
+SilentWorkerRow = tuple[int, str | None, WorkerEventData]
 
 
-def register(tx: Transaction, command: ports.RegisterWorker) -> RegisteredWorker:
-    """Keep a worker, or what it says of itself now."""
+def register_worker(tx: Transaction, command: ports.RegisterWorker) -> RegisteredWorker:
+    """Register a worker, or replace what it reported before."""
     tx.writer_state.check_tenant(command.tenant)
     key = _worker_key(tx, command.tenant, command.worker_id)
     before = _find_worker_row(tx, key)
     row = (as_json(command.types), command.hostname, command.version, command.metadata, tx.now, command.by)
     tx.execute(SQL.register_worker, *key, *row)
-    known = _get_worker_row(tx, key)
+    registered = _get_worker_row(tx, key)
     if before is None or not before.online:
-        _append_event(tx, "worker.online", known.tenant, known.event_data(WorkerStatus.ONLINE))
-    return known.worker()
+        _append_event(tx, "worker.online", registered.tenant, registered.event_data(WorkerStatus.ONLINE))
+    return registered.worker()
 
 
 def heartbeat(tx: Transaction, command: ports.WorkerHeartbeat) -> HeartbeatAnswer:
-    """Renew what a worker names, give back what it does not, and note that it lives."""
+    """Renew the leases that a worker reports, release its other leases, and record that it is alive."""
     key = _worker_key(tx, command.tenant, command.worker_id)
     row = _get_worker_row(tx, key)
-    (answers,) = settle.renew(tx, [ports.RenewLeases(beats=command.beats)])
-    named = [(beat.job_id, beat.fence) for beat in command.beats]
-    _release_leases(tx, key, before=tx.now - command.grace, reported=named, limit=RELEASE_JOBS_MAX)
+    (answers,) = settle.renew_leases(tx, [ports.RenewLeases(beats=command.beats)])
+    reported = [(beat.job_id, beat.fence) for beat in command.beats]
+    _release_leases(tx, key, before=tx.now - command.grace, reported=reported, limit=RELEASE_JOBS_MAX)
     if not row.online or tx.now - row.seen_at >= command.record_seen_after:
         tx.execute(SQL.record_worker_seen, *key, tx.now)
     if not row.online:
-        back = WorkerStatus.DRAINING if row.draining else WorkerStatus.ONLINE
-        _append_event(tx, "worker.online", row.tenant, row.event_data(back))
+        status = WorkerStatus.DRAINING if row.draining else WorkerStatus.ONLINE
+        _append_event(tx, "worker.online", row.tenant, row.event_data(status))
     jobs = [
         lease_status(beat)
         if isinstance(answer, IngotError)
@@ -67,22 +66,22 @@ def heartbeat(tx: Transaction, command: ports.WorkerHeartbeat) -> HeartbeatAnswe
     return HeartbeatAnswer(jobs=jobs, drain=row.draining)
 
 
-def drain(tx: Transaction, command: ports.DrainWorker) -> RegisteredWorker:
-    """Have a worker take no more work."""
+def drain_worker(tx: Transaction, command: ports.DrainWorker) -> RegisteredWorker:
+    """Mark a worker as draining."""
     key = _worker_key(tx, command.tenant, command.worker_id)
     before = _get_worker_row(tx, key)
     if not before.draining:
         tx.execute(SQL.drain_worker, *key)
-    known = _get_worker_row(tx, key)
+    drained = _get_worker_row(tx, key)
     if command.act is not None and not before.draining:
-        target = f"worker/{known.id}"
-        told = {"before": before.worker(), "after": known.worker()}
-        tx.audit(command.act, "worker.drained", target, tenant=known.tenant, **told)
-    return known.worker()
+        target = f"worker/{drained.id}"
+        states = {"before": before.worker(), "after": drained.worker()}
+        tx.audit(command.act, "worker.drained", target, tenant=drained.tenant, **states)
+    return drained.worker()
 
 
-def remove(tx: Transaction, command: ports.RemoveWorker) -> bool:
-    """Give back what a worker holds, and forget it."""
+def remove_worker(tx: Transaction, command: ports.RemoveWorker) -> bool:
+    """Release the leases of a worker and remove it. Return false if leases are left."""
     key = _worker_key(tx, command.tenant, command.worker_id)
     row = _get_worker_row(tx, key)
     if _release_leases(tx, key, before=END_OF_TIME, reported=[], limit=command.limit) == command.limit:
@@ -95,18 +94,18 @@ def remove(tx: Transaction, command: ports.RemoveWorker) -> bool:
     return True
 
 
-def maintain(tx: Transaction, command: ports.MaintainWorkers) -> WorkerMaintenanceResult:
-    """Take the silent for offline, and forget those that stayed so."""
+def maintain_workers(tx: Transaction, command: ports.MaintainWorkers) -> WorkerMaintenanceResult:
+    """Mark silent workers as offline, and remove workers that have been offline for long."""
     silent: list[SilentWorkerRow] = []
     if tx.writer_state.may_sweep(tx.now):
         silent = tx.read(list[SilentWorkerRow], SQL.silent_workers, tx.now - command.offline_after, command.limit)
     if silent:
-        tx.execute(SQL.mark_workers_offline, as_json([(number, news.id) for number, _, news in silent]))
-    for _, tenant, news in silent:
-        _append_event(tx, "worker.offline", tenant, news)
-    forgotten = len(list(tx.execute(SQL.remove_offline_workers, tx.now - command.remove_after, command.limit)))
+        tx.execute(SQL.mark_workers_offline, as_json([(number, event_data.id) for number, _, event_data in silent]))
+    for _, tenant, event_data in silent:
+        _append_event(tx, "worker.offline", tenant, event_data)
+    removed = len(list(tx.execute(SQL.remove_offline_workers, tx.now - command.remove_after, command.limit)))
     return WorkerMaintenanceResult(
-        marked_offline=len(silent), removed=forgotten, more=command.limit in (len(silent), forgotten)
+        marked_offline=len(silent), removed=removed, more=command.limit in (len(silent), removed)
     )
 
 
@@ -118,7 +117,7 @@ def _release_leases(
     leases = tx.read(list[tuple[str, int]], SQL.unreported_leases, *values)
     if leases:
         settles = [Settle(job_id=job_id, fence=fence, outcome=Release()) for job_id, fence in leases]
-        settle.settle(tx, [ports.SettleJobs(settles=settles)])
+        settle.settle_jobs(tx, [ports.SettleJobs(settles=settles)])
     return len(leases)
 
 
@@ -126,8 +125,8 @@ def _worker_key(tx: Transaction, tenant: str | None, worker_id: str) -> tuple[in
     return _tenant_number(tx.writer_state, tenant), worker_id
 
 
-def _tenant_number(memory: WriterState, tenant: str | None) -> int:
-    return SHARED_TENANT if tenant is None else memory.tenants.get(tenant, NO_TENANT)
+def _tenant_number(writer_state: WriterState, tenant: str | None) -> int:
+    return SHARED_TENANT if tenant is None else writer_state.tenants.get(tenant, NO_TENANT)
 
 
 def _find_worker_row(tx: Transaction, key: tuple[int, str]) -> WorkerRow | None:
@@ -142,14 +141,14 @@ def _get_worker_row(tx: Transaction, key: tuple[int, str]) -> WorkerRow:
     return row
 
 
-def _append_event(tx: Transaction, name: str, tenant: str | None, news: WorkerEventData) -> None:
-    """Append an event about a worker. One that serves all is nobody's news."""
+def _append_event(tx: Transaction, name: str, tenant: str | None, event_data: WorkerEventData) -> None:
+    """Append an event about a worker. Shared workers have no tenant, and so no events."""
     if tenant is not None:
-        tx.effects.events[tenant].append((name, news))
+        tx.effects.events[tenant].append((name, event_data))
 
 
 def get_worker(reader: Reader, command: ports.GetWorker) -> RegisteredWorker | None:
-    """Find a worker."""
+    """Read a worker."""
     row = reader.find(
         WorkerRow, SQL.worker_by_id, _tenant_number(reader.writer_state, command.tenant), command.worker_id
     )
@@ -163,24 +162,24 @@ def list_workers(reader: Reader, command: ports.ListWorkers) -> list[RegisteredW
     return [row.worker() for row in reader.read(list[WorkerRow], SQL.workers_of_tenant, *values)]
 
 
-def list_draining(reader: Reader, _: ports.ListDrainingWorkers) -> list[WorkerKey]:
-    """Read which workers are to take no more work."""
+def list_draining_workers(reader: Reader, _: ports.ListDrainingWorkers) -> list[WorkerKey]:
+    """Read the workers that are draining."""
     return reader.read(list[WorkerKey], SQL.draining_workers)
 
 
 def list_leases(reader: Reader, command: ports.ListLeases) -> list[tuple[str, int]]:
-    """Read which jobs a worker runs, each with its fence."""
+    """Read the jobs that a worker runs, each with its fence."""
     values = (command.worker, _tenant_number(reader.writer_state, command.tenant), command.limit)
     return reader.read(list[tuple[str, int]], SQL.leases_of_worker, *values)
 
 
 def check_leases(reader: Reader, command: ports.CheckLeases) -> list[LeaseStatus]:
-    """Read how leases stand."""
-    asked = as_json([(lease.job_id, lease.fence) for lease in command.leases])
-    rows = reader.read(list[tuple[str, int, int, bool]], SQL.current_leases, asked)
-    found = {(job_id, fence): (to_datetime(expires_at), cancel) for job_id, fence, expires_at, cancel in rows}
+    """Read which of these leases are current."""
+    leases = as_json([(lease.job_id, lease.fence) for lease in command.leases])
+    rows = reader.read(list[tuple[str, int, int, bool]], SQL.current_leases, leases)
+    current = {(job_id, fence): (to_datetime(expires_at), cancel) for job_id, fence, expires_at, cancel in rows}
     answers = []
     for lease in command.leases:
-        expires_at, cancel = found.get((lease.job_id, lease.fence), (None, False))
+        expires_at, cancel = current.get((lease.job_id, lease.fence), (None, False))
         answers.append(lease_status(lease, expires_at, cancel=cancel))
     return answers

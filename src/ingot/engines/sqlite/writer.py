@@ -1,7 +1,7 @@
-"""The one writer thread: drains its queue into one transaction, syncs it, and only then answers.
+"""The writer thread: runs queued commands in one transaction, syncs it, and only then answers.
 
-While one commit is being synced the next commands gather, so the cost of a sync is shared by all that wait
-for it; no timer is needed, and an idle store answers a single command at once.
+While one commit is being synced, the next commands gather, so all waiting commands share the cost of a sync. No timer
+is needed, and an idle store answers a single command at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 
 def run_each(run: Callable[[Transaction, C], R]) -> Handler:
-    """A handler for commands that are rare: each raises before it writes, or succeeds."""
+    """Return a handler for rare commands, of which each raises before it writes, or succeeds."""
 
     def handler(tx: Transaction, commands: Sequence[C]) -> list[R | IngotError]:
         answers: list[R | IngotError] = []
@@ -54,97 +54,100 @@ def run_each(run: Callable[[Transaction, C], R]) -> Handler:
 
 
 class PendingCommand(msgspec.Struct, eq=False, gc=False):
-    """A command and the caller that waits for it."""
+    """A command and the future that its caller waits for."""
 
     command: Any
     future: asyncio.Future[Any]
 
 
 class CommitNotice(msgspec.Struct):
-    """What to tell on the event loop after a commit."""
+    """The effects of a commit that listeners are notified of."""
 
     ready: Counter[tuple[str, str]]
     next_maintenance_at: int | None
     attempt_ends: list[AttemptEnd]
     canceled: Counter[str]
-    commands: int  # How many were committed together.
-    event_tenants: Collection[str] = ()  # Those that have new events.
-    removed_tenants: Collection[str] = ()  # Tenants.
-    records_changed: bool = False  # Whether some changed.
+    commands: int  # Number of commands in the commit.
+    event_tenants: Collection[str] = ()  # Tenants with new events.
+    removed_tenants: Collection[str] = ()
+    records_changed: bool = False
 
 
 class Writer:
-    """Runs commands in groups. `handlers` says how to run a kind, and in which order kinds run within a group."""
+    """Runs commands in groups. `handlers` maps kinds of commands to their handlers, in the order in which they run."""
 
     def __init__(
         self,
         connection: apsw.Connection,
-        memory: WriterState,
+        writer_state: WriterState,
         *,
         clock: Clock,
         handlers: Mapping[type[Command[Any]], Handler],
         on_commit: Callable[[CommitNotice], None],
     ) -> None:
         self._connection = connection
-        self._writer_state = memory
+        self._writer_state = writer_state
         self._clock = clock
         self._handlers = handlers
         self._on_commit = on_commit
         self._loop = asyncio.get_running_loop()
-        self.coalesces = False  # Whether commands wait for others that come in the same turn of the event loop.
-        self._unsent: list[PendingCommand] = []  # What was not handed over yet.
-        self._submitted = self._started = self._delivered = 0  # Commands, since the start.
+        # Whether commands wait for others that are submitted in the same iteration of the event loop.
+        self.coalesces = False
+        self._unsent: list[PendingCommand] = []  # Not passed to the thread yet.
+        self._submitted = self._started = self._delivered = 0  # Numbers of commands since the start.
         self._queue: queue.SimpleQueue[list[PendingCommand] | None] = queue.SimpleQueue()
         self._stopping = False
-        self._batch_started_at: float | None = None  # When the batch that is under way began.
-        self._state_is_current = True  # Whether memory says what the file says.
+        self._batch_started_at: float | None = None  # When the current batch began.
+        self._state_is_current = True  # Whether the writer state matches the file.
         self._thread = threading.Thread(target=self._run, name="ingot-writer", daemon=True)
         self._thread.start()
 
     def submit(self, command: Command[Any]) -> asyncio.Future[Any]:
-        """Queue a command; the future is done when its transaction is durable.
+        """Queue a command. The future is done when its transaction is durable.
 
-        Raises `TypeError` for one that no handler runs.
+        Raises `TypeError` if the command has no handler.
         """
         if type(command) not in self._handlers:
             raise TypeError(f"{type(command).__name__} is not a command that this store runs")
         if asyncio.get_running_loop() is not self._loop:
-            raise StoreError("The store was opened on another event loop.", hint="Use it where it was opened.")
-        answer: asyncio.Future[Any] = self._loop.create_future()
+            raise StoreError(
+                "The store was opened on another event loop.", hint="Use the store on the event loop that opened it."
+            )
+        future: asyncio.Future[Any] = self._loop.create_future()
         if self._stopping:
-            answer.set_exception(StoreError("The store is closed."))
+            future.set_exception(StoreError("The store is closed."))
         elif self._submitted - self._delivered >= QUEUE_COMMANDS_MAX:
-            answer.set_exception(StoreBusy())
+            future.set_exception(StoreBusy())
         else:
             self._submitted += 1
             if not self.coalesces:
-                self._queue.put([PendingCommand(command, answer)])
-                return answer
+                self._queue.put([PendingCommand(command, future)])
+                return future
             if not self._unsent:
                 self._loop.call_soon(self._send_gathered, 0)
-            self._unsent.append(PendingCommand(command, answer))
-        return answer
+            self._unsent.append(PendingCommand(command, future))
+        return future
 
-    def _send_gathered(self, seen: int) -> None:
-        """Hand over what has come once a turn of the event loop brings no more, or it is many.
+    def _send_gathered(self, previous_count: int) -> None:
+        """Pass the gathered commands to the thread, once an iteration of the event loop adds none or there are many.
 
-        To wake the thread costs more than to gather, and what goes together shares the cost of a commit.
+        Waking the thread costs more than gathering, and commands that are sent together share the cost of a commit.
         """
-        gathered = len(self._unsent)
-        if seen < gathered < GATHER_COMMANDS_MAX:
-            self._loop.call_soon(self._send_gathered, gathered)
-        elif gathered:
+        count = len(self._unsent)
+        if previous_count < count < GATHER_COMMANDS_MAX:
+            self._loop.call_soon(self._send_gathered, count)
+        elif count:
             self._queue.put(self._unsent)
             self._unsent = []
 
     def load(self) -> Load:
-        """How much waits, and how long the batch that is under way has taken so far."""
-        began = self._batch_started_at
-        seconds = 0.0 if began is None else time.monotonic() - began
+        """Return the number of waiting commands, and how long the current batch has taken so far."""
+        started_at = self._batch_started_at
+        seconds = 0.0 if started_at is None else time.monotonic() - started_at
         return Load(waiting_commands=self._submitted - self._started, commit_seconds=seconds)
 
     def stop(self) -> None:
-        """Take no more commands; what is queued is still done."""
+        """Accept no more commands. Queued commands still run."""
         self._stopping = True
         self._send_gathered(len(self._unsent))
         self._queue.put(None)
@@ -165,54 +168,54 @@ class Writer:
                 self._batch_started_at, self._started = time.monotonic(), self._started + len(batch)
                 try:
                     self._run_batch(batch)
-                except Exception as error:  # The thread must live, or everybody waits for ever.
+                except Exception as error:  # If the thread ended, all callers would wait forever.
                     self._state_is_current = False
                     report("writer_failed", error)
                     self._fail_batch(batch)
                 self._batch_started_at = None
 
     def _take_queued(self, waiting: list[PendingCommand]) -> bool:
-        """Add what is queued; with nothing to do, wait for some. Answers whether it was the last."""
+        """Add queued commands to `waiting`; if both are empty, block. Return whether the writer has been stopped."""
         with suppress(queue.Empty):
             while len(waiting) < BATCH_COMMANDS_MAX:
-                more = self._queue.get_nowait() if waiting else self._queue.get()
-                if more is None:
+                queued = self._queue.get_nowait() if waiting else self._queue.get()
+                if queued is None:
                     return True
-                waiting += more
+                waiting += queued
         return False
 
     def _fail_batch(self, batch: list[PendingCommand]) -> None:
-        failures: list[Any] = [OutcomeUnknown("The store failed while it worked on this.") for _ in batch]
-        told = CommitNotice(Counter(), self._writer_state.next_maintenance_at(), [], Counter(), 0)
-        with suppress(RuntimeError):  # The event loop may be gone.
-            self._loop.call_soon_threadsafe(self._deliver, batch, failures, told)
+        failures: list[Any] = [OutcomeUnknown("The store failed while it ran this command.") for _ in batch]
+        notice = CommitNotice(Counter(), self._writer_state.next_maintenance_at(), [], Counter(), 0)
+        with suppress(RuntimeError):  # The event loop may be closed.
+            self._loop.call_soon_threadsafe(self._deliver, batch, failures, notice)
 
     def _run_batch(self, batch: list[PendingCommand]) -> None:
-        agenda = self._writer_state.next_maintenance_at()
+        scheduled_at = self._writer_state.next_maintenance_at()
         try:
-            results, staged = self._commit(batch)
+            results, effects = self._commit(batch)
             commands = len(batch)
         except Exception as error:
             failure = translate_failure(error)
-            results, staged, commands = [failure] * len(batch), PendingEffects(), 0
+            results, effects, commands = [failure] * len(batch), PendingEffects(), 0
             self._recover()
-            agenda = None  # Whoever looked at it meanwhile may have seen what was undone: tell it anew.
-        after = self._writer_state.next_maintenance_at()
-        sooner = after if after is not None and (agenda is None or after < agenda) else None
-        told = CommitNotice(
-            staged.ready,
-            sooner,
-            staged.attempt_ends,
-            staged.canceled,
+            scheduled_at = None  # A listener may have read a time that was rolled back, so notify again.
+        next_at = self._writer_state.next_maintenance_at()
+        rescheduled_at = next_at if next_at is not None and (scheduled_at is None or next_at < scheduled_at) else None
+        notice = CommitNotice(
+            effects.ready,
+            rescheduled_at,
+            effects.attempt_ends,
+            effects.canceled,
             commands,
-            staged.events,
-            staged.removed_tenants,
-            staged.records_changed,
+            effects.events,
+            effects.removed_tenants,
+            effects.records_changed,
         )
-        self._loop.call_soon_threadsafe(self._deliver, batch, results, told)
+        self._loop.call_soon_threadsafe(self._deliver, batch, results, notice)
 
     def _commit(self, batch: list[PendingCommand]) -> tuple[list[Any], PendingEffects]:
-        """Run a batch in one transaction: together, or, when one command cannot be run, each by itself."""
+        """Run a batch in one transaction: all commands together or, if that fails, each under a savepoint."""
         if not self._state_is_current:
             self._recover()
         try:
@@ -228,25 +231,25 @@ class Writer:
         if not self._state_is_current:
             raise StoreError("The store cannot read its file.")
         groups: dict[type, list[int]] = {}
-        for place, waiting in enumerate(batch):
-            groups.setdefault(type(waiting.command), []).append(place)
+        for index, pending in enumerate(batch):
+            groups.setdefault(type(pending.command), []).append(index)
         results: list[Any] = [None] * len(batch)
         self._connection.execute("BEGIN IMMEDIATE")
         tx = Transaction(self._connection, self._writer_state, self._clock.micros(), retrying=not together)
         run = _run_together if together else _run_one_by_one
-        for kind, handler in self._handlers.items():
-            if places := groups.get(kind):
-                answers = run(tx, handler, [batch[place].command for place in places])
-                for place, answer in zip(places, answers, strict=True):
-                    results[place] = answer
-        assert self._connection.in_transaction, "the transaction ended before its time"
+        for command_type, handler in self._handlers.items():
+            if indexes := groups.get(command_type):
+                answers = run(tx, handler, [batch[index].command for index in indexes])
+                for index, answer in zip(indexes, answers, strict=True):
+                    results[index] = answer
+        assert self._connection.in_transaction, "a handler ended the transaction"
         tx.flush()
         self._connection.execute("COMMIT")
         update_buckets(tx)
         return results, tx.effects
 
     def _recover(self) -> None:
-        """Undo what is left of a failed transaction, and trust the file only."""
+        """Roll back a failed transaction, and load the writer state from the file again."""
         self._state_is_current = False
         try:
             if self._connection.in_transaction:
@@ -258,24 +261,24 @@ class Writer:
 
     # -- on the event loop ----------------------------------------------------------------------------------
 
-    def _deliver(self, batch: list[PendingCommand], results: list[Any], told: CommitNotice) -> None:
+    def _deliver(self, batch: list[PendingCommand], results: list[Any], notice: CommitNotice) -> None:
         self._delivered += len(batch)
-        for waiting, result in zip(batch, results, strict=True):
-            if not waiting.future.done():
-                _resolve_future(waiting.future, result)
-        self._on_commit(told)
+        for pending, result in zip(batch, results, strict=True):
+            if not pending.future.done():
+                _resolve_future(pending.future, result)
+        self._on_commit(notice)
 
 
-def _resolve_future(answer: asyncio.Future[Any], result: Any) -> None:
+def _resolve_future(future: asyncio.Future[Any], result: Any) -> None:
     try:
-        made = result.build() if isinstance(result, DeferredAnswer) else result
-    except Exception as error:  # One answer that cannot be made must not keep the others from their callers.
-        made = OutcomeUnknown("The change was made, but its answer could not be.")
+        value = result.build() if isinstance(result, DeferredAnswer) else result
+    except Exception as error:  # The other callers of the batch must still get their results.
+        value = OutcomeUnknown("The change was made, but its result could not be built.")
         report("answer_failed", error)
-    if isinstance(made, IngotError):
-        answer.set_exception(made)
+    if isinstance(value, IngotError):
+        future.set_exception(value)
     else:
-        answer.set_result(made)
+        future.set_result(value)
 
 
 def _run_together(tx: Transaction, handler: Handler, commands: list[Any]) -> Sequence[Any]:
@@ -283,7 +286,7 @@ def _run_together(tx: Transaction, handler: Handler, commands: list[Any]) -> Seq
 
 
 def _run_one_by_one(tx: Transaction, handler: Handler, commands: list[Any]) -> Sequence[Any]:
-    """Each command under a savepoint of its own, so that one cannot spoil another."""
+    """Run each command under its own savepoint, so that a failing one does not affect the others."""
     answers: list[Any] = []
     for command in commands:
         try:
@@ -296,7 +299,7 @@ def _run_one_by_one(tx: Transaction, handler: Handler, commands: list[Any]) -> S
 
 
 def translate_failure(error: Exception) -> IngotError:
-    """What a failed transaction means to those who wait for it."""
+    """Translate the failure of a transaction into an error for its callers."""
     match error:
         case IngotError():
             return error

@@ -1,4 +1,4 @@
-"""What the writer thread keeps in memory: derived from the file, and read from it again after a rollback."""
+"""State that the writer thread keeps in memory: derived from the file, and loaded again after a rollback."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from ingot.kernel.clock import MICROS, to_datetime
 SWEEP_INTERVAL_MICROS = MICROS
 FENCES_PER_EPOCH = 2**32
 
-LANE_START: ReadyPosition = (0, 0, "", 0)  # Before all work there can be.
+LANE_START: ReadyPosition = (0, 0, "", 0)  # Before every position.
 T = TypeVar("T")
 
 
 class EnqueueBucket(msgspec.Struct, frozen=True, gc=False):
-    """How many jobs a tenant could enqueue at this instant."""
+    """How many jobs a tenant could enqueue at the time `at`."""
 
     jobs: float
     at: int
 
 
 class WriterState:
-    """Lanes with ready work, the next instants on the agenda, definitions, limits, who is waited for, last numbers."""
+    """Live lanes, times of the next maintenance, tenants, definitions, limits, awaited parents, and last numbers."""
 
     def __init__(self, connection: apsw.Connection, *, epoch: int, sweep_from: int) -> None:
         self._connection = connection
@@ -40,20 +40,20 @@ class WriterState:
         self.swept_at = 0
         self._sweep_from = sweep_from
         self.turns = FairShares()
-        self.last_tenant_number = 0  # None is used again while we are up: somebody may still be reading.
-        self.requested_at: dict[
-            tuple[str, str | None], int
-        ] = {}  # When a worker last asked for a type, of a tenant or all.
-        self.buckets: dict[str, EnqueueBucket] = {}  # Of tenants that have a rate; one that is not there is full.
+        # Numbers are not reused while the store is open, because a read may still use that of a removed tenant.
+        self.last_tenant_number = 0
+        # When a worker last requested a type, for one tenant or for all (`None`).
+        self.requested_at: dict[tuple[str, str | None], int] = {}
+        # The buckets of tenants with a rate limit. A missing bucket is full.
+        self.buckets: dict[str, EnqueueBucket] = {}
         self.reload()
 
     def reload(self) -> None:
-        """Read everything again that a rollback may have made untrue."""
+        """Load everything again that may differ from the file after a rollback."""
         self._load_tenants()
         rows = self._connection.execute(SQL.live_lanes)
-        self.lanes: dict[
-            str, dict[str, dict[Lane, ReadyPosition]]
-        ] = {}  # Each with a place before which it has nothing.
+        # The live lanes by type and tenant, each with a position before which it has no ready jobs.
+        self.lanes: dict[str, dict[str, dict[Lane, ReadyPosition]]] = {}
         for type, tenant, limit_key in rows:
             self.add_lane(Lane(type, tenant, limit_key))
         self.epoch: int = self._connection.execute(SQL.store_epoch).get
@@ -64,28 +64,28 @@ class WriterState:
         self.definitions: dict[tuple[str | None, str], Definition] = {}
         self.limited_types: set[str] = set()
         for definition in self._read_json(list[Definition], SQL.all_definitions):
-            self.add_definition(definition)
+            self.set_definition(definition)
         self.pauses = {
             (tenant, type): Pause(type=type, since=to_datetime(since), by=by)
             for tenant, type, since, by in self._read_json(list[tuple[str, str, int, str | None]], SQL.all_pauses)
         }
         parents = self._read_json(list[tuple[int, bool]], SQL.awaited_parents)
-        self.parents = {number for number, _ in parents}  # The jobs that others wait for,
-        self.ended_parents = {number for number, ended in parents if ended}  # and those of them that have ended.
+        self.parents = {number for number, _ in parents}  # Jobs with open dependents.
+        self.ended_parents = {number for number, ended in parents if ended}  # Those parents that are finished.
 
     def _read_json(self, type: type[T], statement: str) -> T:
         return msgspec.json.decode(self._connection.execute(statement).get, type=type)
 
     def _load_tenants(self) -> None:
         self.tenants: dict[str, int] = {}
-        self.tenant_numbers: dict[str, int] = {}  # Those of removed tenants too, until nothing is left of them.
+        self.tenant_numbers: dict[str, int] = {}  # Includes removed tenants until their rows are deleted.
         self.weights: dict[str, int] = {}
         self.limits: dict[str, Limits] = {}
         self.limited_tenants: set[str] = set()
-        known = self._read_json(list[tuple[str, int, int, Limits, bool]], SQL.all_tenants)
-        for id, number, weight, limits, removed in known:
+        tenants = self._read_json(list[tuple[str, int, int, Limits, bool]], SQL.all_tenants)
+        for id, number, weight, limits, is_removed in tenants:
             self.last_tenant_number = max(self.last_tenant_number, number)
-            if removed:
+            if is_removed:
                 self.tenant_numbers[id] = number
             else:
                 self.add_tenant(id, number, weight, limits)
@@ -100,36 +100,36 @@ class WriterState:
             raise TenantNotFound(f"there is no tenant {tenant[:64]!r}") from None
 
     def check_tenant(self, tenant: str | None) -> None:
-        """Raise `TenantNotFound` for a tenant that is not there; `None` stands for no tenant."""
+        """Raise `TenantNotFound` unless the tenant exists or is `None`."""
         if tenant is not None:
             self.number_of(tenant)
 
     def add_tenant(self, id: str, number: int, weight: int, limits: Limits) -> None:
-        """There is this tenant."""
+        """Add a tenant."""
         self.tenants[id] = self.tenant_numbers[id] = number
         self.last_tenant_number = max(self.last_tenant_number, number)
         self.weights[id] = weight
-        self.add_limits(id, limits)
+        self.set_limits(id, limits)
 
-    def remove_tenant(self, id: str, removed: str) -> None:
-        """Nobody finds this tenant any more; what is left of it goes by another id."""
-        self.tenant_numbers[removed] = self.tenants.pop(id)
+    def remove_tenant(self, id: str, replacement_id: str) -> None:
+        """Remove a tenant. Its remaining rows are those of `replacement_id`."""
+        self.tenant_numbers[replacement_id] = self.tenants.pop(id)
         del self.tenant_numbers[id], self.weights[id], self.limits[id]
         self.limited_tenants.discard(id)
         self.buckets.pop(id, None)
         for type in self.ready_types(id):
             for lane in list(self.lanes[type][id]):
                 self.drop_lane(lane)
-        self.definitions = {key: known for key, known in self.definitions.items() if key[0] != id}
-        self.pauses = {key: known for key, known in self.pauses.items() if key[0] != id}
+        self.definitions = {key: value for key, value in self.definitions.items() if key[0] != id}
+        self.pauses = {key: value for key, value in self.pauses.items() if key[0] != id}
         self.requested_at = {key: at for key, at in self.requested_at.items() if key[1] != id}
 
     # -- lanes ----------------------------------------------------------------------------------------------
 
     def add_lane(self, lane: Lane, first: ReadyPosition = LANE_START) -> None:
-        """There is new ready work in this lane, from this place on. A lane that was not there had nothing.
+        """Record that a lane has new ready jobs, none of them before the position `first`.
 
-        Nothing is handed out of a tenant that was removed.
+        Lanes of removed tenants are ignored, because their jobs are not handed out.
         """
         if lane.tenant not in self.tenants:
             return
@@ -137,11 +137,11 @@ class WriterState:
         lanes[lane] = min(first, lanes.get(lane, first))
 
     def set_lane_start(self, lane: Lane, first: ReadyPosition) -> None:
-        """The ready work of this lane begins here, until more is added."""
+        """Record that a lane has no ready jobs before this position, until more are added."""
         self.lanes[lane.type][lane.tenant][lane] = first
 
     def drop_lane(self, lane: Lane) -> None:
-        """All ready work of this lane was taken."""
+        """Remove a lane that has no more ready jobs."""
         tenants = self.lanes[lane.type]
         del tenants[lane.tenant][lane]
         if not tenants[lane.tenant]:
@@ -150,83 +150,83 @@ class WriterState:
             del self.lanes[lane.type]
 
     def lanes_for(self, types: Iterable[str], tenant: str | None) -> dict[str, list[tuple[ReadyPosition, Lane]]]:
-        """The lanes a claim may take from, by tenant, each with a place before which it has nothing."""
-        found: dict[str, list[tuple[ReadyPosition, Lane]]] = {}
+        """Return the lanes that a claim may take from, by tenant, each with a position before which it has no jobs."""
+        lanes_by_tenant: dict[str, list[tuple[ReadyPosition, Lane]]] = {}
         for type in dict.fromkeys(types):
             tenants = self.lanes.get(type, {})
-            for known in tenants if tenant is None else tenants.keys() & {tenant}:
-                if (known, type) not in self.pauses:
-                    found.setdefault(known, []).extend((first, lane) for lane, first in tenants[known].items())
-        return found
+            for name in tenants if tenant is None else tenants.keys() & {tenant}:
+                if (name, type) not in self.pauses:
+                    lanes_by_tenant.setdefault(name, []).extend((first, lane) for lane, first in tenants[name].items())
+        return lanes_by_tenant
 
     # -- limits ---------------------------------------------------------------------------------------------
 
-    def add_limits(self, tenant: str, limits: Limits) -> None:
-        """This is what the tenant may use from now on."""
+    def set_limits(self, tenant: str, limits: Limits) -> None:
+        """Set the limits of a tenant."""
         self.limits[tenant] = limits
         if limits.max_running_jobs is None:
             self.limited_tenants.discard(tenant)
         else:
             self.limited_tenants.add(tenant)
 
-    def add_definition(self, definition: Definition) -> None:
-        """This definition holds from now on. A type that was limited once is looked at a little closer."""
+    def set_definition(self, definition: Definition) -> None:
+        """Set a definition. A type that was limited once stays in `limited_types`."""
         self.definitions[definition.tenant, definition.type] = definition
         if definition.max_running is not None or definition.max_running_per_key is not None:
             self.limited_types.add(definition.type)
 
-    def bounds(self, tenant: str, type: str) -> ConcurrencyLimits:
-        """How many of a tenant's jobs may run at once, as far as it concerns those of this type."""
+    def concurrency_limits(self, tenant: str, type: str) -> ConcurrencyLimits:
+        """Return the limits on running jobs that apply to jobs of this tenant and type."""
         definition = self.definition(tenant, type)
         return ConcurrencyLimits(
             self.limits[tenant].max_running_jobs, definition.max_running, definition.max_running_per_key
         )
 
     def ready_types(self, tenant: str) -> list[str]:
-        """The types of which a tenant has ready work."""
+        """Return the types of which a tenant has ready jobs."""
         return [type for type, tenants in self.lanes.items() if tenant in tenants]
 
     def types_waiting_on(self, tenant: str, type: str) -> list[str]:
-        """The types with ready work that a limit may have kept waiting for a job of this type to end."""
+        """Return the types with ready jobs that may start under the limits when a running job of this type ends."""
         if tenant in self.limited_tenants:
             return self.ready_types(tenant)
         return [type] if type in self.limited_types and tenant in self.lanes.get(type, {}) else []
 
-    # -- the agenda -----------------------------------------------------------------------------------------
+    # -- maintenance ----------------------------------------------------------------------------------------
 
     def record_due_time(self, run_at: int) -> None:
-        """Some work becomes due then."""
+        """Record that a job becomes due at this time."""
         if self.next_due is None or run_at < self.next_due:
             self.next_due = run_at
 
     def record_expiry(self, expiry: int) -> None:
-        """Some lease runs out then."""
+        """Record that a lease expires at this time."""
         if self.next_expiry is None or expiry < self.next_expiry:
             self.next_expiry = expiry
 
     def next_sweep(self) -> int | None:
-        """When the next sweep may find something: not right after the store came up, at most once a second."""
-        expiry = self.next_expiry  # Read once: the event loop asks while the writer changes it.
+        """Return when the next sweep may find something: at most once a second, and not right after opening."""
+        expiry = self.next_expiry  # Read once: the event loop calls this while the writer changes the value.
         return None if expiry is None else max(expiry, self._sweep_from, self.swept_at + SWEEP_INTERVAL_MICROS)
 
     def may_sweep(self, now: int) -> bool:
-        """Whether the store has been up for long enough to take what is silent for gone."""
+        """Return whether the store has been open for long enough to consider silent workers lost."""
         return now >= self._sweep_from
 
     def next_maintenance_at(self) -> int | None:
-        """The next instant at which something is to be done."""
+        """Return when maintenance is due next."""
         if self.ended_parents:
             return 0
-        instants = [instant for instant in (self.next_due, self.next_sweep()) if instant is not None]
-        return min(instants, default=None)
+        times = [time for time in (self.next_due, self.next_sweep()) if time is not None]
+        return min(times, default=None)
 
     def definition(self, tenant: str, type: str) -> Definition:
-        """The definition that holds: the tenant's own, or the one for all, or the defaults."""
+        """Return the definition that applies: the tenant's own, the one for all tenants, or the defaults."""
         if not self.definitions:
-            return _defaults(type)
-        return self.definitions.get((tenant, type)) or self.definitions.get((None, type)) or _defaults(type)
+            return _default_definition(type)
+        return self.definitions.get((tenant, type)) or self.definitions.get((None, type)) or _default_definition(type)
 
 
 @lru_cache(maxsize=1024)
-def _defaults(type: str) -> Definition:
+def _default_definition(type: str) -> Definition:
     return Definition(type=type)

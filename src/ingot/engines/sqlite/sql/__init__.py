@@ -1,4 +1,4 @@
-"""The statements of this engine, in files named after nouns."""
+"""The SQL statements of this engine, in files named after what they are about."""
 
 from ingot.engines.statements import Statements
 
