@@ -311,7 +311,7 @@ async def test_who_was_put_out_is_not_signed_in(tmp_path: Path) -> None:
         again = Browser(served, idp)
         answer = await again.sign_in()
         assert answer.status_code == 401
-        assert "put this person out" in answer.text
+        assert "disabled" in answer.text
         assert SESSION not in again.cookies
 
 
