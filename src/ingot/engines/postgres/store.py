@@ -147,7 +147,7 @@ async def _check_session(connection: Any) -> None:
     if user != SERVER_ROLE:
         raise StoreMisconfigured(
             f"The role in INGOT_DATABASE_URL must be {SERVER_ROLE}, got {user!r}.",
-            hint="Change the URL. Reads with another role would not be restricted to one tenant.",
+            hint=f"Use {SERVER_ROLE}. Reads with another role would not be restricted to one tenant.",
         )
     if bypasses_security:
         raise StoreMisconfigured(
