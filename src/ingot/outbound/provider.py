@@ -30,7 +30,7 @@ from ingot.settings import Settings, is_secure_url
 TIMEOUT_SECONDS: Final = 10.0
 METADATA_AGE_SECONDS_MAX: Final = 3600.0
 KEYS_REFRESH_SECONDS: Final = 60.0
-# Callers get the cached failure for so long. Otherwise each of them could wait for a timeout of its own.
+# How long callers get a cached failure. Otherwise each of them could wait for its own timeout.
 FAILURE_CACHE_SECONDS: Final = 2.0
 SCOPES: Final = ("openid", "profile", "email")
 GROUPS_SCOPE: Final = "groups"
