@@ -216,11 +216,11 @@ def test_what_is_back_at_once_is_run_by_the_same_drain() -> None:
 def test_what_does_not_end_is_told() -> None:
     with testing.start(worker) as ingot:
         ingot.client.submit("snooze")
-        with pytest.raises(NotInTime, match="more is due after 5 attempts"):
+        with pytest.raises(NotInTime, match="5 attempts"):
             ingot.drain(attempts_max=5)
     with testing.start(worker) as ingot:
         job = ingot.client.submit("stuck")
-        with pytest.raises(NotInTime, match="1 jobs still run, of types: stuck"):
+        with pytest.raises(NotInTime, match="types: stuck"):
             ingot.drain(timeout="6s")
         assert (job.refresh().status, job.data.failures) == ("queued", 0), "it was given back"
 
