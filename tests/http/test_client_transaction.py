@@ -173,10 +173,10 @@ async def test_what_is_no_connection_of_ours_is_refused(app_db: AppDatabase, cli
         wrong: list[Any] = [object(), "postgresql://", other]
         pool = asyncpg.create_pool(app_db.app_url, min_size=0)  # Its calls are each a transaction of their own.
         for connection in [*wrong, sync, pool]:
-            with pytest.raises(InvalidInput, match="cannot be used as the connection"):
+            with pytest.raises(InvalidInput, match="not a supported connection"):
                 await client.submit("mail", connection=connection)
         for connection in [*wrong, await app_db.connect()]:
-            with pytest.raises(InvalidInput, match="cannot be used as the connection"):
+            with pytest.raises(InvalidInput, match="not a supported connection"):
                 plain.submit("mail", connection=connection)
 
 

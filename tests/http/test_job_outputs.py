@@ -35,7 +35,7 @@ def test_outputs_are_gone_through_by_name(ingot: testing.LocalIngot) -> None:
 
 def test_what_is_no_name_is_refused(ingot: testing.LocalIngot) -> None:
     outputs: Any = ingot.client.submit("split").outputs
-    with pytest.raises(TypeError, match="0 is none"):
+    with pytest.raises(TypeError, match="got 0"):
         outputs[0]
 
 

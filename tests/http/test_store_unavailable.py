@@ -25,7 +25,7 @@ async def test_a_store_that_does_not_answer_is_not_taken_for_the_server(tmp_path
         ):
             data = bytes(INLINE_BYTES_MAX + 1)
             assert (await client.blobs.put(data, "file")).size == len(data)
-            with pytest.raises(StoreUnreachable, match="does not answer") as caught:
+            with pytest.raises(StoreUnreachable) as caught:
                 await client.blobs.get("file")
             assert nowhere in caught.value.detail
             assert "INGOT_SERVER_URL" not in caught.value.hint

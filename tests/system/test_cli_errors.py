@@ -62,7 +62,7 @@ def told(place: Shell, *words: str, **environment: str) -> tuple[int, str]:
 
 def test_an_unreachable_server_is_reported(place: Shell, unused_tcp_port: int) -> None:
     code, said = told(place, "jobs", "list", "--server", f"http://127.0.0.1:{unused_tcp_port}")
-    assert (code, "does not answer" in said, "INGOT_SERVER_URL" in said) == (6, True, True)
+    assert (code, f":{unused_tcp_port}" in said, "INGOT_SERVER_URL" in said) == (6, True, True)
 
 
 def test_a_server_that_is_not_ingot_is_reported(place: Shell) -> None:
@@ -76,12 +76,12 @@ def test_an_older_server_is_reported(place: Shell) -> None:
     problem = '{"status": 404, "code": "no_such_route", "detail": "there is no GET /api/v1/jobs", "hint": "Look."}'
     with answering(404, problem) as url:
         code, said = told(place, "jobs", "list", "--server", url)
-    assert (code, "does not know this" in said, "version" in said) == (10, True, True)
+    assert (code, "GET /api/v1/jobs" in said, "version" in said) == (10, True, True)
 
 
 def test_an_invalid_server_url_is_reported(place: Shell) -> None:
     code, said = told(place, "jobs", "list", INGOT_SERVER_URL="localhost:8080")
-    assert (code, "'localhost:8080' is no address" in said) == (2, True)
+    assert (code, "'localhost:8080'" in said) == (2, True)
 
 
 def test_a_missing_token_and_a_wrong_one_are_reported(place: Shell) -> None:

@@ -167,7 +167,7 @@ def test_a_git_lfs_pointer_is_never_sent(desk: Desk) -> None:
         (["torn.pdf", "--options", "{"], "--options"),
         (["torn.pdf", "--timeout", "1s"], "--wait"),
         (["torn.pdf", "--replace"], "--output"),
-        (["torn.pdf", "--priority", "urgent"], "there is no priority"),
+        (["torn.pdf", "--priority", "urgent"], "'urgent'"),
     ],
 )
 def test_ingest_explains_invalid_arguments(desk: Desk, words: list[str], said: str) -> None:

@@ -1,4 +1,4 @@
-"""The client: what programs ask of a server, over HTTP."""
+"""Client: programs that use a server over HTTP."""
 
 from __future__ import annotations
 

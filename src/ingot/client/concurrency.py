@@ -1,4 +1,4 @@
-"""Several things at once: with tasks for who awaits, with threads for who does not."""
+"""Concurrent calls with a limit: in tasks for the async client, in threads for the sync client."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def async_for_each(work: Callable[[T], Coroutine[Any, Any, None]], items: Iterable[T], *, limit: int) -> None:
-    """Do it with each, so many at a time. The first that goes wrong ends the others, and is raised."""
-    left = iter(items)
+async def async_for_each(function: Callable[[T], Coroutine[Any, Any, None]], items: Iterable[T], *, limit: int) -> None:
+    """Call a function with each item, at most `limit` at a time. The first error cancels the others and is raised."""
+    remaining = iter(items)
 
-    async def do_some() -> None:
-        for item in left:
-            await work(item)
+    async def process_items() -> None:
+        for item in remaining:
+            await function(item)
 
-    doing = [asyncio.ensure_future(do_some()) for _ in range(limit)]
+    tasks = [asyncio.ensure_future(process_items()) for _ in range(limit)]
     try:
-        for one in asyncio.as_completed(doing):
-            await one
+        for task in asyncio.as_completed(tasks):
+            await task
     finally:
-        for task in doing:
-            task.cancel()
-        await asyncio.gather(*doing, return_exceptions=True)
+        for unfinished in tasks:
+            unfinished.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def sync_for_each(work: Callable[[T], None], items: Iterable[T], *, limit: int) -> None:
-    """Do it with each, so many at a time. After the first that goes wrong no other is begun, and it is raised.
+def sync_for_each(function: Callable[[T], None], items: Iterable[T], *, limit: int) -> None:
+    """Call a function with each item, at most `limit` at a time. The first error is raised, and no other call starts.
 
-    Nobody waits for those under way: a program that is stopped is not kept by them.
+    Calls that are still running then are left alone. Their threads do not keep the program from exiting.
     """
-    left, door = iter(items), Lock()
-    ended: SimpleQueue[BaseException | None] = SimpleQueue()
-    over = False
+    remaining, lock = iter(items), Lock()
+    results: SimpleQueue[BaseException | None] = SimpleQueue()
+    is_stopped = False
 
-    def do_some() -> None:
+    def process_items() -> None:
         try:
-            while not over:
-                with door:
-                    item = next(left, ended)
-                if item is ended:
+            while not is_stopped:
+                with lock:
+                    item = next(remaining, results)  # The queue marks the end, since it is not an item.
+                if item is results:
                     break
-                work(item)  # type: ignore[arg-type]
+                function(item)  # type: ignore[arg-type]
         except BaseException as error:
-            ended.put(error)
+            results.put(error)
         else:
-            ended.put(None)
+            results.put(None)
 
     for _ in range(limit):
-        Thread(target=do_some, daemon=True).start()
+        Thread(target=process_items, daemon=True).start()
     try:
         for _ in range(limit):
-            if (error := ended.get()) is not None:
+            if (error := results.get()) is not None:
                 raise error
     finally:
-        over = True
+        is_stopped = True

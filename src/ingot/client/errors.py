@@ -1,4 +1,4 @@
-"""What a server said went wrong, as the error that it is; and what goes wrong before it can say anything."""
+"""Errors of the client, and the exceptions for error responses."""
 
 from __future__ import annotations
 
@@ -12,57 +12,55 @@ import ingot.identity.credentials
 import ingot.identity.model
 import ingot.identity.people
 import ingot.jobs.errors
-import ingot.jobs.files  # noqa: F401 - the errors of all rooms are known by their codes, whoever asks
+import ingot.jobs.files  # noqa: F401 - loads the errors of all rooms, which `_error_classes` finds by their codes
 from ingot.kernel.errors import IngotError
 
 EXCERPT_CHARS_MAX: Final = 200
 GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
-RETRYABLE_STORE_STATUSES: Final = frozenset(
-    {408, 429, 500, *GATEWAY_STATUSES}
-)  # What object stores answer that may do it later.
-SIGNED_URL_REFUSED_STATUS: Final = 403  # What they answer to an address that has expired, or was not signed so.
+# Temporary failures of an object store.
+RETRYABLE_STORE_STATUSES: Final = frozenset({408, 429, 500, *GATEWAY_STATUSES})
+# The response of an object store to a signed URL that has expired or has a wrong signature.
+SIGNED_URL_REFUSED_STATUS: Final = 403
 TLS_MISMATCH_ERRORS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF")
 
 
 class ServerUnreachable(IngotError):
-    """The server does not answer."""
+    """The server cannot be reached."""
 
     code = "server_unreachable"
     status = 503
-    hint = "Check INGOT_SERVER_URL, or --server of a command, and that `ingot serve` runs there."
+    hint = "Check INGOT_SERVER_URL or --server, and that `ingot serve` is running there."
 
 
 class StoreUnreachable(ServerUnreachable):
-    """The object store of the server does not answer."""
+    """The object store of the server cannot be reached."""
 
     code = "store_unreachable"
     hint = (
-        "The server answers, and its files are there: check that this store runs and is reached from here; "
-        "when clients call it by another name, INGOT_S3_PUBLIC_ENDPOINT of the server says so."
+        "The server is reachable, but it stores files in this object store. Check that the store is running and "
+        "reachable from this machine. If clients need another host name for it than the server, set "
+        "INGOT_S3_PUBLIC_ENDPOINT on the server."
     )
 
 
 class NotIngot(IngotError):
-    """What answers there is not an Ingot server."""
+    """The response is not from an Ingot server."""
 
     code = "not_ingot"
     status = 502
-    hint = (
-        "Check INGOT_SERVER_URL, or --server of a command: it is the address of the server alone, "
-        "as in http://127.0.0.1:8080."
-    )
+    hint = "Check INGOT_SERVER_URL or --server: it is a URL without a path, such as http://127.0.0.1:8080."
 
 
 class ServerTooOld(IngotError):
-    """The server does not know what this client asks for."""
+    """The server does not support this request."""
 
     code = "server_too_old"
     status = 501
-    hint = "Server and client are of different versions: bring both to the same one."
+    hint = "The server and this client have different versions. Install the same version of both."
 
 
 class Refused(IngotError):
-    """The server refused, for a reason that this client has no name for."""
+    """The server rejected the request with an error code that this client does not know."""
 
     code = "refused"
 
@@ -72,94 +70,98 @@ class _ErrorResponse(msgspec.Struct, frozen=True):
     code: str
     detail: str
     hint: str
-    scope: str | None = None  # These three of a quota.
+    # Only `quota_exceeded` has the following fields.
+    scope: str | None = None
     usage_bytes: int = 0
     quota_bytes: int = 0
 
 
 def error_from_response(status: int, content: bytes) -> IngotError:
-    """The error that an answer tells of."""
+    """Return the exception for an error response of a server."""
     try:
         problem = msgspec.json.decode(content, type=_ErrorResponse)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        said = content[:EXCERPT_CHARS_MAX].decode(errors="replace").strip()
+        excerpt = _excerpt(content)
         if status in GATEWAY_STATUSES:
-            return ServerUnreachable(f"what is before the server answers {status}: {said!r}")
-        return NotIngot(f"the answer is no error of Ingot's ({status}): {said!r}")
+            return ServerUnreachable(f"a proxy in front of the server responded with status {status}: {excerpt!r}")
+        return NotIngot(f"the error response with status {status} is not from Ingot: {excerpt!r}")
     if problem.code == "no_such_route":
-        return ServerTooOld(f"the server does not know this: {problem.detail}")
+        return ServerTooOld(f"the server does not support this request: {problem.detail}")
     return _build_error(_error_classes().get(problem.code, Refused), problem)
 
 
-def error_from_code(code: str, detail: str, hint: str, **more: Any) -> IngotError:
-    """The error of this code, with what it carries besides."""
-    kind = _error_classes().get(code, Refused)
-    error = _build_error(kind, _ErrorResponse(status=kind.status, code=code, detail=detail, hint=hint))
-    error.__dict__.update(more)
+def error_from_code(code: str, detail: str, hint: str, **attributes: Any) -> IngotError:
+    """Return the exception for an error code, with the attributes of its class."""
+    error_class = _error_classes().get(code, Refused)
+    error = _build_error(error_class, _ErrorResponse(status=error_class.status, code=code, detail=detail, hint=hint))
+    error.__dict__.update(attributes)
     return error
 
 
-def _build_error(kind: type[IngotError], problem: _ErrorResponse) -> IngotError:
-    """An error of this kind, whatever its own constructor asks for: what it says is what the server said."""
-    error = kind.__new__(kind)
+def _build_error(error_class: type[IngotError], problem: _ErrorResponse) -> IngotError:
+    """Return an error with the detail and hint of the server, without calling the `__init__` of its class."""
+    error = error_class.__new__(error_class)
     IngotError.__init__(error, problem.detail, hint=problem.hint)
-    own: dict[str, Any] = {"code": problem.code, "status": problem.status}
+    attributes: dict[str, Any] = {"code": problem.code, "status": problem.status}
     if problem.scope is not None:
-        own |= {"scope": problem.scope, "usage": problem.usage_bytes, "limit": problem.quota_bytes}
-    error.__dict__.update(own)
+        attributes |= {"scope": problem.scope, "usage": problem.usage_bytes, "limit": problem.quota_bytes}
+    error.__dict__.update(attributes)
     return error
 
 
 def _error_classes() -> dict[str, type[IngotError]]:
-    """The kinds of errors by their code; of two with the same the plainer."""
-    found: dict[str, type[IngotError]] = {}
-    kinds: list[type[IngotError]] = [IngotError]
-    for kind in kinds:
-        found.setdefault(kind.code, kind)
-        kinds.extend(kind.__subclasses__())
-    return found
+    """Return the error classes by code. Of several classes with the same code, the most general one is used."""
+    class_by_code: dict[str, type[IngotError]] = {}
+    error_classes: list[type[IngotError]] = [IngotError]
+    for error_class in error_classes:
+        class_by_code.setdefault(error_class.code, error_class)
+        error_classes.extend(error_class.__subclasses__())
+    return class_by_code
+
+
+def _excerpt(content: bytes) -> str:
+    return content[:EXCERPT_CHARS_MAX].decode(errors="replace").strip()
 
 
 def store_error_from_response(status: int, content: bytes) -> StoreRefused:
-    """The error of an object store that a server sent us to."""
-    said = content[:EXCERPT_CHARS_MAX].decode(errors="replace").strip()
+    """Return the exception for an error response of an object store."""
+    excerpt = _excerpt(content)
     if status == SIGNED_URL_REFUSED_STATUS:
-        return AddressRefused(f"the address is not good: {said!r}")
-    error = StoreRefused(f"the object store answers {status}: {said!r}")
+        return AddressRefused(f"the object store rejected the signed URL: {excerpt!r}")
+    error = StoreRefused(f"the object store responded with status {status}: {excerpt!r}")
     if status not in RETRYABLE_STORE_STATUSES:
-        error.__dict__["status"] = 500
+        error.__dict__["status"] = 500  # Callers retry errors with the status 503.
     return error
 
 
 def invalid_response_error(content: bytes, error: Exception) -> IngotError:
-    """The error of an answer that is none we know: of another program, or of another version."""
+    """Return the exception for a response that cannot be decoded: of another program, or of another version."""
     if isinstance(error, msgspec.ValidationError):
-        return ServerTooOld(f"the answer of the server is not as this client knows it: {error}")
-    said = content[:EXCERPT_CHARS_MAX].decode(errors="replace").strip()
-    return NotIngot(f"what is said is no answer of Ingot's: {said!r}")
+        return ServerTooOld(f"the response of the server does not have the expected fields: {error}")
+    return NotIngot(f"the response is not from Ingot: {_excerpt(content)!r}")
 
 
-def server_unreachable_error(url: str, why: str) -> ServerUnreachable:
-    """The error of a server that does not answer."""
-    if url.startswith("https:") and any(name in why for name in TLS_MISMATCH_ERRORS):
+def server_unreachable_error(url: str, reason: str) -> ServerUnreachable:
+    """Return the exception for a server that cannot be reached."""
+    if url.startswith("https:") and any(name in reason for name in TLS_MISMATCH_ERRORS):
         return ServerUnreachable(
-            f"{url} does not speak https: {why}",
-            hint="Check INGOT_SERVER_URL: a server without a proxy before it is reached by http://.",
+            f"{url} does not support https: {reason}",
+            hint="Check INGOT_SERVER_URL: the URL of a server without a TLS proxy begins with http://.",
         )
-    return ServerUnreachable(f"{url} does not answer: {why}")
+    return ServerUnreachable(f"{url} cannot be reached: {reason}")
 
 
-def store_unreachable_error(host: str, why: str) -> StoreUnreachable:
-    """The error of an object store that a server sent us to, and that does not answer."""
-    return StoreUnreachable(f"the store of the server at {host} does not answer: {why}")
+def store_unreachable_error(host: str, reason: str) -> StoreUnreachable:
+    """Return the exception for an object store that cannot be reached."""
+    return StoreUnreachable(f"the object store of the server at {host} cannot be reached: {reason}")
 
 
 class JobDead(IngotError):
-    """The job failed, and is not tried again."""
+    """The job failed and will not be retried."""
 
     code = "job_dead"
     status = 409
-    hint = "Look at its attempts and its log; `retry` runs it again."
+    hint = "Check its attempts and its log. `retry` runs it again."
 
 
 class JobCanceled(IngotError):
@@ -171,47 +173,50 @@ class JobCanceled(IngotError):
 
 
 class NotInTime(IngotError):
-    """The job is not finished yet."""
+    """The job did not finish in time."""
 
     code = "not_in_time"
     status = 408
-    hint = "It goes on all the same: wait longer, or cancel it."
+    hint = "The job continues. Wait longer, or cancel it."
 
 
 class StreamEnded(IngotError):
-    """The server ended the stream, and would not go on with it."""
+    """The server ended the stream, and it cannot be resumed."""
 
     code = "stream_ended"
     status = 403
-    hint = "Check the token, and that the tenant is still there."
+    hint = "Check that the token is valid and that the tenant still exists."
 
 
 class StoreRefused(IngotError):
-    """The object store did not take or give the bytes."""
+    """The object store rejected the request."""
 
     code = "store_refused"
     status = 503
-    hint = "Try again later; when it stays so, look at the store, and at the bucket that the server uses."
+    hint = "Try again later. If the error persists, check the object store and the bucket that the server uses."
 
 
 class AddressRefused(StoreRefused):
-    """The address that the server gave is not good, or not any more."""
+    """The object store rejected the signed URL."""
 
     code = "address_refused"
     status = 403
-    hint = "Check that the clocks of the server and of its object store agree, and the key that the server signs with."
+    hint = (
+        "Check that the clocks of the server and its object store agree, and that the server signs with a valid "
+        "access key."
+    )
 
 
 class DownloadDamaged(IngotError):
-    """The bytes that came are not those of the blob."""
+    """The received bytes do not have the digest of the blob."""
 
     code = "download_damaged"
-    hint = "Nothing was kept. Fetch it again; `ingot blobs verify` tells whether it is whole on the server."
+    hint = "The bytes were discarded. Download the blob again. `ingot blobs verify` checks the copy on the server."
 
 
 class DownloadUnderWay(IngotError):
-    """Somebody else fetches the same blob into the same file at this moment."""
+    """Another download of the same blob is writing to the same file."""
 
     code = "download_under_way"
     status = 409
-    hint = "Wait until that is done, or choose another path. Nothing was changed."
+    hint = "Wait until it ends, or choose another path. Nothing was changed."

@@ -1,4 +1,4 @@
-"""What has to be fetched before it can be told: for who does not await, it is fetched when it is asked for."""
+"""Access to payloads that are stored as blobs: the sync client fetches them, the async client requires a call."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from ingot.kernel.errors import InvalidInput
 
 
-def async_ensure_fetched(fetch: Callable[[], Any], what: str) -> None:  # noqa: ARG001 - the other calls it
-    """Raises `InvalidInput`: who awaits has to say when."""
-    raise InvalidInput(f"the {what} is a blob, and not here yet", hint=f"Write `await job.fetch_{what}()` before.")
+def async_ensure_fetched(fetch: Callable[[], Any], name: str) -> None:  # noqa: ARG001 - the sync version calls it
+    """Raise `InvalidInput`, since a property cannot await."""
+    raise InvalidInput(f"the {name} is stored as a blob and not fetched yet", hint=f"Await `job.fetch_{name}()` first.")
 
 
-def sync_ensure_fetched(fetch: Callable[[], Any], what: str) -> None:  # noqa: ARG001 - the other tells it
-    """Fetch it."""
+def sync_ensure_fetched(fetch: Callable[[], Any], name: str) -> None:  # noqa: ARG001 - the async version uses it
+    """Fetch the value."""
     fetch()

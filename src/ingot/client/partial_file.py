@@ -1,4 +1,4 @@
-"""Where bytes land that are fetched: a file beside the one they are for, until all are there and right."""
+"""The file in which a download gathers beside its target, until all bytes are there and verified."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ingot.kernel.file_locks import lock_descriptor
 READ_BYTES: Final = 1024 * 1024
 HASH_BYTES: Final = 8 * READ_BYTES
 NAME_CHARS_MAX: Final = 40
-OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # Others may write to the folder too.
+OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # Another user could put a link there.
 PARTIAL_ID_CHARS: Final = 16
 
 
 class PartialFile:
-    """A file in which the bytes of one blob gather. What is there of it from before counts, once it is hashed.
+    """A file in which the bytes of one blob gather. Bytes of an earlier download are used once they are hashed.
 
-    Raises `DownloadUnderWay` while another one has it.
+    Raises `DownloadUnderWay` while another download writes to it.
     """
 
     def __init__(self, to: Path, blob_id: str, size: int) -> None:
@@ -30,7 +30,7 @@ class PartialFile:
         self.offset = 0
         self._target = to
         self._hasher = blake3.blake3()
-        self._file = open(_open_locked(self.path), "r+b")  # noqa: SIM115 - closed at exit
+        self._file = open(_open_locked(self.path), "r+b")  # noqa: SIM115 - closed by `__exit__`
         self.existing_bytes = self._file.seek(0, os.SEEK_END)
         if self.existing_bytes > size:
             self.clear()
@@ -43,10 +43,10 @@ class PartialFile:
         self._file.close()
 
     def hash_more(self) -> None:
-        """Read some more of what was there before, up to `there`."""
-        until = min(self.offset + HASH_BYTES, self.existing_bytes)
-        while self.offset < until:
-            data = self._file.read(min(READ_BYTES, until - self.offset))
+        """Hash up to `HASH_BYTES` more of the bytes of an earlier download."""
+        end = min(self.offset + HASH_BYTES, self.existing_bytes)
+        while self.offset < end:
+            data = self._file.read(min(READ_BYTES, end - self.offset))
             if not data:
                 self.existing_bytes = self.offset
                 break
@@ -60,7 +60,7 @@ class PartialFile:
         self.offset += len(data)
 
     def clear(self) -> None:
-        """Begin again."""
+        """Discard all bytes."""
         self._file.seek(0)
         self._file.truncate()
         self._hasher = blake3.blake3()
@@ -68,50 +68,51 @@ class PartialFile:
 
     @property
     def blob_id(self) -> str:
-        """The BLAKE3 of what is there, in hex."""
+        """The BLAKE3 of the bytes up to `offset`, in hexadecimal."""
         return self._hasher.hexdigest()
 
     def finish(self) -> None:
-        """All is there and right: be the file that it is for."""
+        """Move the complete and verified file to the target."""
         self._file.flush()
-        try:  # While it is locked: who opens it now finds that it is another file.
+        # The file is still locked. A download that opens it now fails to lock it, or finds that it was moved.
+        try:
             self.path.replace(self._target)
         except FileNotFoundError:
-            if not self._target.exists():  # Somebody else has fetched the same bytes into the same file meanwhile.
+            if not self._target.exists():  # Another download has moved the same bytes there meanwhile.
                 raise
 
 
 def _open_locked(path: Path) -> int:
-    """Open the file at a path, and lock it. Raises `DownloadUnderWay` when somebody else has it."""
+    """Open and lock a file. Raises `DownloadUnderWay` if another download has locked it."""
     while True:
-        handle = os.open(path, OPEN_FLAGS, 0o666)
+        descriptor = os.open(path, OPEN_FLAGS, 0o666)
         try:
-            lock_descriptor(handle)
-            if _is_same_file(handle, path):
-                return handle
+            lock_descriptor(descriptor)
+            if _is_same_file(descriptor, path):
+                return descriptor
         except BlockingIOError:
-            os.close(handle)
-            raise DownloadUnderWay(f"somebody else is fetching into {path.name}") from None
+            os.close(descriptor)
+            raise DownloadUnderWay(f"another download is writing to {path.name}") from None
         except BaseException:
-            os.close(handle)
+            os.close(descriptor)
             raise
-        os.close(handle)  # Who had it has finished meanwhile: it has its own name now.
+        os.close(descriptor)  # Another download has moved it to its target meanwhile.
 
 
-def _is_same_file(handle: int, path: Path) -> bool:
+def _is_same_file(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(handle), path.lstat())
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
         return False
 
 
 def partial_path(to: Path, blob_id: str) -> Path:
-    """The file beside `to` in which the bytes of this blob gather. Its name is that of no other target or blob."""
-    known = blake3.blake3(os.fsencode(to.name) + b"\0" + blob_id.encode()).hexdigest()
-    return to.with_name(f"{to.name[:NAME_CHARS_MAX]}.{known[:PARTIAL_ID_CHARS]}.part")
+    """Return the path of the partial file beside `to`. It is different for each target and each blob."""
+    digest = blake3.blake3(os.fsencode(to.name) + b"\0" + blob_id.encode()).hexdigest()
+    return to.with_name(f"{to.name[:NAME_CHARS_MAX]}.{digest[:PARTIAL_ID_CHARS]}.part")
 
 
 def target_path(to: str | os.PathLike[str], name: str) -> Path:
-    """Where a file of this name goes: into a folder under its name, and to any other path."""
+    """Return the path for a file with this name: in the folder `to`, or `to` itself if it is not a folder."""
     path = Path(to)
     return path / file_name(name, name="name") if path.is_dir() else path

@@ -1,4 +1,4 @@
-"""When to ask again: only what can have had no effect, or has the same one twice."""
+"""When to retry a request: only if it had no effect, or if repeating it has no further effect."""
 
 from __future__ import annotations
 
@@ -10,48 +10,50 @@ import msgspec
 
 FIRST_DELAY_SECONDS: Final = 0.1
 DELAY_SECONDS_MAX: Final = 5.0
-UNCHANGED_STATUSES: Final = frozenset({429, 503})  # The server says that nothing was changed.
-RETRYABLE_STATUSES: Final = frozenset({408, 429, 503})  # Of what goes on where it broke off: it may work later.
+UNCHANGED_STATUSES: Final = frozenset({429, 503})  # The server changes nothing when it responds with one of these.
+RETRYABLE_STATUSES: Final = frozenset({408, 429, 503})  # Temporary failures of transfers that can be resumed.
 OUTCOME_UNKNOWN: Final = "outcome_unknown"
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """For how long to ask again, in seconds; 0 asks once."""
+    """How long to retry, in seconds. With 0 there are no retries."""
 
     retry_seconds: float = 30.0
 
-    def next_delay(self, tries: int, waited: float, *, retry_after_seconds: float | None = None) -> float | None:
-        """How long to wait before the next try, after so many; `None` is to give up.
+    def next_delay(
+        self, retries: int, elapsed_seconds: float, *, retry_after_seconds: float | None = None
+    ) -> float | None:
+        """Return the delay in seconds before the next try, or `None` to give up.
 
-        `told` is how long the server says to wait.
+        `retries` is the number of retries so far, and `retry_after_seconds` the delay that the server requested.
         """
-        pause = min(DELAY_SECONDS_MAX, FIRST_DELAY_SECONDS * 2**tries) * random.uniform(0.5, 1.0)
+        delay = min(DELAY_SECONDS_MAX, FIRST_DELAY_SECONDS * 2**retries) * random.uniform(0.5, 1.0)
         if retry_after_seconds is not None:
-            pause = max(pause, retry_after_seconds)
-        return pause if waited + pause <= self.retry_seconds else None
+            delay = max(delay, retry_after_seconds)
+        return delay if elapsed_seconds + delay <= self.retry_seconds else None
 
 
 class RetryState:
-    """What goes wrong in a row. It is over with whatever goes well."""
+    """The failures of a transfer since its last progress."""
 
-    def __init__(self, patience: RetryPolicy) -> None:
-        self._policy = patience
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
         self.reset()
 
     def reset(self) -> None:
-        """It went well: be patient anew."""
-        self._tries, self._failing_since = 0, time.monotonic()
+        """Record progress, so that the next failure is the first again."""
+        self._failures, self._failing_since = 0, time.monotonic()
 
     def next_delay(self, *, retry_after_seconds: float | None = None) -> float | None:
-        """How long to wait before the next try; `None` is to give up."""
-        if self._tries == 0:
+        """Record a failure. Return the delay in seconds before the next try, or `None` to give up."""
+        if self._failures == 0:
             self._failing_since = time.monotonic()
-        self._tries += 1
+        self._failures += 1
         return self._policy.next_delay(
-            self._tries - 1, time.monotonic() - self._failing_since, retry_after_seconds=retry_after_seconds
+            self._failures - 1, time.monotonic() - self._failing_since, retry_after_seconds=retry_after_seconds
         )
 
 
 def may_retry(status: int, code: str, *, idempotent: bool) -> bool:
-    """Whether a request that was refused in this way may be sent again."""
+    """Return whether a request that was rejected with this status and code may be sent again."""
     return status in UNCHANGED_STATUSES and (idempotent or code != OUTCOME_UNKNOWN)

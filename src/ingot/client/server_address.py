@@ -1,4 +1,4 @@
-"""Where the server is, and with what one comes to it."""
+"""The URL of a server, with the credentials for it."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ TOKEN_FILE: Final = "operator.token"
 
 
 class NoToken(IngotError):
-    """There is no token to come with."""
+    """No token was found."""
 
     code = "no_token"
     status = 401
     hint = (
-        "Set INGOT_TOKEN. A worker may have INGOT_WORKER_ID and INGOT_WORKER_SECRET instead, for itself alone. "
-        "On the machine of the server its operator.token is found by itself, "
-        "when INGOT_DATA names the data folder or it is ./data; `ingot serve` makes both."
+        "Set INGOT_TOKEN. A worker can use INGOT_WORKER_ID and INGOT_WORKER_SECRET instead. On the machine of the "
+        "server, operator.token is found automatically if the data folder is ./data or INGOT_DATA names it. "
+        "`ingot serve` creates both."
     )
 
 
 class WrongUrl(IngotError):
-    """The address of the server is none."""
+    """The URL of the server is not valid."""
 
     code = "wrong_url"
     status = 422
-    hint = "Write it as in http://127.0.0.1:8080."
+    hint = "Use a URL without a path, such as http://127.0.0.1:8080."
 
 
 class ServerAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """A server, and the headers that say who asks."""
+    """The URL of a server, and the headers that authenticate requests to it."""
 
     url: str
     headers: dict[str, str]
-    has_credentials: bool = True  # Whether there is something to come with.
+    has_credentials: bool = True
 
 
 def resolve_server_address(
@@ -51,45 +51,47 @@ def resolve_server_address(
     settings: ClientSettings | None = None,
     allow_missing_token: bool = False,
 ) -> ServerAddress:
-    """The server that is meant: what is not given comes from the environment.
+    """Return the address of a server. Values that are not passed are read from the environment.
 
-    A worker comes with its id and secret, everybody else with a token. Raises `NoToken`, `WrongUrl` or
-    `InvalidInput`; with `later` who has no token is told so when they ask for something.
+    Workers authenticate with their ID and secret, other callers with a token. Raises `NoToken`, `WrongUrl` or
+    `InvalidInput`. With `allow_missing_token`, `NoToken` is raised only when a request is sent.
     """
-    known = settings or read_client_settings()
-    server = (url or known.server_url).rstrip("/")
-    parts = _split_url(server)
+    settings = settings or read_client_settings()
+    server_url = (url or settings.server_url).rstrip("/")
+    parts = _split_url(server_url)
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
-        raise WrongUrl(f"{server[:100]!r} is no address of a server")
-    named = tenant or known.tenant
-    if named is not None and not (named.isascii() and named.isprintable()):
-        raise InvalidInput(f"{named!r} is no slug of a tenant", hint="`ingot tenants list` has them.")
+        raise WrongUrl(f"{server_url[:100]!r} is not the URL of a server")
+    slug = tenant or settings.tenant
+    if slug is not None and not (slug.isascii() and slug.isprintable()):
+        raise InvalidInput(f"{slug!r} is not the slug of a tenant", hint="`ingot tenants list` prints all slugs.")
     headers = {}
     if worker is not None:
         headers = {"x-worker-id": worker[0], "x-worker-secret": worker[1]}
     else:
-        found = token or known.token or (_read_operator_token(known.data) if is_loopback(parts.hostname) else None)
-        if found is None and not allow_missing_token:
+        token = token or settings.token or None
+        if token is None and is_loopback(parts.hostname):
+            token = _read_operator_token(settings.data)
+        if token is None and not allow_missing_token:
             raise NoToken
-        if found is not None and not (found.isascii() and found.isprintable()):
-            raise NoToken("what there is for a token has letters in it that no token has")
-        headers = {} if found is None else {"authorization": f"Bearer {found}"}
-    is_known = bool(headers)
-    if named is not None and worker is None:  # The tenants of a worker are those of its credential.
-        headers["ingot-tenant"] = named
-    return ServerAddress(url=server, headers=headers, has_credentials=is_known)
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise NoToken("the token contains characters that are not allowed")
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    has_credentials = bool(headers)
+    if slug is not None and worker is None:  # The credential of a worker determines its tenants.
+        headers["ingot-tenant"] = slug
+    return ServerAddress(url=server_url, headers=headers, has_credentials=has_credentials)
 
 
 def _split_url(url: str) -> SplitResult | None:
     try:
         parts = urlsplit(url)
-        return parts if parts.port != 0 and parts.username is None else None  # A port that is no number raises.
+        return parts if parts.port != 0 and parts.username is None else None  # `port` raises if it is not a number.
     except ValueError:
         return None
 
 
 def _read_operator_token(data: Path) -> str | None:
-    """The operator's token, where the server of this folder wrote it."""
+    """Return the operator token from the data folder of a server on this machine."""
     try:
         return (data / TOKEN_FILE).read_text(encoding="utf-8").strip() or None
     except OSError:

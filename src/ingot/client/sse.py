@@ -1,4 +1,4 @@
-"""What a stream tells."""
+"""Server-sent events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class SseEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One event of a stream; its data is JSON text."""
+    """A server-sent event. `data` is JSON text."""
 
     name: str
     data: str

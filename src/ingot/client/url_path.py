@@ -1,4 +1,4 @@
-"""Where things are on the server: names that people give, made into parts of a path."""
+"""URL paths that contain names chosen by users."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from urllib.parse import quote
 
 from ingot.kernel.errors import InvalidInput
 
-INVALID_SEGMENTS: Final = frozenset({"", ".", ".."})  # What a path loses on its way.
+INVALID_SEGMENTS: Final = frozenset({"", ".", ".."})  # Proxies and HTTP libraries remove these from a path.
 
 
 def url_path(*parts: str) -> str:
-    """The path of something, whatever its name has in it. Raises `InvalidInput` for a name that no path can hold."""
+    """Return a path with each part quoted as one segment. Raises `InvalidInput` for a part that cannot be one."""
     for part in parts:
         if part in INVALID_SEGMENTS:
-            raise InvalidInput(f"{part!r} is the name of nothing", hint="Check the id.")
+            raise InvalidInput(f"{part!r} is not a valid ID or name", hint="Check the ID or name.")
     return "".join(f"/{quote(part, safe='')}" for part in parts)

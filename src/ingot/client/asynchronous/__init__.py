@@ -1,1 +1,1 @@
-"""The client for those who await."""
+"""The asynchronous client, from which the synchronous one is generated."""

@@ -1,4 +1,4 @@
-"""What those who run the place ask for: tenants, tokens, worker credentials, definitions, people, the audit log."""
+"""Administration: tenants, tokens, worker credentials, definitions, members, users and the audit log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ingot.wire.people import SignInLinkResponse, UserDetails
 
 
 class AsyncAdmin:
-    """Administration. What a caller may do is what its grants say."""
+    """Administrative operations: `client.admin`. Each needs a grant."""
 
     def __init__(self, http: AsyncHttp) -> None:
         self._http = http
@@ -29,29 +29,29 @@ class AsyncAdmin:
     # -- tenants --------------------------------------------------------------------------------------------
 
     def tenants(self) -> AsyncIterator[Tenant]:
-        """All tenants, by slug."""
+        """Iterate over tenants, ordered by slug. Operators see all tenants, other callers their own."""
         return self._http.iterate_items("/admin/tenants", Page[Tenant], query={})
 
     async def tenant(self, slug: str) -> Tenant:
-        """One tenant."""
+        """Return a tenant by slug or ID. Raises `TenantNotFound`."""
         return await self._http.request("GET", url_path("admin", "tenants", slug), Tenant)
 
     async def create_tenant(self, slug: str, **values: Any) -> Tenant:
-        """Make a tenant."""
+        """Create a tenant. `values` are its `weight`, `time_zone`, `limits` and `groups`."""
         return await self._http.request("POST", "/admin/tenants", Tenant, body={"slug": slug, **values})
 
     async def change_tenant(self, slug: str, **values: Any) -> Tenant:
-        """Change a tenant: its weight, time zone, limits, groups or slug."""
+        """Change the `weight`, `time_zone`, `limits`, `groups` or `slug` of a tenant."""
         return await self._http.request("PATCH", url_path("admin", "tenants", slug), Tenant, body=values)
 
     async def remove_tenant(self, slug: str) -> Tenant:
-        """Remove a tenant, with all it holds."""
+        """Remove a tenant and return it as it was. Its data is deleted in the background."""
         return await self._http.request("DELETE", url_path("admin", "tenants", slug), Tenant)
 
     # -- tokens ---------------------------------------------------------------------------------------------
 
     def tokens(self, *, operator: bool = False) -> AsyncIterator[Token]:
-        """The tokens of the tenant, or those of operators, newest first."""
+        """Iterate over the tokens of the tenant, or those of operators, newest first."""
         query = {"operator": "true" if operator else None}
         return self._http.iterate_items("/admin/tokens", Page[Token], query=query)
 
@@ -64,7 +64,10 @@ class AsyncAdmin:
         operator: bool = False,
         limits: TokenLimits | Mapping[str, float] | None = None,
     ) -> CreatedToken:
-        """Make a token, with a `rate`, `burst` and `quota_bytes` of its own. Its text is in the answer, this once."""
+        """Create a token. The return value contains its text, which cannot be read again.
+
+        `limits` can set a `rate`, a `burst` and `quota_bytes` for the token.
+        """
         body: dict[str, Any] = {"description": description, "grants": grants, "operator": operator}
         if expires_at is not None:
             body["expires_at"] = expires_at
@@ -73,37 +76,40 @@ class AsyncAdmin:
         return await self._http.request("POST", "/admin/tokens", CreatedToken, body=body)
 
     async def revoke_token(self, token_id: str) -> Token:
-        """End a token."""
+        """Revoke a token."""
         return await self._http.request("DELETE", url_path("admin", "tokens", token_id), Token, idempotent=True)
 
     # -- worker credentials ---------------------------------------------------------------------------------
 
     def worker_credentials(self, *, shared: bool = False) -> AsyncIterator[WorkerCredential]:
-        """The worker credentials of the tenant, or those that serve all."""
+        """Iterate over the worker credentials of the tenant, or over the shared ones."""
         query = {"shared": "true" if shared else None}
         return self._http.iterate_items("/admin/workers", Page[WorkerCredential], query=query)
 
     async def create_worker(
         self, worker_id: str, *, types: Sequence[str] = (), shared: bool = False
     ) -> WorkerCredentialWithSecret:
-        """Make a worker credential. Its secret is in the answer, this once."""
+        """Create a worker credential. The return value contains its secret, which cannot be read again.
+
+        Its workers may run the job types in `types`, or all types if it is empty.
+        """
         body = {"id": worker_id, "types": types, "shared": shared}
         return await self._http.request("POST", "/admin/workers", WorkerCredentialWithSecret, body=body)
 
     async def regenerate_worker(self, worker_id: str) -> WorkerCredentialWithSecret:
-        """Give a worker credential another secret."""
+        """Replace the secret of a worker credential. Jobs that its workers run are released."""
         return await self._http.request(
             "POST", url_path("admin", "workers", worker_id, "regenerate"), WorkerCredentialWithSecret, body={}
         )
 
     async def enable_worker(self, worker_id: str) -> WorkerCredential:
-        """Let the workers of a credential in again."""
+        """Enable a worker credential."""
         return await self._http.request(
             "POST", url_path("admin", "workers", worker_id, "enable"), WorkerCredential, body={}, idempotent=True
         )
 
     async def disable_worker(self, worker_id: str) -> WorkerCredential:
-        """Put the workers of a credential out."""
+        """Disable a worker credential at once. Jobs that its workers run are released."""
         return await self._http.request(
             "POST", url_path("admin", "workers", worker_id, "disable"), WorkerCredential, body={}, idempotent=True
         )
@@ -111,7 +117,7 @@ class AsyncAdmin:
     # -- definitions ----------------------------------------------------------------------------------------
 
     async def define(self, type: str, **values: Any) -> Definition:
-        """Make or replace the definition of a type."""
+        """Create or replace the definition of a type. `values` are its fields."""
         return await self._http.request(
             "PUT", url_path("admin", "definitions", type), Definition, body=values, idempotent=True
         )
@@ -119,48 +125,49 @@ class AsyncAdmin:
     # -- secrets --------------------------------------------------------------------------------------------
 
     async def rotate_secret_key(self) -> Rotated:
-        """Encrypt the secrets of all tenants with the current key of the server."""
+        """Encrypt the secrets of all tenants again with the current secret key of the server."""
         return await self._http.request("POST", "/admin/secrets/rotate-key", Rotated, body={}, idempotent=True)
 
-    # -- people and acts ------------------------------------------------------------------------------------
+    # -- people and the audit log ---------------------------------------------------------------------------
 
     def members(self) -> AsyncIterator[Member]:
-        """Everybody with a role in the tenant."""
+        """Iterate over the members of the tenant, including people with a role through a group, and invitations."""
         return self._http.iterate_items("/admin/members", Page[Member], query={})
 
     async def put_member(self, role: Role, *, email: str | None = None, user: str | None = None) -> Member:
-        """Give somebody a role, or invite them by email."""
-        who = {"email": email} if user is None else {"user": user}
-        return await self._http.request("POST", "/admin/members", Member, body={"role": role, **who}, idempotent=True)
+        """Give a person a role in the tenant, or invite somebody by email."""
+        person = {"email": email} if user is None else {"user": user}
+        body = {"role": role, **person}
+        return await self._http.request("POST", "/admin/members", Member, body=body, idempotent=True)
 
     async def remove_member(self, member_id: str) -> Member:
-        """Take a role or an invitation."""
+        """Remove a member or an invitation. Tokens that the person created in the tenant are revoked."""
         return await self._http.request("DELETE", url_path("admin", "members", member_id), Member)
 
     def users(self, *, email: str | None = None) -> AsyncIterator[User]:
-        """The people who have signed in, newest first."""
+        """Iterate over the people who have signed in, newest first."""
         return self._http.iterate_items("/admin/users", Page[User], query={"email": email})
 
     async def user(self, user_id: str) -> UserDetails:
-        """One person, and their roles."""
+        """Return a person with their roles."""
         return await self._http.request("GET", url_path("admin", "users", user_id), UserDetails)
 
     async def disable_user(self, user_id: str) -> User:
-        """Put a person out."""
+        """Disable a person at once. Their sessions end, their tokens are revoked, and they cannot sign in."""
         return await self._http.request(
             "POST", url_path("admin", "users", user_id, "disable"), User, body={}, idempotent=True
         )
 
     async def enable_user(self, user_id: str) -> User:
-        """Let a person in again."""
+        """Enable a person, who can then sign in again."""
         return await self._http.request(
             "POST", url_path("admin", "users", user_id, "enable"), User, body={}, idempotent=True
         )
 
     async def link(self) -> SignInLinkResponse:
-        """A link that signs the operator in, once."""
+        """Create a link that signs the operator in once, within 15 minutes."""
         return await self._http.request("POST", "/admin/links", SignInLinkResponse, body={})
 
     def audit(self, **filters: Any) -> AsyncIterator[Entry]:
-        """What was done, newest first; `action`, `who`, `target` and `all` say which."""
+        """Iterate over the audit log, newest first. The filters are `action`, `who`, `target` and `all`."""
         return self._http.iterate_items("/admin/audit", Page[Entry], query=filters)

@@ -1,4 +1,4 @@
-"""The client: one object for all that a program asks of a server."""
+"""The client of a server, with all its operations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from ingot.wire.blobs import URL_SECONDS_MAX
 from ingot.wire.people import Me
 
 JOBS_PER_REQUEST_MAX = 500
-FILES_IN_TRANSACTION_HINT = "Store them first with client.blobs.put, and name them with `inputs`."
+FILES_IN_TRANSACTION_HINT = "Store them first with client.blobs.put and pass their IDs as `inputs`."
 
 
 class _SubmitManyResponse(msgspec.Struct, frozen=True):
@@ -65,10 +65,14 @@ class _PublishResponse(msgspec.Struct, frozen=True):
 
 
 class AsyncClient:
-    """A server, as programs see it. Use it in `async with`, or close it at the end.
+    """A client of an Ingot server. Use it in `async with`, or call `close` at the end.
 
-    What is not given is read from `INGOT_SERVER_URL`, `INGOT_TOKEN` and `INGOT_TENANT`; on the machine of the server
-    its own token is found. A request is sent again for up to `patience` seconds, when that can do no harm.
+    Arguments that are not passed are read from `INGOT_SERVER_URL`, `INGOT_TOKEN` and `INGOT_TENANT`. On the machine of
+    the server, its operator token is found automatically. Requests that are safe to repeat are retried for up to
+    `patience` seconds.
+
+    Methods raise the errors of the API as subclasses of `IngotError`, with a `code`, a `detail` and a `hint`.
+    `ServerUnreachable` means that the server could not be reached.
     """
 
     def __init__(
@@ -94,10 +98,10 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         await self._http.close()
 
-    # -- asking for work ------------------------------------------------------------------------------------
+    # -- submitting jobs ------------------------------------------------------------------------------------
 
     @overload
     async def submit(
@@ -109,12 +113,12 @@ class AsyncClient:
         progress: ProgressCallback | None = None,
         hashing: ProgressCallback | None = None,
         connection: None = None,
-        **order: Unpack[SubmitOptions],
+        **options: Unpack[SubmitOptions],
     ) -> AsyncJob: ...
 
     @overload
     async def submit(
-        self, type: str, payload: object = None, *, connection: HasCursor, **order: Unpack[SubmitOptions]
+        self, type: str, payload: object = None, *, connection: HasCursor, **options: Unpack[SubmitOptions]
     ) -> AsyncSubmission: ...
 
     async def submit(
@@ -126,45 +130,45 @@ class AsyncClient:
         progress: ProgressCallback | None = None,
         hashing: ProgressCallback | None = None,
         connection: HasCursor | None = None,
-        **order: Unpack[SubmitOptions],
+        **options: Unpack[SubmitOptions],
     ) -> AsyncJob | AsyncSubmission:
-        """Ask for a job. With an `idempotency_key` a lost answer is asked for again, and there is one job.
+        """Submit a job and return it. `options` are those of `SubmitOptions`, such as `priority` and `delay`.
 
-        A `file` is a path, or several by the names that the job knows them by: they are sent with it, and it is ready
-        when the last of them is there. `hashing` and `progress` are called with how many bytes are hashed and sent, and
-        of how many; what the server has already is not sent.
-        `inputs` names blobs that are there already. A payload over 64 KiB is stored as a blob first.
+        With an `idempotency_key`, the request is retried after a lost response and still creates only one job. A
+        payload above 64 KiB is stored as a blob first.
 
-        Where results of the type are used again, the same work is done once: the job that is there is the answer, with
-        `reused`, and files that it has are not sent. With `force` it is done anew.
+        `file` is an input file, or a dict of several by name: each is a path, an open binary file, or bytes. They are
+        uploaded with the job, which becomes ready when the last one is complete. Files that the server already has are
+        not sent. `hashing` and `progress` are called with the number of bytes that are hashed or sent, and the total.
+        For blobs that are stored already, pass their IDs as `inputs`.
 
-        With a `connection` to the database in which Ingot lives, the job is part of its transaction, and no server is
-        asked.
+        If the definition of the type allows reuse, an existing job that does the same work is returned, with `reused`.
+        With `force`, a new job is created.
+
+        With a `connection` to Ingot's database, the job is part of its transaction and nothing is sent to the server.
         """
-        body, files = job_request_body(type, payload, order), files_by_name(file)
+        body, files = job_request_body(type, payload, options), files_by_name(file)
         if connection is not None:
             if files:
-                raise InvalidInput(
-                    "a job that is part of a transaction has no files to send", hint=FILES_IN_TRANSACTION_HINT
-                )
-            (asked,) = await enqueue_in_transaction(connection, [body])
-            return AsyncSubmission(self, type, asked)
-        text = bytes(body["payload"]) if is_large_payload(body["payload"]) else None
+                raise InvalidInput("a job in a transaction cannot upload files", hint=FILES_IN_TRANSACTION_HINT)
+            (submitted,) = await enqueue_in_transaction(connection, [body])
+            return AsyncSubmission(self, type, submitted)
+        large_payload = bytes(body["payload"]) if is_large_payload(body["payload"]) else None
         await store_large_payloads(self._http, [body])
         if files:
-            made, told = await submit_with_files(self._http, body, files, progress, hashing)
+            job, result = await submit_with_files(self._http, body, files, progress, hashing)
         else:
-            made, told = await submit_job(self._http, body)
-        return AsyncJob(self, made, text, created=told.created, reused=told.reused)
+            job, result = await submit_job(self._http, body)
+        return AsyncJob(self, job, large_payload, created=result.created, reused=result.reused)
 
     @overload
     async def submit_many(
-        self, type: str, payloads: Iterable[object], *, connection: None = None, **order: Unpack[SubmitOptions]
+        self, type: str, payloads: Iterable[object], *, connection: None = None, **options: Unpack[SubmitOptions]
     ) -> list[AsyncJob]: ...
 
     @overload
     async def submit_many(
-        self, type: str, payloads: Iterable[object], *, connection: HasCursor, **order: Unpack[SubmitOptions]
+        self, type: str, payloads: Iterable[object], *, connection: HasCursor, **options: Unpack[SubmitOptions]
     ) -> list[AsyncSubmission]: ...
 
     async def submit_many(
@@ -173,45 +177,49 @@ class AsyncClient:
         payloads: Iterable[object],
         *,
         connection: HasCursor | None = None,
-        **order: Unpack[SubmitOptions],
+        **options: Unpack[SubmitOptions],
     ) -> list[AsyncJob] | list[AsyncSubmission]:
-        """Ask for many jobs of one type, some hundreds at a time; of those sent together all are made or none.
+        """Submit many jobs of one type with the same options, and return them in order.
 
-        With a `connection` all of them are part of its transaction.
+        They are sent 500 at a time. The server accepts either all jobs of a request or none. With a `connection`, all
+        jobs are part of its transaction.
         """
-        bodies = [job_request_body(type, payload, order) for payload in payloads]
+        bodies = [job_request_body(type, payload, options) for payload in payloads]
         if connection is not None:
-            asked: list[AsyncSubmission] = []
+            submissions: list[AsyncSubmission] = []
             for start in range(0, len(bodies), JOBS_PER_REQUEST_MAX):
-                answers = await enqueue_in_transaction(connection, bodies[start : start + JOBS_PER_REQUEST_MAX])
-                asked += [AsyncSubmission(self, type, one) for one in answers]
-            return asked
+                results = await enqueue_in_transaction(connection, bodies[start : start + JOBS_PER_REQUEST_MAX])
+                submissions += [AsyncSubmission(self, type, result) for result in results]
+            return submissions
         return await self._submit_bodies(bodies)
 
     async def submit_orders(self, orders: Iterable[Mapping[str, Any]]) -> list[AsyncJob]:
-        """Ask for many jobs, each of which says its `type`, its `payload` and the rest; sent as `submit_many` does."""
+        """Submit many jobs, each with its own `type`, `payload` and options. They are sent as in `submit_many`."""
         return await self._submit_bodies([job_request_body(**_split_order(order)) for order in orders])
 
     async def _submit_bodies(self, bodies: Sequence[dict[str, Any]]) -> list[AsyncJob]:
-        made: list[AsyncJob] = []
+        jobs: list[AsyncJob] = []
         for start in range(0, len(bodies), JOBS_PER_REQUEST_MAX):
-            some = list(bodies[start : start + JOBS_PER_REQUEST_MAX])
-            await store_large_payloads(self._http, some)
-            safe = all("idempotency_key" in body for body in some)
-            answer = await self._http.request(
-                "POST", "/jobs/batch", _SubmitManyResponse, body={"jobs": some}, idempotent=safe
+            group = list(bodies[start : start + JOBS_PER_REQUEST_MAX])
+            await store_large_payloads(self._http, group)
+            is_idempotent = all("idempotency_key" in body for body in group)
+            response = await self._http.request(
+                "POST", "/jobs/batch", _SubmitManyResponse, body={"jobs": group}, idempotent=is_idempotent
             )
-            made += [AsyncJob(self, one.job, created=one.created, reused=one.reused) for one in answer.jobs]
-        return made
+            jobs += [
+                AsyncJob(self, enqueued.job, created=enqueued.created, reused=enqueued.reused)
+                for enqueued in response.jobs
+            ]
+        return jobs
 
-    # -- looking at jobs ------------------------------------------------------------------------------------
+    # -- reading jobs ---------------------------------------------------------------------------------------
 
     async def job(self, job_id: str) -> AsyncJob:
-        """A job by its id."""
+        """Return the job with this ID. Raises `JobNotFound`."""
         return AsyncJob(self, await self.read(job_id))
 
     async def read(self, job_id: str, *, wait_seconds: float = 0.0) -> Job:
-        """How a job stands; with `wait_seconds` once it is finished, or then."""
+        """Return the data of a job. With `wait_seconds`, wait up to that long until it is finished."""
         if wait_seconds <= 0:
             return await self._http.request("GET", url_path("jobs", job_id), Job)
         query = {"wait_seconds": wait_seconds}
@@ -230,7 +238,7 @@ class AsyncClient:
         created_before: datetime | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[AsyncJob]:
-        """The jobs that fit every filter, newest first; all of them, or `limit`."""
+        """Iterate over the jobs that match all filters, newest first: all of them, or up to `limit`."""
         query = {
             "status": status,
             "type": type,
@@ -239,28 +247,34 @@ class AsyncClient:
             "created_after": created_after,
             "created_before": created_before,
         }
-        async for one in self._http.iterate_items("/jobs", Page[Job], query=query, limit=limit):
-            yield AsyncJob(self, one)
+        async for job in self._http.iterate_items("/jobs", Page[Job], query=query, limit=limit):
+            yield AsyncJob(self, job)
 
     async def summary(self, **filters: Any) -> Summary:
-        """The jobs that fit every filter, in numbers."""
+        """Count the jobs that match all filters, which are those of `jobs` except `status`."""
         return await self._http.request("GET", "/jobs/summary", Summary, query=filters)
 
     async def attempts(self, job_id: str) -> list[Attempt]:
-        """The attempts of a job, oldest first."""
+        """Return the attempts of a job, oldest first."""
         return (await self._http.request("GET", url_path("jobs", job_id, "attempts"), Page[Attempt])).items
 
     async def explain(self, job_id: str) -> Explanation:
-        """Why a job is not running."""
+        """Explain why a job is not running."""
         return await self._http.request("GET", url_path("jobs", job_id, "explain"), Explanation)
 
     async def log(self, job_id: str, *, attempt: int | None = None, after: int = 0) -> JobLog:
-        """What an attempt has written, the newest unless told."""
+        """Return the log of an attempt from the position `after`, by default that of the newest attempt.
+
+        Only the end of a long log is available this way; see `whole_log`.
+        """
         query = {"attempt": attempt, "after": after}
         return await self._http.request("GET", url_path("jobs", job_id, "log"), JobLog, query=query)
 
     async def whole_log(self, job_id: str, *, attempt: int | None = None) -> JobLog:
-        """The same, with its beginning where that is kept: it is when an attempt that wrote much has ended."""
+        """Return the whole log of an attempt, by default that of the newest one.
+
+        The beginning of a long log is available once the attempt has ended, unless its lease was lost.
+        """
         log = await self.log(job_id, attempt=attempt)
         if log.start == 0:
             return log
@@ -272,30 +286,30 @@ class AsyncClient:
         return log
 
     async def files(self, job_id: str) -> list[JobFile]:
-        """The files of a job: inputs, outputs, logs that are long, and checkpoints."""
+        """Return the files of a job: inputs, outputs, long logs and checkpoints."""
         return (await self._http.request("GET", url_path("jobs", job_id, "files"), Page[JobFile])).items
 
     async def file_url(self, file: JobFile, *, seconds: int = URL_SECONDS_MAX) -> str:
-        """An address at which a file can be read without a credential, for so long."""
+        """Return a URL from which a file can be read without credentials, for up to `seconds`."""
         return await signed_file_url(self._http, file, seconds=seconds)
 
     async def follow_log(self, job_id: str) -> AsyncIterator[JobLog]:
-        """What a job writes, as it does, until it is finished."""
-        async for told in follow_stream(self._http, url_path("jobs", job_id, "log"), {}):
-            yield msgspec.json.decode(told.data, type=JobLog)
+        """Yield the log of the newest attempt and of later ones as it is written, until the job is finished."""
+        async for event in follow_stream(self._http, url_path("jobs", job_id, "log"), {}):
+            yield msgspec.json.decode(event.data, type=JobLog)
 
     async def batch(self, name: str) -> Batch:
-        """The jobs enqueued under one name, in numbers."""
+        """Return the counters of a batch of jobs. Raises `BatchNotFound`."""
         return await self._http.request("GET", url_path("batches", name), Batch)
 
     async def definitions(self) -> list[Definition]:
-        """The definitions that the tenant can see."""
+        """Return the definitions that apply in the tenant, ordered by type."""
         return (await self._http.request("GET", "/definitions", Page[Definition])).items
 
-    # -- steering jobs --------------------------------------------------------------------------------------
+    # -- controlling jobs -----------------------------------------------------------------------------------
 
     async def cancel(self, job_id: str) -> Job:
-        """Stop a waiting job at once, ask a running one to stop."""
+        """Cancel a waiting job, or ask a running job to stop."""
         return await self._http.request("POST", url_path("jobs", job_id, "cancel"), Job, body={}, idempotent=True)
 
     async def retry(
@@ -307,10 +321,10 @@ class AsyncClient:
         max_attempts: int | None = None,
         run_at: datetime | None = None,
     ) -> Job:
-        """Run a finished job again."""
+        """Run a finished job again. `reset_attempts` sets its failures and crashes to zero."""
         body = {
             "reset_attempts": reset_attempts,
-            **_changed_fields(priority=priority, max_attempts=max_attempts, run_at=run_at),
+            **_present_fields(priority=priority, max_attempts=max_attempts, run_at=run_at),
         }
         return await self._http.request("POST", url_path("jobs", job_id, "retry"), Job, body=body)
 
@@ -323,25 +337,29 @@ class AsyncClient:
         max_attempts: int | None = None,
         tags: Sequence[str] | None = None,
     ) -> Job:
-        """Change a waiting job, or the tags of any."""
-        body = _changed_fields(priority=priority, run_at=run_at, max_attempts=max_attempts, tags=tags)
+        """Change the priority, time or attempts of a waiting job, or the tags of any job."""
+        body = _present_fields(priority=priority, run_at=run_at, max_attempts=max_attempts, tags=tags)
         return await self._http.request("PATCH", url_path("jobs", job_id), Job, body=body, idempotent=True)
 
-    async def act(self, action: str, *, dry_run: bool = False, **said: Any) -> BulkActionResult:
-        """Cancel, retry or change the jobs that fit a filter, one step: go on with the `cursor` of the answer."""
-        body = {"action": action, "dry_run": dry_run, **said}
+    async def act(self, action: str, *, dry_run: bool = False, **options: Any) -> BulkActionResult:
+        """Run one step of a bulk action: `cancel`, `retry` or `change` the jobs that match `filter`.
+
+        `options` are `filter`, `all`, `limit` and `cursor`, and those of the action. To continue, pass the
+        `next_cursor` of the result as `cursor`. With `dry_run`, nothing is changed.
+        """
+        body = {"action": action, "dry_run": dry_run, **options}
         return await self._http.request("POST", "/jobs/actions", BulkActionResult, body=body, idempotent=dry_run)
 
     async def pauses(self) -> list[Pause]:
-        """The types that are paused."""
+        """Return the paused types of the tenant."""
         return (await self._http.request("GET", "/pauses", Page[Pause])).items
 
     async def pause(self, type: str) -> Pause:
-        """Hand out no more jobs of a type."""
+        """Pause a type: workers get no more jobs of it. Running jobs continue."""
         return await self._http.request("PUT", url_path("pauses", type), Pause, body={}, idempotent=True)
 
     async def resume(self, type: str) -> None:
-        """Hand out jobs of a type again."""
+        """Resume a paused type."""
         await self._http.request("DELETE", url_path("pauses", type), bytes, idempotent=True)
 
     # -- events and workers ---------------------------------------------------------------------------------
@@ -349,57 +367,68 @@ class AsyncClient:
     async def publish(
         self, name: str, data: object = None, *, dedupe_key: str | None = None, connection: HasCursor | None = None
     ) -> str:
-        """Append an event of your own; answers its id. With a `connection` it is part of its transaction."""
+        """Publish an event and return its ID.
+
+        If an event with the same `dedupe_key` was published within the last day, the ID of that event is returned. With
+        a `connection` to Ingot's database, the event is part of its transaction.
+        """
         if connection is not None:
-            return await publish_in_transaction(connection, name, encode_json(data, what="data"), dedupe_key)
-        body = {"name": name, "data": encode_json(data, what="data"), **_changed_fields(dedupe_key=dedupe_key)}
-        made = await self._http.request(
+            return await publish_in_transaction(connection, name, encode_json(data, name="data"), dedupe_key)
+        body = {"name": name, "data": encode_json(data, name="data"), **_present_fields(dedupe_key=dedupe_key)}
+        response = await self._http.request(
             "POST", "/events", _PublishResponse, body=body, idempotent=dedupe_key is not None
         )
-        return made.id
+        return response.id
 
     async def events(self, *, name: str | None = None, after: str | None = None) -> AsyncIterator[Event]:
-        """Events as they happen, from now on or behind one; without gap or repeat, over any number of connections."""
-        async for told in follow_stream(self._http, "/events/stream", {"name": name, "after": after}):
-            if told.id is not None:
-                yield msgspec.json.decode(told.data, type=Event)
+        """Yield events as they happen, from now on or after the event ID `after`, without gaps or repeats.
+
+        A lost connection is restored. `name` selects events by prefixes of their names in whole segments, separated by
+        commas, such as `job.failed,worker`.
+        """
+        async for event in follow_stream(self._http, "/events/stream", {"name": name, "after": after}):
+            if event.id is not None:
+                yield msgspec.json.decode(event.data, type=Event)
 
     async def past_events(self, *, after: str | None = None, limit: int | None = None) -> AsyncIterator[Event]:
-        """Events that are kept, oldest first, from the beginning or behind one; all of them, or `limit`."""
-        left = limit
-        while left is None or left > 0:
-            query = {"after": after, "limit": min(ITEMS_PER_PAGE, left or ITEMS_PER_PAGE)}
+        """Iterate over the stored events, oldest first, from the beginning or after the event ID `after`.
+
+        It ends at the newest event, or after `limit` events.
+        """
+        remaining = limit
+        while remaining is None or remaining > 0:
+            query = {"after": after, "limit": min(ITEMS_PER_PAGE, remaining or ITEMS_PER_PAGE)}
             page = await self._http.request("GET", "/events", Page[Event], query=query)
             for event in page.items:
                 yield event
-            left = None if left is None else left - len(page.items)
+            remaining = None if remaining is None else remaining - len(page.items)
             if page.next_cursor == after:
                 return
             after = page.next_cursor
 
     def workers(self, *, shared: bool = False) -> AsyncIterator[RegisteredWorker]:
-        """The workers of the tenant, or those that serve all."""
+        """Iterate over the workers of the tenant, or over the shared workers."""
         return self._http.iterate_items("/workers", Page[RegisteredWorker], query=_shared_query(shared))
 
     async def worker(self, worker_id: str, *, shared: bool = False) -> RegisteredWorker:
-        """One worker as it stands."""
+        """Return a worker. Raises `WorkerNotFound`."""
         return await self._http.request(
             "GET", url_path("workers", worker_id), RegisteredWorker, query=_shared_query(shared)
         )
 
     async def drain(self, worker_id: str, *, shared: bool = False) -> RegisteredWorker:
-        """Ask a worker to take no more work."""
+        """Ask a worker to drain: it claims no more jobs, finishes those that it runs, and leaves."""
         path = url_path("workers", worker_id, "drain")
         return await self._http.request(
             "POST", path, RegisteredWorker, query=_shared_query(shared), body={}, idempotent=True
         )
 
     async def remove_worker(self, worker_id: str, *, shared: bool = False) -> None:
-        """Forget a worker. What it holds is given back."""
+        """Remove a worker. Jobs that it runs are released."""
         await self._http.request("DELETE", url_path("workers", worker_id), bytes, query=_shared_query(shared))
 
     async def me(self) -> Me:
-        """Who asks, and what they may do."""
+        """Return the caller of this client, and its grants."""
         return await self._http.request("GET", "/me", Me)
 
 
@@ -408,16 +437,16 @@ def _shared_query(shared: bool) -> dict[str, Any]:
 
 
 def _split_order(order: Mapping[str, Any]) -> dict[str, Any]:
-    """An order in parts. Raises `InvalidInput`."""
-    said = dict(order)
-    if not isinstance(type := said.pop("type", None), str):
-        raise InvalidInput("a job has no type", hint='Write it as in {"type": "greet", "payload": {"name": "Ada"}}.')
-    return {"type": type, "payload": said.pop("payload", None), "order": said}
+    """Return an order as the arguments of `job_request_body`. Raises `InvalidInput`."""
+    options = dict(order)
+    if not isinstance(type := options.pop("type", None), str):
+        raise InvalidInput("a job has no type", hint='Pass it as in {"type": "greet", "payload": {"name": "Ada"}}.')
+    return {"type": type, "payload": options.pop("payload", None), "options": options}
 
 
-def _changed_fields(**values: Any) -> dict[str, Any]:
-    """What is not `None`; a priority by its number."""
-    said = {name: value for name, value in values.items() if value is not None}
-    if "priority" in said:
-        said["priority"] = parse_priority(said["priority"])
-    return said
+def _present_fields(**values: Any) -> dict[str, Any]:
+    """Return the values that are not `None`, with the priority as a number."""
+    fields = {name: value for name, value in values.items() if value is not None}
+    if "priority" in fields:
+        fields["priority"] = parse_priority(fields["priority"])
+    return fields

@@ -1,4 +1,4 @@
-"""Fetching a blob: on from where the line broke, and compared with its name at the end."""
+"""Downloads that resume after a lost connection."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ingot.client.errors import AddressRefused, NotIngot, ServerUnreachable
 from ingot.client.retry_policy import RETRYABLE_STATUSES, RetryState
 from ingot.kernel.errors import IngotError
 
-KEY_CHANGED_CODE: Final = "precondition_failed"  # What the server says when the key holds another blob now.
+KEY_CHANGED_CODE: Final = "precondition_failed"  # The key holds another blob now.
 _ETAG = re.compile(r'"([0-9a-f]{64})"')
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-[0-9]+/([0-9]+)")
 
 
 class AsyncDownload:
-    """The bytes of a blob as they come. `blob_id` and `size` are known once some of them are here, or before.
+    """A download of a blob, from `offset` on. `blob_id` and `size` are known after the first response at the latest.
 
-    They are fetched from `offset` on.
+    It does not verify the digest.
     """
 
     def __init__(self, http: AsyncHttp, path: str, *, blob_id: str | None = None) -> None:
@@ -35,33 +35,38 @@ class AsyncDownload:
         self.offset = 0
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
-        """All bytes from `offset` on, over any number of connections. Raises `KeyChanged` when they become others'."""
-        trouble, refused = RetryState(self._http.retry_policy), False
+        """Yield the bytes from `offset` on, reconnecting when the connection is lost.
+
+        Raises `KeyChanged` if the key is set to another blob meanwhile.
+        """
+        retry_state, was_url_refused = RetryState(self._http.retry_policy), False
         while True:
             try:
-                async with self._open(self._request_headers()) as (etag, answer):
-                    known = self._check_response(etag, answer)
-                    async for part in answer.aiter_raw():
-                        trouble.reset()
-                        refused = False
-                        new, known = part[known:], max(0, known - len(part))
-                        self.offset += len(new)
-                        if new:
-                            yield new
+                async with self._open(self._request_headers()) as (etag, response):
+                    bytes_to_skip = self._check_response(etag, response)
+                    async for chunk in response.aiter_raw():
+                        retry_state.reset()
+                        was_url_refused = False
+                        new_bytes, bytes_to_skip = chunk[bytes_to_skip:], max(0, bytes_to_skip - len(chunk))
+                        self.offset += len(new_bytes)
+                        if new_bytes:
+                            yield new_bytes
                 if self.offset >= self.size:
                     return
-                error: IngotError = ServerUnreachable("the answer ended before its end")
+                error: IngotError = ServerUnreachable("the response is incomplete")
             except IngotError as fault:
                 if fault.code == KEY_CHANGED_CODE:
                     raise KeyChanged from None
-                if fault.status not in RETRYABLE_STATUSES and (refused or not isinstance(fault, AddressRefused)):
+                if fault.status not in RETRYABLE_STATUSES and (
+                    was_url_refused or not isinstance(fault, AddressRefused)
+                ):
                     raise
-                refused = isinstance(fault, AddressRefused)  # It may have expired; the next one is new.
+                was_url_refused = isinstance(fault, AddressRefused)  # It may have expired. The next try gets a new one.
                 error = fault
-            pause = trouble.next_delay()
-            if pause is None:
+            delay = retry_state.next_delay()
+            if delay is None:
                 raise error
-            await asyncio.sleep(pause)
+            await asyncio.sleep(delay)
 
     def _open(self, headers: dict[str, str]) -> AbstractAsyncContextManager[tuple[str, httpx.Response]]:
         return self._http.fetch_blob(self._path, headers=headers)
@@ -70,37 +75,37 @@ class AsyncDownload:
         headers = {} if self.offset == 0 else {"range": f"bytes={self.offset}-"}
         return headers if self.blob_id is None else {**headers, "if-match": f'"{self.blob_id}"'}
 
-    def _check_response(self, etag: str, answer: httpx.Response) -> int:
-        """These are the bytes that were asked for; answers how many of them are here already."""
-        found = _ETAG.fullmatch(etag)
-        if found is None:
-            raise NotIngot("the answer does not say which blob it is")
-        if self.blob_id not in (None, found[1]):
+    def _check_response(self, etag: str, response: httpx.Response) -> int:
+        """Check that a response has the requested bytes. Return how many of them have been received before."""
+        etag_match = _ETAG.fullmatch(etag)
+        if etag_match is None:
+            raise NotIngot("the response has no ETag of a blob")
+        if self.blob_id not in (None, etag_match[1]):
             raise KeyChanged
-        self.blob_id = found[1]
-        ranged = answer.status_code == 206
-        total = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", "")) if ranged else None
-        whole = answer.headers.get("content-length", "")
-        if total is not None:
-            if int(total[1]) != self.offset:
-                raise NotIngot("the answer does not go on where it was asked to")
-            self.size = int(total[2])
-        elif whole.isascii() and whole.isdecimal() and not ranged:
-            self.size = int(whole)
+        self.blob_id = etag_match[1]
+        is_partial = response.status_code == 206
+        content_range = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", "")) if is_partial else None
+        content_length = response.headers.get("content-length", "")
+        if content_range is not None:
+            if int(content_range[1]) != self.offset:
+                raise NotIngot("the response does not begin at the requested offset")
+            self.size = int(content_range[2])
+        elif content_length.isascii() and content_length.isdecimal() and not is_partial:
+            self.size = int(content_length)
         else:
-            raise NotIngot("the answer does not say how many bytes there are")
-        return 0 if ranged else self.offset
+            raise NotIngot("the response does not state the size of the blob")
+        return 0 if is_partial else self.offset
 
 
 class AsyncSignedDownload(AsyncDownload):
-    """The same from an address that needs no credential, which is asked for anew whenever the line broke."""
+    """A download from signed URLs. `next_url` is called for each connection."""
 
-    def __init__(self, http: AsyncHttp, address: Callable[[], Awaitable[str]], *, blob_id: str) -> None:
+    def __init__(self, http: AsyncHttp, next_url: Callable[[], Awaitable[str]], *, blob_id: str) -> None:
         super().__init__(http, "", blob_id=blob_id)
-        self._next_url = address
+        self._next_url = next_url
 
     @asynccontextmanager
     async def _open(self, headers: dict[str, str]) -> AsyncIterator[tuple[str, httpx.Response]]:
-        ranged = {name: value for name, value in headers.items() if name == "range"}
-        async with self._http.fetch_signed_url(await self._next_url(), headers=ranged) as answer:
-            yield f'"{self.blob_id}"', answer
+        range_header = {name: value for name, value in headers.items() if name == "range"}
+        async with self._http.fetch_signed_url(await self._next_url(), headers=range_header) as response:
+            yield f'"{self.blob_id}"', response

@@ -1,4 +1,4 @@
-"""Streams of events: read line by line, and gone on with where they broke off."""
+"""Streams of server-sent events that reconnect and resume."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ FINAL_REASONS: Final = frozenset({"unauthorized", "forbidden", "tenant_not_found
 
 
 async def follow_stream(http: AsyncHttp, path: str, query: dict[str, Any]) -> AsyncIterator[SseEvent]:
-    """The events of a stream without gap or repeat, over any number of connections.
+    """Yield the events of a stream without gaps or repeats, reconnecting when the connection is lost.
 
-    It ends when there are no more; raises `StreamEnded` when the right to it is gone.
+    Returns when the stream is complete. Raises `StreamEnded` if the caller may not read it any more, and
+    `ServerUnreachable` if the connection is lost before the first event.
     """
-    last: str | None = None
-    pause = RECONNECT_SECONDS
+    last_event_id: str | None = None
+    delay = RECONNECT_SECONDS
     while True:
-        headers = SSE_HEADERS if last is None else {**SSE_HEADERS, "last-event-id": last}
-        ended = "lost"
+        headers = SSE_HEADERS if last_event_id is None else {**SSE_HEADERS, "last-event-id": last_event_id}
+        end_reason = "lost"
         try:
             async with http.stream_lines(path, query=query, headers=headers) as lines:
-                async for told in _parse_events(lines):
-                    if told.name == "end":
-                        ended = msgspec.json.decode(told.data)["reason"]
+                async for event in _parse_events(lines):
+                    if event.name == "end":
+                        end_reason = msgspec.json.decode(event.data)["reason"]
                         break
-                    last, pause = told.id or last, RECONNECT_SECONDS
-                    yield told
+                    last_event_id, delay = event.id or last_event_id, RECONNECT_SECONDS
+                    yield event
         except ServerUnreachable:
-            if last is None:
+            if last_event_id is None:
                 raise
-        if ended == "complete":
+        if end_reason == "complete":
             return
-        if ended in FINAL_REASONS:
-            raise StreamEnded(f"the server ended the stream: {ended}")
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, RECONNECT_SECONDS_MAX)
+        if end_reason in FINAL_REASONS:
+            raise StreamEnded(f"the server ended the stream: {end_reason}")
+        await asyncio.sleep(delay)
+        delay = min(2 * delay, RECONNECT_SECONDS_MAX)
 
 
 async def _parse_events(lines: AsyncIterator[str]) -> AsyncIterator[SseEvent]:
-    """What stands between empty lines."""
+    """Parse lines into events, which are separated by empty lines."""
     fields: dict[str, str] = {}
     async for line in lines:
         if line:

@@ -1,4 +1,4 @@
-"""Asking the server: one way to send, to try again, and to read what comes back."""
+"""HTTP requests to a server: retries, decoding, lists, streams and signed URLs."""
 
 from __future__ import annotations
 
@@ -44,31 +44,32 @@ class _HealthResponse(msgspec.Struct, frozen=True):
 
 
 class AsyncHttp:
-    """A connection to one server, over `transport` when one is given."""
+    """The HTTP client of one server. A `transport` replaces that of httpx."""
 
     def __init__(
-        self, place: ServerAddress, patience: RetryPolicy, *, transport: httpx.AsyncBaseTransport | None = None
+        self, address: ServerAddress, retry_policy: RetryPolicy, *, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         prepare_structs()
-        self.address = place
-        self.retry_policy = patience
+        self.address = address
+        self.retry_policy = retry_policy
         self._transport = transport
         self._client = httpx.AsyncClient(
-            base_url=place.url,
-            headers=place.headers,
+            base_url=address.url,
+            headers=address.headers,
             timeout=REQUEST_TIMEOUT_SECONDS,
             trust_env=False,
             transport=transport,
-            verify=transport is None and _tls_verification(place.url),
+            verify=transport is None and _tls_verification(address.url),
         )
-        nobody = transport is not None and not place.headers  # Who comes without a credential is a stranger already.
-        self._anonymous_clients = dict.fromkeys(("http", "https"), self._client) if nobody else {}
+        # A client that sends no credentials can be used for signed URLs too.
+        is_anonymous = transport is not None and not address.headers
+        self._anonymous_clients = dict.fromkeys(("http", "https"), self._client) if is_anonymous else {}
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         await self._client.aclose()
-        for stranger in self._anonymous_clients.values():
-            await stranger.aclose()
+        for client in self._anonymous_clients.values():
+            await client.aclose()
 
     async def request(
         self,
@@ -83,37 +84,37 @@ class AsyncHttp:
         idempotent: bool | None = None,
         wait_seconds: float = 0.0,
     ) -> T:
-        """Ask for something, and answer it as this type. What is sent is a `body` as JSON, or `content` as it is.
+        """Send a request and return the response, decoded as `type`. It sends `body` as JSON, or `content` unchanged.
 
-        `safe` says that asking twice is as asking once; it is so for GET. `wait_seconds` is how much longer than
-        usual the answer may take. Raises the error that the server tells of, or `ServerUnreachable`; its cause is the
-        fault by which an earlier answer was lost, if one was.
+        `idempotent` states that the request is safe to repeat. By default, this is true of GET. `wait_seconds` is added
+        to the timeout. Raises the error that the server returned, or `ServerUnreachable`. The cause of the error is the
+        transport error by which an earlier response was lost, if there was one.
         """
-        sent: dict[str, Any] = {"content": content, "headers": headers}
+        options: dict[str, Any] = {"content": content, "headers": headers}
         if body is not None:
-            sent = {"content": _encode(body), "headers": {**JSON_HEADERS, **(headers or {})}}
+            options = {"content": _encode(body), "headers": {**JSON_HEADERS, **(headers or {})}}
         idempotent = method == "GET" if idempotent is None else idempotent
-        said = await self._request_with_retries(
-            method, path, query=query, options=sent, idempotent=idempotent, wait_seconds=wait_seconds
+        response_body = await self._request_with_retries(
+            method, path, query=query, options=options, idempotent=idempotent, wait_seconds=wait_seconds
         )
         if type is bytes:
-            return said  # type: ignore[return-value]
+            return response_body  # type: ignore[return-value]
         try:
-            return msgspec.json.decode(said or b"null", type=type)
+            return msgspec.json.decode(response_body or b"null", type=type)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise await self._add_versions(invalid_response_error(said, error)) from None
+            raise await self._add_versions(invalid_response_error(response_body, error)) from None
 
     async def _request_with_retries(
         self, method: str, path: str, *, query: Any, options: dict[str, Any], idempotent: bool, wait_seconds: float
     ) -> bytes:
         self._require_credentials()
-        began, tries = time.monotonic(), 0
-        whole = isinstance(options["content"], bytes | None)  # What is sent as it comes cannot be sent again.
-        lost: httpx.TransportError | None = None
+        started_at, retries = time.monotonic(), 0
+        is_repeatable = isinstance(options["content"], bytes | None)  # An iterator cannot be sent again.
+        response_lost: httpx.TransportError | None = None
         while True:
-            told: float | None = None
+            requested_delay: float | None = None
             try:
-                answer = await self._client.request(
+                response = await self._client.request(
                     method,
                     PREFIX + path,
                     params=_query_parameters(query),
@@ -122,50 +123,52 @@ class AsyncHttp:
                 )
             except httpx.TransportError as fault:
                 error: IngotError = server_unreachable_error(self.address.url, _fault_text(fault))
-                unsent = isinstance(fault, httpx.ConnectError | httpx.ConnectTimeout)
-                again, lost = idempotent or unsent, lost if unsent else fault
+                is_unsent = isinstance(fault, httpx.ConnectError | httpx.ConnectTimeout)
+                may_repeat, response_lost = idempotent or is_unsent, response_lost if is_unsent else fault
             else:
-                if answer.is_success:
-                    return answer.content
-                error = error_from_response(answer.status_code, answer.content)
-                again = may_retry(answer.status_code, error.code, idempotent=idempotent)
-                told = retry_after_seconds(answer)
-            pause = (
-                self.retry_policy.next_delay(tries, time.monotonic() - began, retry_after_seconds=told)
-                if again and whole
+                if response.is_success:
+                    return response.content
+                error = error_from_response(response.status_code, response.content)
+                may_repeat = may_retry(response.status_code, error.code, idempotent=idempotent)
+                requested_delay = retry_after_seconds(response)
+            delay = (
+                self.retry_policy.next_delay(
+                    retries, time.monotonic() - started_at, retry_after_seconds=requested_delay
+                )
+                if may_repeat and is_repeatable
                 else None
             )
-            if pause is None:
-                raise await self._add_versions(error) from lost
-            tries += 1
-            await asyncio.sleep(pause)
+            if delay is None:
+                raise await self._add_versions(error) from response_lost
+            retries += 1
+            await asyncio.sleep(delay)
 
     def _require_credentials(self) -> None:
         if not self.address.has_credentials:
             raise NoToken
 
     async def _add_versions(self, error: IngotError) -> IngotError:
-        """An error that may come of different versions tells which they are."""
+        """Add the versions of server and client to an error that may be caused by their difference."""
         if not isinstance(error, ServerTooOld):
             return error
         try:
             health = msgspec.json.decode((await self._client.get("/healthz")).content, type=_HealthResponse)
         except (httpx.TransportError, msgspec.DecodeError, UnicodeDecodeError):
             return error
-        return ServerTooOld(f"{error.detail} (it is version {health.version}, and this client {CLIENT_VERSION})")
+        return ServerTooOld(f"{error.detail} (server version {health.version}, client version {CLIENT_VERSION})")
 
     async def iterate_items(
         self, path: str, type: type[Page[T]], *, query: dict[str, Any], limit: int | None = None
     ) -> AsyncIterator[T]:
-        """What a list has, page by page: all of it, or so many."""
+        """Yield the items of a list, all of them or up to `limit`, requesting one page at a time."""
         cursor: str | None = None
-        left = limit
-        while left is None or left > 0:
-            asked = {**query, "cursor": cursor, "limit": min(ITEMS_PER_PAGE, left or ITEMS_PER_PAGE)}
-            page = await self.request("GET", path, type, query=asked)
+        remaining = limit
+        while remaining is None or remaining > 0:
+            page_query = {**query, "cursor": cursor, "limit": min(ITEMS_PER_PAGE, remaining or ITEMS_PER_PAGE)}
+            page = await self.request("GET", path, type, query=page_query)
             for item in page.items:
                 yield item
-            left = None if left is None else left - len(page.items)
+            remaining = None if remaining is None else remaining - len(page.items)
             if (cursor := page.next_cursor) is None:
                 return
 
@@ -173,27 +176,27 @@ class AsyncHttp:
     async def stream_lines(
         self, path: str, *, query: dict[str, Any], headers: dict[str, str]
     ) -> AsyncIterator[AsyncIterator[str]]:
-        """The lines of an answer that does not end."""
+        """Open a stream and yield an iterator over its lines."""
         self._require_credentials()
         timeout = httpx.Timeout(REQUEST_TIMEOUT_SECONDS, read=2 * REQUEST_TIMEOUT_SECONDS)
         try:
             async with self._client.stream(
                 "GET", PREFIX + path, params=_query_parameters(query), headers=headers, timeout=timeout
-            ) as answer:
-                if not answer.is_success:
-                    raise error_from_response(answer.status_code, await answer.aread())
-                yield answer.aiter_lines()
+            ) as response:
+                if not response.is_success:
+                    raise error_from_response(response.status_code, await response.aread())
+                yield response.aiter_lines()
         except httpx.TransportError as fault:
             raise server_unreachable_error(self.address.url, _fault_text(fault)) from fault
 
-    # -- bytes, also to and from other hosts ----------------------------------------------------------------
+    # -- blobs and signed URLs, also of other hosts ---------------------------------------------------------
 
     async def request_signed_url(
         self, method: str, url: str, *, headers: dict[str, str], content: AsyncIterator[bytes] | None = None
     ) -> httpx.Response:
-        """Call an address that is its own credential: nothing that says who we are goes with it.
+        """Send a request to a signed URL, without credentials.
 
-        Raises `ServerUnreachable` or, of its kind, `StoreUnreachable`.
+        Raises `ServerUnreachable`, or its subclass `StoreUnreachable` if the URL is that of an object store.
         """
         try:
             return await self._anonymous_client(url).request(method, url, headers=headers, content=content)
@@ -202,80 +205,79 @@ class AsyncHttp:
 
     @asynccontextmanager
     async def fetch_blob(self, path: str, *, headers: dict[str, str]) -> AsyncIterator[tuple[str, httpx.Response]]:
-        """The entity tag and the bytes of an answer, from where the server says that they are.
+        """Open a blob and yield its ETag and the response. A redirect to the object store is followed.
 
-        Raises the error that the server tells of, `ServerUnreachable` or `StoreRefused`.
+        Raises the error that the server returned, `ServerUnreachable` or `StoreRefused`.
         """
         self._require_credentials()
-        asked = {**IDENTITY_ENCODING, **headers}
+        headers = {**IDENTITY_ENCODING, **headers}
         try:
-            async with self._client.stream("GET", PREFIX + path, headers=asked) as answer:
-                etag, elsewhere = answer.headers.get("etag", ""), answer.headers.get("location")
-                if answer.is_success:
-                    yield etag, answer
+            async with self._client.stream("GET", PREFIX + path, headers=headers) as response:
+                etag, location = response.headers.get("etag", ""), response.headers.get("location")
+                if response.is_success:
+                    yield etag, response
                     return
-                if answer.status_code != 307 or elsewhere is None:
-                    raise await self._add_versions(error_from_response(answer.status_code, await answer.aread()))
-            asked = {name: value for name, value in asked.items() if name in ("accept-encoding", "range")}
-            async with self.fetch_signed_url(elsewhere, headers=asked) as answer:
-                yield etag, answer
+                if response.status_code != 307 or location is None:
+                    raise await self._add_versions(error_from_response(response.status_code, await response.aread()))
+            headers = {name: value for name, value in headers.items() if name in ("accept-encoding", "range")}
+            async with self.fetch_signed_url(location, headers=headers) as response:
+                yield etag, response
         except (httpx.TransportError, httpx.InvalidURL) as fault:
             raise server_unreachable_error(self.address.url, _fault_text(fault)) from fault
 
     @asynccontextmanager
     async def fetch_signed_url(self, url: str, *, headers: dict[str, str]) -> AsyncIterator[httpx.Response]:
-        """The bytes at an address that is its own credential. Raises `ServerUnreachable` or `StoreRefused`."""
+        """Open a signed URL and yield the response. Raises `ServerUnreachable` or `StoreRefused`."""
         try:
             async with self._anonymous_client(url).stream(
                 "GET", url, headers={**IDENTITY_ENCODING, **headers}
-            ) as answer:
-                if not answer.is_success:
-                    raise store_error_from_response(answer.status_code, await answer.aread())
-                yield answer
+            ) as response:
+                if not response.is_success:
+                    raise store_error_from_response(response.status_code, await response.aread())
+                yield response
         except (httpx.TransportError, httpx.InvalidURL) as fault:
             raise self._unreachable_error(url, fault) from fault
 
     def _unreachable_error(self, url: str, fault: httpx.TransportError | httpx.InvalidURL) -> ServerUnreachable:
-        """The error of an address that does not answer: one of the server itself, or of its store."""
-        host = _origin(url)
-        return (server_unreachable_error if host == _origin(self.address.url) else store_unreachable_error)(
-            host, _fault_text(fault)
-        )
+        """Return the error for a URL that cannot be reached, of the server itself or of its object store."""
+        origin = _origin(url)
+        is_of_server = origin == _origin(self.address.url)
+        return (server_unreachable_error if is_of_server else store_unreachable_error)(origin, _fault_text(fault))
 
     def _anonymous_client(self, url: str) -> httpx.AsyncClient:
-        """A client that nobody knows us by."""
+        """Return a client that sends no credentials."""
         scheme = url.partition(":")[0].lower()
         if scheme not in ("http", "https"):
-            raise NotIngot(f"the server sends us to {url[:64]!r}, which is no address")
-        if (known := self._anonymous_clients.get(scheme)) is not None:
-            return known
-        made = httpx.AsyncClient(
+            raise NotIngot(f"the server returned {url[:64]!r} instead of an http or https URL")
+        if (client := self._anonymous_clients.get(scheme)) is not None:
+            return client
+        client = httpx.AsyncClient(
             timeout=REQUEST_TIMEOUT_SECONDS,
             trust_env=False,
             transport=self._transport,
             verify=self._transport is None and _tls_verification(url),
         )
-        return self._anonymous_clients.setdefault(scheme, made)
+        return self._anonymous_clients.setdefault(scheme, client)
 
 
 def _origin(url: str) -> str:
-    """The address of a host alone: what is behind it is a credential."""
+    """Return the scheme and host of a URL. The rest of a signed URL is secret."""
     return "/".join(url.split("/")[:3])
 
 
 def _tls_verification(url: str) -> ssl.SSLContext | bool:
-    """Whom to trust: those that everybody does, or that SSL_CERT_FILE names. Reading them takes 18 ms."""
+    """Load the default certificates, or those of SSL_CERT_FILE. It takes 18 ms, so only https URLs do it."""
     return httpx.create_ssl_context() if url.lower().startswith("https:") else False
 
 
 def _query_parameters(query: dict[str, Any] | None) -> dict[str, Any]:
-    """What is not `None`, as it stands in a query."""
+    """Return the parameters that are not `None`, in the form that a query string needs."""
     return {name: msgspec.to_builtins(value) for name, value in (query or {}).items() if value is not None}
 
 
-def retry_after_seconds(answer: httpx.Response) -> float | None:
-    """How long the server says to wait."""
-    header = answer.headers.get("retry-after")
+def retry_after_seconds(response: httpx.Response) -> float | None:
+    """Return the delay that the response requests, if any."""
+    header = response.headers.get("retry-after")
     return float(header) if header is not None and header.isascii() and header.isdecimal() else None
 
 

@@ -1,4 +1,4 @@
-"""A job on the server, in the hands of who asked for it."""
+"""The handle of a job, to wait for it, read it and control it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from ingot.jobs.model import Attempt, Explanation, Job, JobStatus, Progress
 if TYPE_CHECKING:
     from ingot.client.asynchronous.client import AsyncClient
 
-LONG_POLL_SECONDS: Final = 30.0  # That the server is asked to wait at a time.
-WATCH_POLL_SECONDS: Final = 1.0  # How often a job that runs is looked at.
+LONG_POLL_SECONDS: Final = 30.0  # How long one request waits for the job.
+WATCH_POLL_SECONDS: Final = 1.0  # How often a running job is read.
 
 
 class AsyncJob:
-    """A job. What it says of itself is as of when it was last asked: `refresh` asks again.
+    """A job on the server. Its attributes are those of the last read; `refresh` reads them again.
 
-    `created` says whether the call that answered with it made it, and `reused` that it was there, and does the same.
+    `created` is true if the call that returned this object created the job. `reused` is true if the call returned an
+    equivalent job instead, because the definition of the type allows reuse. `data` has all fields of the job.
     """
 
     def __init__(
@@ -42,34 +43,34 @@ class AsyncJob:
         self.data = data
         self.created = created
         self.reused = reused
-        self._payload = payload  # Of one that travels as a blob, when it is here.
+        self._payload = payload  # Only of a payload that is stored as a blob.
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.data.type} {self.id} {self.status}>"
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """ID of the job."""
         return self.data.id
 
     @property
     def type(self) -> str:
-        """Its type."""
+        """Type of the job."""
         return self.data.type
 
     @property
     def status(self) -> JobStatus:
-        """Where it stood."""
+        """Status of the job at the last read."""
         return self.data.status
 
     @property
     def finished(self) -> bool:
-        """Whether it was over."""
+        """Whether the job was finished at the last read: succeeded, dead or canceled."""
         return self.status in FINISHED
 
     @property
     def payload(self) -> Any:
-        """What it was given. One that travels as a blob is fetched first: `fetch_payload`."""
+        """Payload of the job. One above 64 KiB is stored as a blob and has to be fetched first: see `fetch_payload`."""
         if self.data.payload_blob is None:
             return self.data.read("payload")
         if self._payload is None:
@@ -77,47 +78,47 @@ class AsyncJob:
         return msgspec.json.decode(self._payload or b"null")
 
     async def fetch_payload(self) -> Any:
-        """What it was given, also when that is over 64 KiB and travels as a blob."""
+        """Return the payload. It is fetched if it is stored as a blob."""
         if self.data.payload_blob is not None and self._payload is None:
             self._payload = await self._client.blobs.load(self.data.payload_blob)
         return self.payload
 
     @property
     def outputs(self) -> AsyncOutputs:
-        """The files that it has made: `job.outputs["report.pdf"].text()`."""
+        """Output files of the job, by name: `job.outputs["report.pdf"].save("reports")`."""
         return AsyncOutputs(self._client, self.id)
 
     @property
     def result(self) -> Any:
-        """What the work came to; `None` as long as it is not done."""
+        """Result of the job; `None` unless it has succeeded."""
         return self.data.read("result")
 
     @property
     def error(self) -> str | None:
-        """Why the last attempt failed."""
+        """Error of the last failed attempt."""
         return self.data.last_error
 
     @property
     def progress(self) -> Progress | None:
-        """How far it had come."""
+        """Progress of the job at the last read."""
         return self.data.progress
 
     async def refresh(self) -> AsyncJob:
-        """Ask how it stands now."""
+        """Read the job again, and return this object."""
         self.data = await self._client.read(self.id)
         return self
 
     async def wait(self, timeout: Duration | None = None) -> AsyncJob:
-        """Wait until it is finished.
+        """Wait until the job has succeeded, and return this object.
 
-        Raises `JobDead` or `JobCanceled` when it did not succeed, and `NotInTime` after the timeout.
+        Raises `JobDead` or `JobCanceled` if it did not succeed, and `NotInTime` after the timeout.
         """
-        until = None if timeout is None else time.monotonic() + to_seconds(timeout)
+        deadline = None if timeout is None else time.monotonic() + to_seconds(timeout)
         while not self.finished:
-            left = LONG_POLL_SECONDS if until is None else min(LONG_POLL_SECONDS, until - time.monotonic())
-            if left <= 0:
-                raise NotInTime(f"the job {self.id} is {self.status} after {timeout}")
-            self.data = await self._client.read(self.id, wait_seconds=left)
+            seconds = LONG_POLL_SECONDS if deadline is None else min(LONG_POLL_SECONDS, deadline - time.monotonic())
+            if seconds <= 0:
+                raise NotInTime(f"the job {self.id} is still {self.status} after {timeout}")
+            self.data = await self._client.read(self.id, wait_seconds=seconds)
         if self.status is JobStatus.DEAD:
             raise JobDead(f"the job {self.id} is dead: {self.error}")
         if self.status is JobStatus.CANCELED:
@@ -125,41 +126,41 @@ class AsyncJob:
         return self
 
     async def cancel(self) -> AsyncJob:
-        """Stop it at once while it waits; ask it to stop while it runs."""
+        """Cancel the job if it is waiting, or ask it to stop if it is running."""
         self.data = await self._client.cancel(self.id)
         return self
 
     async def retry(self, *, reset_attempts: bool = False) -> AsyncJob:
-        """Run it again when it is finished."""
+        """Run the finished job again. `reset_attempts` sets its failures and crashes to zero."""
         self.data = await self._client.retry(self.id, reset_attempts=reset_attempts)
         return self
 
     async def attempts(self) -> list[Attempt]:
-        """Its attempts, oldest first."""
+        """Return the attempts of the job, oldest first."""
         return await self._client.attempts(self.id)
 
     async def explain(self) -> Explanation:
-        """Why it is not running."""
+        """Explain why the job is not running."""
         return await self._client.explain(self.id)
 
     async def files(self) -> list[JobFile]:
-        """Its files: inputs, outputs, logs that are long, and checkpoints."""
+        """Return the files of the job: inputs, outputs, long logs and checkpoints."""
         return await self._client.files(self.id)
 
     async def log(self) -> str:
-        """What its newest attempt has written; while that runs, and when it was lost, the end of it."""
+        """Return the log of the newest attempt. Of a long log, only the end is available while the attempt runs."""
         return (await self._client.whole_log(self.id)).text
 
     async def follow_log(self) -> AsyncIterator[str]:
-        """What it writes, as it does, over all attempts, until it is finished."""
+        """Yield the log of the newest attempt and of later ones as it is written, until the job is finished."""
         async for part in self._client.follow_log(self.id):
             yield part.text
 
     async def watch(self) -> AsyncIterator[AsyncJob]:
-        """The job as it stands now, and whenever it has changed, until it is finished."""
+        """Yield this object at once and after each change of the job, until it is finished."""
         yield await self.refresh()
         while not self.finished:
-            known = self.data
+            previous = self.data
             self.data = await self._client.read(self.id, wait_seconds=WATCH_POLL_SECONDS)
-            if self.data != known:
+            if self.data != previous:
                 yield self

@@ -1,4 +1,4 @@
-"""Files of jobs: what is sent with one, and what came of it."""
+"""Files of jobs: inputs that are sent with a job, and its outputs."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 CONCURRENT_PAYLOADS_MAX: Final = 4
 SUBMIT_TRIES_MAX: Final = 3
-INLINE_FILES_BYTES_MAX: Final = 256 * 1024  # Of the files that travel with the order of their job.
+INLINE_FILES_BYTES_MAX: Final = 256 * 1024  # All files together that are sent in the request for their job.
 Data = bytes
 
 
 class SubmitResult(msgspec.Struct, frozen=True):
-    """What the answer to an order says besides the job."""
+    """The fields of the response to a submitted job that are not fields of the job."""
 
     created: bool = True
     reused: bool = False
@@ -48,7 +48,7 @@ class SubmitResult(msgspec.Struct, frozen=True):
 
 
 class AsyncOutput:
-    """A file that a job has made, as it is when it is asked for."""
+    """An output file of a job. Each method reads its current version."""
 
     def __init__(self, client: AsyncClient, job_id: str, name: str) -> None:
         self._client = client
@@ -56,32 +56,32 @@ class AsyncOutput:
         self.name = name
 
     async def read(self) -> JobFile:
-        """What is known of it. Raises `FileNotFound` while the job has not succeeded with it."""
+        """Return the description of the file. Raises `FileNotFound` unless the job has succeeded with this output."""
         for file in await self._client.files(self._job_id):
             if (file.kind, file.name) == ("output", self.name):
                 return file
         raise FileNotFound(f"the job has no output {self.name[:64]!r}")
 
     async def text(self, encoding: str = "utf-8") -> str:
-        """It as a text."""
+        """Return the content as text."""
         return (await self.bytes()).decode(encoding)
 
     async def save(self, to: str | PathLike[str], *, progress: ProgressCallback | None = None) -> Path:
-        """Write it to a path, or under its name into a folder; answers where it is."""
+        """Write the file to the path `to`, or into the folder `to` under its name, and return its path."""
         file = await self.read()
         return await self._client.blobs.save(file.blob_id, file.size, target_path(to, self.name), progress=progress)
 
     async def url(self, *, seconds: int = URL_SECONDS_MAX) -> str:
-        """An address at which it can be read without a credential, for so long."""
+        """Return a URL from which the file can be read without credentials, for up to `seconds`."""
         return await self._client.file_url(await self.read(), seconds=seconds)
 
     async def bytes(self) -> Data:
-        """It whole."""
+        """Return the content."""
         return await self._client.blobs.load((await self.read()).blob_id)
 
 
 class AsyncOutputs:
-    """The files that a job has made, by name: `job.outputs["report.pdf"]`. Who goes through them gets their names."""
+    """The output files of a job, by name: `job.outputs["report.pdf"]`. Iteration yields the names."""
 
     def __init__(self, client: AsyncClient, job_id: str) -> None:
         self._client = client
@@ -93,18 +93,18 @@ class AsyncOutputs:
                 yield file.name
 
     def __getitem__(self, name: str) -> AsyncOutput:
-        if not isinstance(name, str):  # Without this, `in` and `for` would count up from 0 and never end.
-            raise TypeError(f"an output has a name, and {name!r} is none")
+        if not isinstance(name, str):  # Otherwise `in` and `for` would call this with 0, 1, 2 … without end.
+            raise TypeError(f"the name of an output must be a str, got {name!r}")
         return AsyncOutput(self._client, self._job_id, name)
 
 
 async def submit_job(http: AsyncHttp, body: dict[str, Any]) -> tuple[Job, SubmitResult]:
-    """Ask for a job."""
-    said = await http.request("POST", "/jobs", bytes, body=body, idempotent="idempotency_key" in body)
+    """Submit a job."""
+    response = await http.request("POST", "/jobs", bytes, body=body, idempotent="idempotency_key" in body)
     try:
-        return msgspec.json.decode(said, type=Job), msgspec.json.decode(said, type=SubmitResult)
+        return msgspec.json.decode(response, type=Job), msgspec.json.decode(response, type=SubmitResult)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise invalid_response_error(said, error) from None
+        raise invalid_response_error(response, error) from None
 
 
 async def submit_with_files(
@@ -114,94 +114,110 @@ async def submit_with_files(
     progress: ProgressCallback | None,
     hashing: ProgressCallback | None,
 ) -> tuple[Job, SubmitResult]:
-    """Ask for a job, and send the files that it waits for. What cannot be sent cancels it, if nobody else waits for it.
+    """Submit a job and send its files.
 
-    One that is reused may be given up by who began it: then it is asked for again.
+    If a file cannot be sent, the job is canceled, unless another client waits for it too. If the client that began the
+    upload of a reused job gave up, the job is submitted again.
     """
-    with ExitStack() as opened:
-        sent = {name: opened.enter_context(UploadSource(source)) for name, source in files.items()}
-        hashed_of = CombinedProgress(sum(outgoing.size or 0 for outgoing in sent.values()), hashing)
-        room = INLINE_FILES_BYTES_MAX
+    with ExitStack() as open_sources:
+        sources = {name: open_sources.enter_context(UploadSource(source)) for name, source in files.items()}
+        hashing_progress = CombinedProgress(sum(source.size or 0 for source in sources.values()), hashing)
+        inline_bytes_left = INLINE_FILES_BYTES_MAX
         uploads = []
-        for number, (name, outgoing) in enumerate(sent.items()):
-            uploads.append(
-                await _upload_request(name, outgoing, partial(_report, hashed_of, number), remaining_bytes=room)
-            )
-            room -= len(uploads[-1].get("data", b""))
-        meter = CombinedProgress(sum(one["size"] for one in uploads), progress)
+        for number, (name, source) in enumerate(sources.items()):
+            report_hashed = partial(_report, hashing_progress, number)
+            uploads.append(await _upload_request(name, source, report_hashed, inline_bytes_left=inline_bytes_left))
+            inline_bytes_left -= len(uploads[-1].get("data", b""))
+        upload_progress = CombinedProgress(sum(upload["size"] for upload in uploads), progress)
         for tries_left in reversed(range(SUBMIT_TRIES_MAX)):
-            job, told = await submit_job(http, {**body, "uploads": uploads})
-            coming = {plan.upload.name: plan for plan in told.uploads if plan.upload.state is UploadState.OPEN}
-            if came := sum(len(one.get("data", b"")) for one in uploads if one["name"] not in coming):
-                meter.report(len(uploads), came)
-            plans = [(outgoing, coming[name]) for name, outgoing in sent.items() if name in coming]
+            job, result = await submit_job(http, {**body, "uploads": uploads})
+            open_plans = {plan.upload.name: plan for plan in result.uploads if plan.upload.state is UploadState.OPEN}
+            inline_bytes = sum(len(upload.get("data", b"")) for upload in uploads if upload["name"] not in open_plans)
+            if inline_bytes:
+                upload_progress.report(len(uploads), inline_bytes)
+            plans = [(source, open_plans[name]) for name, source in sources.items() if name in open_plans]
             try:
-                return await _send_files(http, job, plans, meter, shared=told.reused), told
+                return await _send_files(http, job, plans, upload_progress, is_reused=result.reused), result
             except (UploadNotFound, UploadEnded):
-                if not told.reused or not tries_left:
+                if not result.reused or not tries_left:
                     raise
             except (UploadIncomplete, WrongDigest, WrongLength):
-                if not told.reused or not tries_left:
+                if not result.reused or not tries_left:
                     raise
-                body = {**body, "force": True}  # Who began it announced something else than this file.
-    raise AssertionError("the last try answers or raises")
+                body = {**body, "force": True}  # The client that began the upload announced another file.
+    raise AssertionError("the last try returns or raises")
 
 
 async def _send_files(
-    http: AsyncHttp, job: Job, plans: list[tuple[UploadSource, UploadPlan]], meter: CombinedProgress, *, shared: bool
+    http: AsyncHttp,
+    job: Job,
+    plans: list[tuple[UploadSource, UploadPlan]],
+    progress: CombinedProgress,
+    *,
+    is_reused: bool,
 ) -> Job:
-    """Send what a job waits for, and answer how it stands. What somebody else sends by now is left to them."""
-    for number, (outgoing, plan) in enumerate(plans):
-        desk = (AsyncSharedUpload if shared else AsyncPlannedUpload)(http, plan)
+    """Send the files that a job waits for, except those that another client sends, and return the job as it is then."""
+    for number, (source, plan) in enumerate(plans):
+        session = (AsyncSharedUpload if is_reused else AsyncPlannedUpload)(http, plan)
         with suppress(UploadTaken):
-            await AsyncUploader(http, outgoing, desk, progress=partial(_report, meter, number)).run()
+            await AsyncUploader(http, source, session, progress=partial(_report, progress, number)).run()
     if plans:
-        with suppress(IngotError):  # Who may make jobs need not be one who may look at them.
+        with suppress(IngotError):  # A caller that may create jobs may not be allowed to read them.
             return await http.request("GET", url_path("jobs", job.id), Job)
     return job
 
 
-def _report(meter: CombinedProgress, number: int, done: int, total: int) -> None:  # noqa: ARG001 - as in `Progress`
-    meter.report(number, done)
+def _report(progress: CombinedProgress, part: int, done: int, total: int) -> None:  # noqa: ARG001 - a ProgressCallback
+    progress.report(part, done)
 
 
 async def _upload_request(
-    name: str, outgoing: UploadSource, hashing: ProgressCallback, *, remaining_bytes: int
+    name: str, source: UploadSource, hashing: ProgressCallback, *, inline_bytes_left: int
 ) -> dict[str, Any]:
-    """What is told of a file; a small one comes with it, while there is room."""
-    if outgoing.size is None:
+    """Return the description of a file for the server, with its bytes if they are few."""
+    if source.size is None:
         raise InvalidInput(f"{name!r} can be read only once", hint="Store it in a file first.")
-    digests = await compute_digests(outgoing, hashing)
-    known = {"size": outgoing.size, "blob_id": digests.blob_id, "sha256": digests.sha256}
-    order = {"name": name, "content_type": guess_content_type(name), **known}
-    if outgoing.size <= min(remaining_bytes, INLINE_BYTES_MAX):
-        order["data"] = await asyncio.to_thread(outgoing.read, 0, outgoing.size)
-    return order
+    digests = await compute_digests(source, hashing)
+    request = {
+        "name": name,
+        "content_type": guess_content_type(name),
+        "size": source.size,
+        "blob_id": digests.blob_id,
+        "sha256": digests.sha256,
+    }
+    if source.size <= min(inline_bytes_left, INLINE_BYTES_MAX):
+        request["data"] = await asyncio.to_thread(source.read, 0, source.size)
+    return request
 
 
 async def store_large_payloads(http: AsyncHttp, bodies: list[dict[str, Any]]) -> None:
-    """Store the payloads that are too large to travel inside, and name them instead."""
+    """Store payloads that are too large for a request as blobs, and replace them by the blob IDs in `bodies`."""
 
-    async def send(body: dict[str, Any]) -> None:
+    async def store(body: dict[str, Any]) -> None:
         body["payload_blob"] = await _store_payload(http, bytes(body["payload"]), body["type"])
         body["payload"] = NULL
 
-    large = [body for body in bodies if is_large_payload(body["payload"])]
-    if large:
-        await async_for_each(send, large, limit=min(len(large), CONCURRENT_PAYLOADS_MAX))
+    large_bodies = [body for body in bodies if is_large_payload(body["payload"])]
+    if large_bodies:
+        await async_for_each(store, large_bodies, limit=min(len(large_bodies), CONCURRENT_PAYLOADS_MAX))
 
 
 async def _store_payload(http: AsyncHttp, text: Data, type: str) -> str:
-    """Store a payload of a job of this type, as who may make such jobs may do; answers the id of its blob."""
-    with UploadSource(text) as outgoing:
-        digests = await compute_digests(outgoing, None)
-        known = {"size": outgoing.size, "blob_id": digests.blob_id, "sha256": digests.sha256}
-        order = {**known, "content_type": "application/json", "payload_of": type}
-        await AsyncUploader(http, outgoing, AsyncNewUpload(http, order)).run()
+    """Store the payload of a job of this type and return the blob ID. It needs only a grant to create such jobs."""
+    with UploadSource(text) as source:
+        digests = await compute_digests(source, None)
+        request = {
+            "size": source.size,
+            "blob_id": digests.blob_id,
+            "sha256": digests.sha256,
+            "content_type": "application/json",
+            "payload_of": type,
+        }
+        await AsyncUploader(http, source, AsyncNewUpload(http, request)).run()
     return digests.blob_id
 
 
 async def signed_file_url(http: AsyncHttp, file: JobFile, *, seconds: int) -> str:
-    """An address of a file that needs no credential."""
+    """Return a URL from which a file can be read without credentials, for up to `seconds`."""
     query = {"seconds": seconds, "name": file.name, "content_type": file.content_type}
     return (await http.request("GET", url_path("blobs", file.blob_id, "url"), SignedUrl, query=query)).url

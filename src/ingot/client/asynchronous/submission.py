@@ -1,4 +1,4 @@
-"""Jobs asked for on a database connection of the caller's own."""
+"""Jobs and events that are part of a transaction of the application."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ if TYPE_CHECKING:
 
 
 class AsyncSubmission:
-    """A job that is there when the transaction it was asked for in has committed, and not otherwise.
+    """A job submitted in a transaction. It exists only once the transaction has committed.
 
-    `created` says whether this call made it; otherwise one was there for its key.
+    `created` is false if an existing job with its key was found instead.
     """
 
-    def __init__(self, client: AsyncClient, type: str, made: EnqueueResult) -> None:
+    def __init__(self, client: AsyncClient, type: str, result: EnqueueResult) -> None:
         self._client = client
         self.type = type
-        self.id = made.id
-        self.status = JobStatus(made.status)
-        self.created = made.created
+        self.id = result.id
+        self.status = JobStatus(result.status)
+        self.created = result.created
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.type} {self.id}>"
 
     async def job(self) -> AsyncJob:
-        """The job, once the transaction has committed. Raises `JobNotFound` before that."""
+        """Return the job. Raises `JobNotFound` before the transaction has committed."""
         return await self._client.job(self.id)
 
     async def wait(self, timeout: Duration | None = None) -> AsyncJob:
-        """Wait until the job is finished, once the transaction has committed. Raises as `AsyncJob.wait` does."""
+        """Wait until the job is finished, as `AsyncJob.wait` does. Raises `JobNotFound` before the commit."""
         return await (await self.job()).wait(timeout)
 
 
 async def enqueue_in_transaction(connection: Any, bodies: list[dict[str, Any]]) -> list[EnqueueResult]:
-    """Ask for jobs inside the transaction of this connection."""
+    """Enqueue jobs in the current transaction of a connection."""
     return msgspec.json.decode(await _execute(connection, ENQUEUE_CALL, _json_text(bodies)), type=list[EnqueueResult])
 
 
 async def publish_in_transaction(connection: Any, name: str, data: object, dedupe_key: str | None) -> str:
-    """Append an event inside the transaction of this connection."""
+    """Publish an event in the current transaction of a connection, and return its ID."""
     return msgspec.json.decode(
         await _execute(connection, PUBLISH_CALL, name, _json_text(data), dedupe_key), type=PublishResult
     ).id
@@ -72,10 +72,10 @@ async def _execute(connection: Any, call: SqlCall, *values: str | None) -> str:
         await cursor.close()
         return result_text(rows)
     except Exception as error:
-        known = error_from_driver(error)
-        if known is None:
+        ingot_error = error_from_driver(error)
+        if ingot_error is None:
             raise
-        raise known from error
+        raise ingot_error from error
 
 
 def _json_text(value: object) -> str:
