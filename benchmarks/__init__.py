@@ -1,1 +1,1 @@
-"""Benchmarks: Ingot measured beside its peers, on one machine, in one run."""
+"""Benchmarks that compare Ingot with its peers on one machine, in one run."""

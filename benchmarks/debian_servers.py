@@ -1,4 +1,4 @@
-"""Servers of Debian's that are measured beside, fresh for every run."""
+"""Servers from Debian packages that benchmarks start for each run."""
 
 from __future__ import annotations
 
@@ -12,36 +12,39 @@ from typing import Final
 from benchmarks.queue.adapter import MissingDependency
 from tests.postgres import install_debian
 
-PLACES: Final = f"{os.environ.get('PATH', '')}:/usr/sbin"
+SEARCH_PATH: Final = f"{os.environ.get('PATH', '')}:/usr/sbin"
 START_SECONDS_MAX: Final = 10.0
 
 
 def program(name: str, *, package: str) -> str:
-    """Where a server is, installed when it is missing and we may. Raises `Missing`."""
-    found = shutil.which(name, path=PLACES)
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+    """Return the path of a program, and install its package if it is missing and we are root.
+
+    Raises `MissingDependency`.
+    """
+    path = shutil.which(name, path=SEARCH_PATH)
+    if path is None and os.geteuid() == 0 and shutil.which("apt-get"):
         install_debian(package)
-        found = shutil.which(name, path=PLACES)
-    if found is None:
-        raise MissingDependency(f"there is no {name}; install Debian's package {package}")
-    return found
+        path = shutil.which(name, path=SEARCH_PATH)
+    if path is None:
+        raise MissingDependency(f"{name} was not found; install Debian's package {package}")
+    return path
 
 
 def free_port() -> int:
-    """A port that nobody has."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """Return a TCP port that is not in use."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
-def await_port(port: int, running: subprocess.Popen[bytes]) -> None:
-    """Return when a server answers. Raises `Missing` when it does not."""
+def await_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a server accepts connections. Raises `MissingDependency` if it ends or is too slow."""
     deadline = time.monotonic() + START_SECONDS_MAX
     while True:
         try:
             socket.create_connection(("127.0.0.1", port)).close()
             return
         except OSError:
-            if running.poll() is not None or time.monotonic() > deadline:
-                raise MissingDependency(f"what should answer at port {port} does not start") from None
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise MissingDependency(f"the server on port {port} did not start") from None
             time.sleep(0.02)

@@ -89,7 +89,7 @@ class BlobBenchmark:
                     self.found.note("files", small_blobs.files(place, self._sizes.seconds).per_second)
                     self.found.note("small inside", small_blobs.inside(place, self._sizes.seconds).per_second)
                 for name, on_postgres in (("small sqlite", False), ("small postgres", True)):
-                    with self._place() as place, grounds.site(place, on_postgres=on_postgres) as (running, _):
+                    with self._place() as place, grounds.ingot_server(place, on_postgres=on_postgres) as (running, _):
                         self.found.note(name, small_blobs.puts(running, self._sizes.seconds).per_second)
             self.found.servers_seconds += grounds.cpu_seconds()
 

@@ -1,6 +1,6 @@
-"""One worker process beside the workers of its peers: jobs that do nothing, from the first start to the last settle.
+"""One worker process compared with the workers of its peers, on jobs that do nothing.
 
-Run with `python -m benchmarks.worker`. Ingot is `ingot serve` and `ingot worker`, as people run them. Every system has
-a fresh server or database for each run, a process that submits, and one worker process with its own fast settings. All
-handlers note when they start in a file that the processes share: the machine has one clock.
+Run with `python -m benchmarks.worker`. Ingot runs as `ingot serve` and `ingot worker`. For each run, a system has a
+fresh server or database, a process that submits, and one worker process with its fastest settings. Handlers record when
+they start in a file that all processes share, by the clock of the machine.
 """

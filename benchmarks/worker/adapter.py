@@ -1,4 +1,4 @@
-"""What a system with a worker must offer to be measured, and the words of one measured run."""
+"""The interface of a measured system with a worker, and the request and the result of a measured run."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ Store = Literal["sqlite", "postgres", "direct", "redis-durable", "redis", "datab
 
 
 class SystemAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a system is for one run: `url` of its server or database, and what one comes with."""
+    """Where a system is reached during a run: the URL of its server or database, and the credentials."""
 
     store: Store
     url: str
     token: str = ""
-    worker_url: str = ""  # Of the database, for a worker that works on it directly.
+    worker_url: str = ""  # Of the database, for a worker that uses it directly.
 
 
 class Submitter(Protocol):
-    """One who asks for work. A call returns once the system has taken the jobs."""
+    """Submits jobs. A call returns once the system has accepted them."""
 
     async def put(self, number: int) -> None: ...
 
     async def put_many(self, numbers: Sequence[int]) -> None: ...
 
     async def unsettled(self) -> bool:
-        """Whether a job is left that did not end."""
+        """Return whether some jobs have not ended."""
         ...
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
-    """A system. `jobs` are those that wait when its worker starts: enough for three seconds and more.
+    """A system to measure.
 
-    `work` runs the worker in the process that calls it, until TERM; `command` is a program to run instead, with
-    what it needs in its environment. While the worker runs, `callers` enqueue `batch_jobs` in each call.
+    `jobs` are enqueued before its worker starts, and keep it busy for at least three seconds. `work` runs the worker in
+    the calling process until SIGTERM; `command` is a program to run instead, with variables for its environment. While
+    the worker runs, each of `callers` enqueues `batch_jobs` per call.
     """
 
     name: str
@@ -52,25 +53,25 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A system on one of its stores, as it stands in the tables."""
+    """A row of the tables: a system on one of its stores."""
 
     system: str
     store: Store
     title: str
     durable: str
     latency: bool = True
-    share: float = 1.0  # Of the system's jobs, where it is slower than elsewhere.
+    share: float = 1.0  # Of the system's jobs, for a store on which it is slower.
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One measured run, handed to a process of its own. `samples` is 0 when latency is not asked for.
+    """The request for one measured run, which is a process. `samples` is 0 if latency is not measured.
 
-    While the worker runs, no more than `backlog_jobs` wait for it.
+    While the worker runs, at most `backlog_jobs` wait for it.
     """
 
     system: str
-    place: SystemAddress
-    notes: str
+    address: SystemAddress
+    start_times: str
     jobs: int
     steady_seconds: float
     backlog_jobs: int
@@ -78,10 +79,10 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunResult(msgspec.Struct, kw_only=True):
-    """What one run found. Rates are jobs per second; `start_seconds` from the start of the worker to its first job."""
+    """The result of one run. Rates are in jobs per second; `start_seconds` is the time until the first job starts."""
 
     rate: float
     start_seconds: float
     steady_rate: float
     latencies_ms: list[float] = []
-    others_share: float = 0.0  # Of one core, taken by work that is neither the run nor its servers.
+    others_share: float = 0.0  # Of one core, used by programs other than the run and its servers.

@@ -1,4 +1,4 @@
-"""The handlers of Ingot's workers: one that does nothing, and one that takes its time."""
+"""The handlers of Ingot's workers: one that does nothing, and one that sleeps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from benchmarks.worker.adapter import TYPE
-from benchmarks.worker.start_times import note
+from benchmarks.worker.start_times import record_start
 from ingot import Worker
 from ingot.worker.job import WorkerJob
 
@@ -18,15 +18,15 @@ worker = Worker()
 
 @worker.handler(TYPE, concurrency=CONCURRENCY)
 async def noop(job: WorkerJob) -> None:
-    note(job.payload["number"])
+    record_start(job.payload["number"])
 
 
-def sleepers(concurrency: int) -> Worker:
-    """A worker whose jobs sleep for longer than anybody looks."""
-    found = Worker()
+def sleeping_worker(concurrency: int) -> Worker:
+    """Return a worker whose jobs sleep for longer than the measurement."""
+    sleeping = Worker()
 
-    @found.handler(SLOW, concurrency=concurrency)
+    @sleeping.handler(SLOW, concurrency=concurrency)
     async def slow(job: WorkerJob) -> None:
         await asyncio.sleep(SLOW_SECONDS)
 
-    return found
+    return sleeping

@@ -1,4 +1,4 @@
-"""arq on Redis: it looks for work at intervals, so it is told to look often, and keeps no results."""
+"""arq on Redis: a short poll interval, because it polls for work, and no results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from benchmarks.postgres.adapter import version_of
 from benchmarks.queue.adapter import component, payload
 from benchmarks.worker.adapter import TYPE, System, SystemAddress
-from benchmarks.worker.start_times import note
+from benchmarks.worker.start_times import record_start
 
 library: Any = component("arq")
 connections: Any = component("arq.connections")
@@ -21,11 +21,11 @@ QUEUE: Final = "arq:queue"
 
 
 async def noop(_: dict[str, Any], number: int, pad: str) -> None:
-    note(number)
+    record_start(number)
 
 
 class ArqSubmitter:
-    """A pool of connections. It has no call for many jobs."""
+    """A pool of connections. arq has no call for many jobs."""
 
     def __init__(self, pool: Any) -> None:
         self._pool = pool
@@ -42,17 +42,17 @@ class ArqSubmitter:
 
 
 @asynccontextmanager
-async def submitting(place: SystemAddress) -> AsyncIterator[ArqSubmitter]:
-    pool = await library.create_pool(connections.RedisSettings.from_dsn(place.url))
+async def submitting(address: SystemAddress) -> AsyncIterator[ArqSubmitter]:
+    pool = await library.create_pool(connections.RedisSettings.from_dsn(address.url))
     yield ArqSubmitter(pool)
     await pool.aclose()
 
 
-def work(place: SystemAddress) -> None:
+def work(address: SystemAddress) -> None:
     uvloop.install()
     workers.Worker(
         [workers.func(noop, name=TYPE, keep_result=0)],
-        redis_settings=connections.RedisSettings.from_dsn(place.url),
+        redis_settings=connections.RedisSettings.from_dsn(address.url),
         max_jobs=JOBS_AT_ONCE,
         poll_delay=POLL_SECONDS,
     ).run()

@@ -1,4 +1,4 @@
-"""celery on Redis: the solo pool, which is its fastest for work that takes no time, and no results."""
+"""celery on Redis: the solo pool, which is its fastest for short jobs, and no results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from benchmarks.postgres.adapter import version_of
 from benchmarks.queue.adapter import component, payload
 from benchmarks.worker.adapter import TYPE, System, SystemAddress
-from benchmarks.worker.start_times import note
+from benchmarks.worker.start_times import record_start
 
 library: Any = component("celery")
 redis: Any = component("redis")
@@ -18,12 +18,12 @@ QUEUE: Final = "celery"
 UNACKED: Final = "unacked"
 
 
-def application(place: SystemAddress) -> Any:
-    """Jobs on a durable Redis are acknowledged after they ran, so that they outlive their worker too."""
-    app = library.Celery("bench", broker=place.url)
+def application(address: SystemAddress) -> Any:
+    """Return the application. On a durable Redis, jobs are acknowledged after they ran, to survive a worker crash."""
+    app = library.Celery("bench", broker=address.url)
     app.conf.update(
         task_ignore_result=True,
-        task_acks_late=place.store == "redis-durable",
+        task_acks_late=address.store == "redis-durable",
         worker_prefetch_multiplier=PREFETCH_JOBS,
         broker_connection_retry_on_startup=True,
         worker_hijack_root_logger=False,
@@ -31,18 +31,18 @@ def application(place: SystemAddress) -> Any:
 
     @app.task(name=TYPE)  # type: ignore[untyped-decorator]
     def noop(number: int, pad: str) -> None:
-        note(number)
+        record_start(number)
 
     return app
 
 
 class CelerySubmitter:
-    """One connection to the broker. It has no call for many jobs."""
+    """One connection to the broker. celery has no call for many jobs."""
 
-    def __init__(self, place: SystemAddress) -> None:
-        self._app = application(place)
+    def __init__(self, address: SystemAddress) -> None:
+        self._app = application(address)
         self._task = self._app.tasks[TYPE]
-        self._redis = redis.Redis.from_url(place.url)
+        self._redis = redis.Redis.from_url(address.url)
         self._producer = self._app.amqp.producer_pool.acquire()
 
     async def put(self, number: int) -> None:
@@ -57,13 +57,13 @@ class CelerySubmitter:
 
 
 @asynccontextmanager
-async def submitting(place: SystemAddress) -> AsyncIterator[CelerySubmitter]:
-    yield CelerySubmitter(place)
+async def submitting(address: SystemAddress) -> AsyncIterator[CelerySubmitter]:
+    yield CelerySubmitter(address)
 
 
-def work(place: SystemAddress) -> None:
+def work(address: SystemAddress) -> None:
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=CRITICAL"]
-    application(place).worker_main(["worker", "--pool=solo", *quiet])
+    application(address).worker_main(["worker", "--pool=solo", *quiet])
 
 
 SYSTEM = System(

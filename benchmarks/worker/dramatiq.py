@@ -1,4 +1,4 @@
-"""dramatiq on Redis: one worker with its usual threads, and no results."""
+"""dramatiq on Redis: one worker with its default number of threads, and no results."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Any, Final
 from benchmarks.postgres.adapter import version_of
 from benchmarks.queue.adapter import component, payload
 from benchmarks.worker.adapter import TYPE, System, SystemAddress
-from benchmarks.worker.start_times import note
+from benchmarks.worker.start_times import record_start
 
 THREADS: Final = 8
 PREFETCH_JOBS: Final = 100
-os.environ.setdefault("dramatiq_queue_prefetch", str(PREFETCH_JOBS))  # It is read when the library is imported.
+os.environ.setdefault("dramatiq_queue_prefetch", str(PREFETCH_JOBS))  # Read at the import of the library.
 library: Any = component("dramatiq")
 brokers: Any = component("dramatiq.brokers.redis")
 
 
 class DramatiqSubmitter:
-    """A broker with one actor. It has no call for many jobs."""
+    """A broker with one actor. dramatiq has no call for many jobs."""
 
-    def __init__(self, place: SystemAddress) -> None:
-        self.broker = brokers.RedisBroker(url=place.url)
-        self._actor = library.actor(lambda number, pad: note(number), actor_name=TYPE, broker=self.broker)
+    def __init__(self, address: SystemAddress) -> None:
+        self.broker = brokers.RedisBroker(url=address.url)
+        self._actor = library.actor(lambda number, pad: record_start(number), actor_name=TYPE, broker=self.broker)
 
     async def put(self, number: int) -> None:
         self._actor.send(**payload(number))
@@ -40,13 +40,13 @@ class DramatiqSubmitter:
 
 
 @asynccontextmanager
-async def submitting(place: SystemAddress) -> AsyncIterator[DramatiqSubmitter]:
-    yield DramatiqSubmitter(place)
+async def submitting(address: SystemAddress) -> AsyncIterator[DramatiqSubmitter]:
+    yield DramatiqSubmitter(address)
 
 
-def work(place: SystemAddress) -> None:
-    running = library.Worker(DramatiqSubmitter(place).broker, worker_threads=THREADS)
-    running.start()
+def work(address: SystemAddress) -> None:
+    worker = library.Worker(DramatiqSubmitter(address).broker, worker_threads=THREADS)
+    worker.start()
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     while True:
         time.sleep(60)

@@ -1,4 +1,4 @@
-"""The goals, met or not, and what was found."""
+"""The goals, and whether the results meet them."""
 
 from __future__ import annotations
 
@@ -7,83 +7,89 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from benchmarks.worker.adapter import Row, RunResult
-from benchmarks.worker.server_cost import IDLE, NOBODY, ServerCost
+from benchmarks.worker.server_cost import IDLE_WORKERS, NO_WORKERS, ServerCost
 from benchmarks.worker.systems import DIRECT, POSTGRES, SQLITE
 from ingot.worker.heartbeat import WAIT_SECONDS
 
-Found = Mapping[Row, Sequence[RunResult]]
-LEAST: Final = {SQLITE: 3_000.0, DIRECT: 15_000.0}
+Results = Mapping[Row, Sequence[RunResult]]
+RATE_MIN: Final = {SQLITE: 3_000.0, DIRECT: 15_000.0}
 OURS: Final = (SQLITE, POSTGRES, DIRECT)
 P50_MS_MAX: Final = 5.0
 P99_MS_MAX: Final = 25.0
 IDLE_SHARE_MAX: Final = 0.02
-BEAT_SECONDS: Final = WAIT_SECONDS
-TRANSACTIONS_MAX: Final = 10.0  # For each worker, and each time it is heard of.
+HEARTBEAT_SECONDS: Final = WAIT_SECONDS
+TRANSACTIONS_MAX: Final = 10.0  # Per worker and heartbeat interval.
 
 
-def rate(found: Found, row: Row) -> float:
-    """The median; 0 when it was not measured."""
-    return statistics.median(run.rate for run in found[row]) if found.get(row) else 0.0
+def rate(results: Results, row: Row) -> float:
+    """Return the median rate; 0 if the row was not measured."""
+    return statistics.median(run.rate for run in results[row]) if results.get(row) else 0.0
 
 
-def latency(found: Found, row: Row) -> tuple[float, float] | None:
-    """The p50 and the p99 over all samples of a row."""
-    samples = [one for run in found.get(row, ()) for one in run.latencies_ms]
+def latency(results: Results, row: Row) -> tuple[float, float] | None:
+    """Return the p50 and the p99 of all samples of a row."""
+    samples = [latency_ms for run in results.get(row, ()) for latency_ms in run.latencies_ms]
     if len(samples) < 2:
         return None
-    cuts = statistics.quantiles(samples, n=100, method="inclusive")
-    return cuts[49], cuts[98]
+    percentiles = statistics.quantiles(samples, n=100, method="inclusive")
+    return percentiles[49], percentiles[98]
 
 
-def judge(found: Found, costs: Sequence[ServerCost]) -> list[str]:
-    """A line for each goal of what was measured."""
-    return [*_of_rates(found), *_of_latencies(found), *_of_costs(costs)]
+def judge(results: Results, costs: Sequence[ServerCost]) -> list[str]:
+    """Return a line for each goal whose rows were measured."""
+    return [*_judge_rates(results), *_judge_latencies(results), *_judge_costs(costs)]
 
 
-def _line(met: bool, text: str) -> str:
-    return f"{'met' if met else 'NOT MET'}: {text}"
+def _goal_line(is_met: bool, text: str) -> str:
+    return f"{'met' if is_met else 'NOT MET'}: {text}"
 
 
-def _plain(row: Row) -> str:
+def _plain_title(row: Row) -> str:
     return row.title.replace("*", "")
 
 
-def _of_rates(found: Found) -> Iterator[str]:
-    for row, least in LEAST.items():
-        if value := rate(found, row):
-            low, high = min(run.rate for run in found[row]), max(run.rate for run in found[row])
-            text = f"{_plain(row)} at least {least:,.0f} jobs/s; found {value:,.0f} ({low:,.0f}–{high:,.0f})"
-            yield _line(value >= least, text)
-    ours = [row for row in OURS if rate(found, row)]
-    peers = [row for row in found if row not in OURS and row.durable.startswith("yes") and rate(found, row)]
+def _judge_rates(results: Results) -> Iterator[str]:
+    for row, rate_min in RATE_MIN.items():
+        if value := rate(results, row):
+            low, high = min(run.rate for run in results[row]), max(run.rate for run in results[row])
+            text = (
+                f"{_plain_title(row)} at least {rate_min:,.0f} jobs/s; measured {value:,.0f} ({low:,.0f}–{high:,.0f})"
+            )
+            yield _goal_line(value >= rate_min, text)
+    ours = [row for row in OURS if rate(results, row)]
+    peers = [row for row in results if row not in OURS and row.durable.startswith("yes") and rate(results, row)]
     if ours and peers:
-        best, first = max(ours, key=lambda row: rate(found, row)), max(peers, key=lambda row: rate(found, row))
-        ratio = rate(found, best) / rate(found, first)
-        text = f"first of all durable systems; {_plain(best)} is {ratio:.2f} × {first.title}, the fastest of the others"
-        yield _line(ratio > 1, text)
+        best, best_peer = (max(rows, key=lambda row: rate(results, row)) for rows in (ours, peers))
+        ratio = rate(results, best) / rate(results, best_peer)
+        text = f"fastest durable system; {_plain_title(best)} is {ratio:.2f} × {best_peer.title}, the fastest peer"
+        yield _goal_line(ratio > 1, text)
 
 
-def _of_latencies(found: Found) -> Iterator[str]:
+def _judge_latencies(results: Results) -> Iterator[str]:
     for row in OURS:
-        if (known := latency(found, row)) is None:
+        if (percentiles := latency(results, row)) is None:
             continue
-        for name, value, most in (("p50", known[0], P50_MS_MAX), ("p99", known[1], P99_MS_MAX)):
-            yield _line(value <= most, f"{_plain(row)}, idle, {name} at most {most:g} ms; found {value:.2f} ms")
+        for name, value, maximum in (("p50", percentiles[0], P50_MS_MAX), ("p99", percentiles[1], P99_MS_MAX)):
+            text = f"{_plain_title(row)}, idle, {name} at most {maximum:g} ms; measured {value:.2f} ms"
+            yield _goal_line(value <= maximum, text)
 
 
-def _of_costs(costs: Sequence[ServerCost]) -> Iterator[str]:
-    nobody = {cost.engine: cost for cost in costs if cost.crowd == NOBODY}
+def _judge_costs(costs: Sequence[ServerCost]) -> Iterator[str]:
+    baselines = {cost.engine: cost for cost in costs if cost.group == NO_WORKERS}
     for cost in costs:
-        alone = nobody[cost.engine]
-        if cost.crowd == IDLE:
-            more = cost.per(1, _server_seconds) - alone.per(1, _server_seconds)
-            text = f"{cost.engine}, {cost.crowd.title} cost the server at most {IDLE_SHARE_MAX:.0%} of a core"
-            yield _line(more <= IDLE_SHARE_MAX, f"{text}; found {more:.1%}")
-        elif cost.crowd.jobs_each:
-            both = cost.per(BEAT_SECONDS, _transactions) - alone.per(BEAT_SECONDS, _transactions)
-            each = both / cost.crowd.workers
-            text = f"{cost.engine}, {cost.crowd.title}: at most {TRANSACTIONS_MAX:g} more commits or statements"
-            yield _line(each <= TRANSACTIONS_MAX, f"{text} per worker and {BEAT_SECONDS:g} s; found {each:.1f}")
+        baseline = baselines[cost.engine]
+        if cost.group == IDLE_WORKERS:
+            share = cost.per(1, _server_seconds) - baseline.per(1, _server_seconds)
+            text = f"{cost.engine}, {cost.group.title} cost the server at most {IDLE_SHARE_MAX:.0%} of a core"
+            yield _goal_line(share <= IDLE_SHARE_MAX, f"{text}; measured {share:.1%}")
+        elif cost.group.jobs_each:
+            total = cost.per(HEARTBEAT_SECONDS, _transactions) - baseline.per(HEARTBEAT_SECONDS, _transactions)
+            per_worker = total / cost.group.workers
+            text = (
+                f"{cost.engine}, {cost.group.title}: at most {TRANSACTIONS_MAX:g} more commits or statements"
+                f" per worker and {HEARTBEAT_SECONDS:g} s; measured {per_worker:.1f}"
+            )
+            yield _goal_line(per_worker <= TRANSACTIONS_MAX, text)
 
 
 def _server_seconds(cost: ServerCost) -> float:

@@ -1,4 +1,4 @@
-"""Ingot's worker directly on PostgreSQL; jobs are asked for at the server, over HTTP."""
+"""Ingot's worker directly on PostgreSQL. Jobs are submitted to the server over HTTP."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if "database_url" not in ClientSettings.__struct_fields__:
     raise MissingDependency("this release has no worker on PostgreSQL")
 
 
-def command(place: SystemAddress) -> tuple[list[str], Mapping[str, str]]:
-    return ingot_http.WORKER, {VARIABLE: place.worker_url}
+def command(address: SystemAddress) -> tuple[list[str], Mapping[str, str]]:
+    return ingot_http.WORKER, {VARIABLE: address.worker_url}
 
 
 SYSTEM: System = msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""Ingot over HTTP: `ingot worker`, and jobs asked for with the client."""
+"""Ingot over HTTP: `ingot worker`, and jobs submitted with the client."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ OPEN = (JobStatus.QUEUED, JobStatus.RUNNING)
 
 
 class IngotSubmitter:
-    """Clients of the server: one that does not await for jobs that come one by one, as from a script."""
+    """Two clients of the server: a synchronous one for single jobs, as in a script, and an async one for many."""
 
-    def __init__(self, client: AsyncClient, script: Client) -> None:
+    def __init__(self, async_client: AsyncClient, client: Client) -> None:
+        self._async_client = async_client
         self._client = client
-        self._script = script
 
     async def put(self, number: int) -> None:
-        self._script.submit(TYPE, payload(number))
+        self._client.submit(TYPE, payload(number))
 
     async def put_many(self, numbers: Sequence[int]) -> None:
-        await self._client.submit_many(TYPE, [payload(number) for number in numbers])
+        await self._async_client.submit_many(TYPE, [payload(number) for number in numbers])
 
     async def unsettled(self) -> bool:
-        counts = (await self._client.summary()).counts
+        counts = (await self._async_client.summary()).counts
         return any(counts.get(status, 0) for status in OPEN)
 
 
 @asynccontextmanager
-async def submitting(place: SystemAddress) -> AsyncIterator[IngotSubmitter]:
-    with Client(place.url, token=place.token) as script:
-        async with AsyncClient(place.url, token=place.token) as client:
-            yield IngotSubmitter(client, script)
+async def submitting(address: SystemAddress) -> AsyncIterator[IngotSubmitter]:
+    with Client(address.url, token=address.token) as client:
+        async with AsyncClient(address.url, token=address.token) as async_client:
+            yield IngotSubmitter(async_client, client)
 
 
-def command(place: SystemAddress) -> tuple[list[str], Mapping[str, str]]:
-    return WORKER, {"INGOT_SERVER_URL": place.url, "INGOT_TOKEN": place.token}
+def command(address: SystemAddress) -> tuple[list[str], Mapping[str, str]]:
+    return WORKER, {"INGOT_SERVER_URL": address.url, "INGOT_TOKEN": address.token}
 
 
 SYSTEM = System(

@@ -1,4 +1,4 @@
-"""`ingot serve`, as people run it, on a new folder or a new database."""
+"""`ingot serve` on an empty folder or database."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ END_SECONDS_MAX: Final = 30.0
 
 
 class IngotServer(MeasuredProcess):
-    """A server that runs, where it is, and the operator's token."""
+    """A running server, its URL and its operator token."""
 
-    def __init__(self, running: subprocess.Popen[str], url: str, token: str) -> None:
-        super().__init__(running)
+    def __init__(self, process: subprocess.Popen[str], url: str, token: str) -> None:
+        super().__init__(process)
         self.url, self.token = url, token
 
 
@@ -33,33 +33,33 @@ class IngotServer(MeasuredProcess):
 def serving(
     folder: Path, *, owner_url: str = "", server_url: str = "", more: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[IngotServer]:
-    """A server, on a database when its addresses are given, ended at the end of the block; `more` are settings."""
+    """Run a server until the end of the block, on PostgreSQL if the URLs are given. `more` are further settings."""
     environment = {**os.environ, **RATES, **more}
     if server_url:
         environment |= {"INGOT_DATABASE_OWNER_URL": owner_url, "INGOT_DATABASE_URL": server_url}
     command = [sys.executable, "-m", "ingot", "serve", "--data", str(folder / "data"), "--port", "0"]
     log = folder / "server.log"
     with log.open("w") as output:
-        running = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stderr=output, text=True)
+        process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stderr=output, text=True)
     try:
-        url = _found(log, running)
-        yield IngotServer(running, url, (folder / "data" / TOKEN_FILE).read_text().strip())
+        url = _read_url(log, process)
+        yield IngotServer(process, url, (folder / "data" / TOKEN_FILE).read_text().strip())
     finally:
-        running.terminate()
+        process.terminate()
         try:
-            running.wait(END_SECONDS_MAX)
+            process.wait(END_SECONDS_MAX)
         except subprocess.TimeoutExpired:
-            running.kill()
-            running.wait()
+            process.kill()
+            process.wait()
 
 
-def _found(log: Path, running: subprocess.Popen[str]) -> str:
-    """Where it says that it serves."""
-    while running.poll() is None:
-        if found := re.search(r"http://[^\s\"]+", log.read_text()):
-            return found[0]
+def _read_url(log: Path, process: subprocess.Popen[str]) -> str:
+    """Return the URL that the server logs when it is ready."""
+    while process.poll() is None:
+        if match := re.search(r"http://[^\s\"]+", log.read_text()):
+            return match[0]
         try:
-            running.wait(0.02)
+            process.wait(0.02)
         except subprocess.TimeoutExpired:
             continue
     sys.exit(f"benchmark: the server ended early: {log.read_text()[-1000:]}")

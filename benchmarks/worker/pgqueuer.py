@@ -1,4 +1,4 @@
-"""pgqueuer on asyncpg, as in the benchmark on PostgreSQL, with its worker in a process of its own."""
+"""pgqueuer on asyncpg, as in the PostgreSQL benchmark, with its worker in a separate process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from benchmarks.postgres import pgqueuer as peer
 from benchmarks.postgres.adapter import TYPE, DriveOptions
 from benchmarks.queue.adapter import component
 from benchmarks.worker.adapter import System, SystemAddress
-from benchmarks.worker.postgres_submitter import PostgresSubmitter, through
-from benchmarks.worker.start_times import note
+from benchmarks.worker.postgres_submitter import PostgresSubmitter, submit_through
+from benchmarks.worker.start_times import record_start
 
 uvloop: Any = component("uvloop")
 CLAIM_JOBS: Final = 250
@@ -24,23 +24,26 @@ BATCH_JOBS: Final = 100
 
 
 @asynccontextmanager
-async def submitting(place: SystemAddress) -> AsyncIterator[PostgresSubmitter]:
-    async with peer.open_pgqueuer(place.url, DriveOptions()) as queue, through(queue, peer.SYSTEM, place) as found:
-        yield found
+async def submitting(address: SystemAddress) -> AsyncIterator[PostgresSubmitter]:
+    async with (
+        peer.open_pgqueuer(address.url, DriveOptions()) as queue,
+        submit_through(queue, peer.SYSTEM, address) as submitter,
+    ):
+        yield submitter
 
 
-async def _work(place: SystemAddress) -> None:
-    application = peer.pgqueuer.PgQueuer.from_asyncpg_connection(await asyncpg.connect(place.url))
+async def _work(address: SystemAddress) -> None:
+    application = peer.pgqueuer.PgQueuer.from_asyncpg_connection(await asyncpg.connect(address.url))
 
     @application.entrypoint(TYPE)  # type: ignore[untyped-decorator]
     async def noop(job: Any) -> None:
-        note(msgspec.json.decode(job.payload)["number"])
+        record_start(msgspec.json.decode(job.payload)["number"])
 
     await asyncio.create_task(application.run(batch_size=CLAIM_JOBS, dequeue_timeout=timedelta(seconds=30)))
 
 
-def work(place: SystemAddress) -> None:
-    uvloop.run(_work(place))
+def work(address: SystemAddress) -> None:
+    uvloop.run(_work(address))
 
 
 SYSTEM = System(

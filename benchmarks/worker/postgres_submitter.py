@@ -1,4 +1,4 @@
-"""What the queues of the benchmark on PostgreSQL offer, in the words of this one."""
+"""An adapter from the queues of the PostgreSQL benchmark to the interface of this one."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import asyncpg
 
 from benchmarks.postgres.adapter import Queue
-from benchmarks.postgres.adapter import System as OnPostgres
+from benchmarks.postgres.adapter import System as PostgresSystem
 from benchmarks.queue.adapter import payload
 from benchmarks.worker.adapter import SystemAddress
 
 
 class PostgresSubmitter:
-    """One who asks for work through such a queue."""
+    """Submits jobs to a queue of the PostgreSQL benchmark. `unsettled` is a query for jobs that have not ended."""
 
-    def __init__(self, queue: Queue, unsettled: str, looking: Any) -> None:
-        self._queue, self._unsettled, self._looking = queue, unsettled, looking
+    def __init__(self, queue: Queue, unsettled: str, connection: Any) -> None:
+        self._queue, self._unsettled, self._connection = queue, unsettled, connection
 
     async def put(self, number: int) -> None:
         await self._queue.put(payload(number))
@@ -27,14 +27,17 @@ class PostgresSubmitter:
         await self._queue.put_many([payload(number) for number in numbers])
 
     async def unsettled(self) -> bool:
-        return bool(await self._looking.fetchval(self._unsettled))
+        return bool(await self._connection.fetchval(self._unsettled))
 
 
 @asynccontextmanager
-async def through(queue: Queue, system: OnPostgres, place: SystemAddress) -> AsyncIterator[PostgresSubmitter]:
-    looking = await asyncpg.connect(place.url)
-    await looking.execute("ANALYZE")
+async def submit_through(
+    queue: Queue, system: PostgresSystem, address: SystemAddress
+) -> AsyncIterator[PostgresSubmitter]:
+    """Yield a submitter for a queue, with a connection of its own for queries."""
+    connection = await asyncpg.connect(address.url)
+    await connection.execute("ANALYZE")
     try:
-        yield PostgresSubmitter(queue, system.unsettled, looking)
+        yield PostgresSubmitter(queue, system.unsettled, connection)
     finally:
-        await looking.close()
+        await connection.close()

@@ -1,4 +1,4 @@
-"""procrastinate on psycopg, as in the benchmark on PostgreSQL, with its worker in a process of its own."""
+"""procrastinate on psycopg, as in the PostgreSQL benchmark, with its worker in a separate process."""
 
 from __future__ import annotations
 
@@ -11,34 +11,37 @@ from benchmarks.postgres import procrastinate as peer
 from benchmarks.postgres.adapter import DriveOptions
 from benchmarks.queue.adapter import component
 from benchmarks.worker.adapter import System, SystemAddress
-from benchmarks.worker.postgres_submitter import PostgresSubmitter, through
-from benchmarks.worker.start_times import note
+from benchmarks.worker.postgres_submitter import PostgresSubmitter, submit_through
+from benchmarks.worker.start_times import record_start
 
 uvloop: Any = component("uvloop")
-WAY: Final = DriveOptions(workers=30, option="successful")
+OPTIONS: Final = DriveOptions(workers=30, option="successful")
 BATCH_JOBS: Final = 100
 
 
 @asynccontextmanager
-async def submitting(place: SystemAddress) -> AsyncIterator[PostgresSubmitter]:
-    async with peer.open_procrastinate(place.url, WAY) as queue, through(queue, peer.SYSTEM, place) as found:
-        yield found
+async def submitting(address: SystemAddress) -> AsyncIterator[PostgresSubmitter]:
+    async with (
+        peer.open_procrastinate(address.url, OPTIONS) as queue,
+        submit_through(queue, peer.SYSTEM, address) as submitter,
+    ):
+        yield submitter
 
 
-async def _work(place: SystemAddress) -> None:
-    async with peer.open_procrastinate(place.url, WAY) as queue, queue.working(note):
+async def _work(address: SystemAddress) -> None:
+    async with peer.open_procrastinate(address.url, OPTIONS) as queue, queue.working(record_start):
         await asyncio.Event().wait()
 
 
-def work(place: SystemAddress) -> None:
-    uvloop.run(_work(place))
+def work(address: SystemAddress) -> None:
+    uvloop.run(_work(address))
 
 
 SYSTEM = System(
     name="procrastinate",
     version=peer.SYSTEM.version,
     jobs=3_000,
-    how=f"concurrency {WAY.workers}, deletes what succeeded, uvloop; batch_defer of {BATCH_JOBS}, 2 callers",
+    how=f"concurrency {OPTIONS.workers}, deletes what succeeded, uvloop; batch_defer of {BATCH_JOBS}, 2 callers",
     callers=2,
     batch_jobs=BATCH_JOBS,
     submitting=submitting,

@@ -1,4 +1,4 @@
-"""The Redis that is measured on: Debian's, fresh for every run, durable or with its own settings."""
+"""The Redis server of a run: Debian's package, on an empty folder, durable or with its default settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DURABLE: Final = ("--appendonly", "yes", "--appendfsync", "always", "--save", ""
 
 
 def version() -> str:
-    """As it says itself."""
+    """Return the version of the installed Redis server."""
     text = subprocess.run(
         [program(PROGRAM, package=PROGRAM), "--version"], capture_output=True, text=True, check=True
     ).stdout
@@ -24,12 +24,12 @@ def version() -> str:
 
 @contextmanager
 def serving(folder: Path, *, durable: bool) -> Iterator[str]:
-    """A server in this folder, ended at the end of the block; its address."""
+    """Run a server in this folder until the end of the block, and yield its URL."""
     port = free_port()
     command = [program(PROGRAM, package=PROGRAM), "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder)]
-    with subprocess.Popen([*command, *(DURABLE if durable else ())], stdout=subprocess.DEVNULL) as running:
+    with subprocess.Popen([*command, *(DURABLE if durable else ())], stdout=subprocess.DEVNULL) as process:
         try:
-            await_port(port, running)
+            await_port(port, process)
             yield f"redis://127.0.0.1:{port}/0"
         finally:
-            running.kill()
+            process.kill()

@@ -1,4 +1,4 @@
-"""rq on Redis: SimpleWorker, which forks no process for a job, and keeps no results."""
+"""rq on Redis: SimpleWorker, which does not fork for each job, and no results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from benchmarks.postgres.adapter import version_of
 from benchmarks.queue.adapter import component, payload
 from benchmarks.worker.adapter import TYPE, System, SystemAddress
-from benchmarks.worker.start_times import note
+from benchmarks.worker.start_times import record_start
 
 library: Any = component("rq")
 registry: Any = component("rq.registry")
@@ -18,14 +18,14 @@ BATCH_JOBS: Final = 100
 
 
 def noop(number: int, pad: str) -> None:
-    note(number)
+    record_start(number)
 
 
 class RqSubmitter:
     """One queue on one connection."""
 
-    def __init__(self, place: SystemAddress) -> None:
-        self._queue = library.Queue(TYPE, connection=redis.Redis.from_url(place.url))
+    def __init__(self, address: SystemAddress) -> None:
+        self._queue = library.Queue(TYPE, connection=redis.Redis.from_url(address.url))
         self._running = registry.StartedJobRegistry(queue=self._queue)
 
     async def put(self, number: int) -> None:
@@ -40,12 +40,12 @@ class RqSubmitter:
 
 
 @asynccontextmanager
-async def submitting(place: SystemAddress) -> AsyncIterator[RqSubmitter]:
-    yield RqSubmitter(place)
+async def submitting(address: SystemAddress) -> AsyncIterator[RqSubmitter]:
+    yield RqSubmitter(address)
 
 
-def work(place: SystemAddress) -> None:
-    connection = redis.Redis.from_url(place.url)
+def work(address: SystemAddress) -> None:
+    connection = redis.Redis.from_url(address.url)
     library.SimpleWorker([library.Queue(TYPE, connection=connection)], connection=connection).work(
         logging_level="CRITICAL"
     )

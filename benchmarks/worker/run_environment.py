@@ -1,4 +1,4 @@
-"""Where a run takes place: a fresh server or database for each, and what they all used of the machine."""
+"""The environment of a run: a fresh server or database."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TENANT: Final = "SELECT id::text FROM ingot.tenants WHERE slug = 'default'"
 
 
 class RunEnvironment:
-    """A PostgreSQL that runs, and a folder of the measured disk."""
+    """A running PostgreSQL server, and a folder on the measured disk."""
 
     def __init__(self, postgres: PostgresServer, folder: Path) -> None:
         self._postgres, self._folder = postgres, folder
@@ -36,16 +36,16 @@ class RunEnvironment:
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """A folder for one run."""
-        place = Path(tempfile.mkdtemp(dir=self._folder))
+        """Create a folder for one run, and delete it at the end of the block."""
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
         try:
-            yield place
+            yield folder
         finally:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
     @contextmanager
-    def place(self, row: Row, folder: Path) -> Iterator[SystemAddress]:
-        """What a system needs, for one run."""
+    def system_address(self, row: Row, folder: Path) -> Iterator[SystemAddress]:
+        """Start what a system needs for one run, and yield its address."""
         match row.store:
             case "redis" | "redis-durable":
                 with redis.serving(folder, durable=row.store == "redis-durable") as url:
@@ -54,13 +54,13 @@ class RunEnvironment:
                 with self._postgres.database(like=self._template(row.system)) as url:
                     yield SystemAddress(store=row.store, url=url)
             case _:
-                with self.site(folder, on_postgres=row.store != "sqlite") as (server, url):
+                with self.ingot_server(folder, on_postgres=row.store != "sqlite") as (server, url):
                     worker_url = _worker_url(url) if row.store == "direct" else ""
                     yield SystemAddress(store=row.store, url=server.url, token=server.token, worker_url=worker_url)
 
     @contextmanager
-    def site(self, folder: Path, *, on_postgres: bool) -> Iterator[tuple[ingot_server.IngotServer, str]]:
-        """A server of ours, and the address of its database, if it has one."""
+    def ingot_server(self, folder: Path, *, on_postgres: bool) -> Iterator[tuple[ingot_server.IngotServer, str]]:
+        """Run an Ingot server. Yield it with the URL of its database, which is empty on SQLite."""
         if not on_postgres:
             with ingot_server.serving(folder) as server:
                 yield server, ""
@@ -72,11 +72,11 @@ class RunEnvironment:
             yield server, url
 
     def cpu_seconds(self) -> float:
-        """What PostgreSQL used so far; all others are children that end with a run."""
+        """Return the CPU time that PostgreSQL has used. Other servers are children that end with the run."""
         return self._postgres.cpu_seconds()
 
     def _template(self, name: str) -> str:
-        """A database in which a system is installed, in a process of its own: peers change how theirs is set up."""
+        """Return a database with an installed system. A process installs it, since peers change their global state."""
         if name not in self._installed:
             url = self._postgres.make()
             command = [sys.executable, "-m", "benchmarks.postgres.install", load(name).name, url]
@@ -86,7 +86,7 @@ class RunEnvironment:
 
 
 def _worker_url(url: str) -> str:
-    """The database as a role that works for the default tenant, which is made."""
+    """Create a worker role for the default tenant, and return the URL of the database for it."""
 
     async def make() -> None:
         connection = await asyncpg.connect(url)

@@ -1,4 +1,4 @@
-"""One measured run in a process of its own, which leaves no worker behind."""
+"""Starts a measured run in its own process, and kills everything that it leaves behind."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ RUN_SECONDS_MAX: Final = 180.0
 
 
 class RunFailed(Exception):
-    """A run that did not come to its end."""
+    """A measured run failed or timed out."""
 
 
-def run(order: RunRequest) -> RunResult:
-    """What the run found. Raises `Failed`."""
-    command = [sys.executable, "-m", "benchmarks.worker.measured_run", msgspec.json.encode(order).decode()]
+def run(request: RunRequest) -> RunResult:
+    """Run a request in its own process and return the result. Raises `RunFailed`."""
+    command = [sys.executable, "-m", "benchmarks.worker.measured_run", msgspec.json.encode(request).decode()]
     with subprocess.Popen(
         command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as running:
+    ) as process:
         try:
-            told, error = running.communicate(timeout=RUN_SECONDS_MAX)
+            output, error_output = process.communicate(timeout=RUN_SECONDS_MAX)
         except subprocess.TimeoutExpired:
-            raise RunFailed(f"it took longer than {RUN_SECONDS_MAX:g} seconds") from None
+            raise RunFailed(f"the run took longer than {RUN_SECONDS_MAX:g} seconds") from None
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)  # Its worker too, when it could not end it itself.
-    if running.returncode:
-        log = Path(order.notes).with_suffix(".log")
-        said = log.read_text(errors="replace")[-500:] if log.exists() else ""
-        raise RunFailed(f"{error.strip().rpartition(chr(10))[2]} {said}".strip())
-    return msgspec.json.decode(told, type=RunResult)
+                os.killpg(process.pid, signal.SIGKILL)  # Also its worker, if it is still running.
+    if process.returncode:
+        log = Path(request.start_times).with_suffix(".log")
+        log_end = log.read_text(errors="replace")[-500:] if log.exists() else ""
+        raise RunFailed(f"{error_output.strip().rpartition(chr(10))[2]} {log_end}".strip())
+    return msgspec.json.decode(output, type=RunResult)

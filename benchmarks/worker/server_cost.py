@@ -1,4 +1,4 @@
-"""Many workers that wait, and many jobs that run: what they cost the server, on both engines at once."""
+"""The cost of idle workers and of running jobs for a server, measured on both engines at the same time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ AND query NOT LIKE '%{LIBRARY}%'
 
 
 class WorkerGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """So many workers, each with so many jobs; the workers are spread over a few processes."""
+    """A number of workers, each with a number of running jobs. They are distributed over several processes."""
 
     title: str
     workers: int
@@ -47,9 +47,9 @@ class WorkerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server did in a while: `transactions` are commits of SQLite and statements on PostgreSQL."""
+    """The work of a server during a time. `transactions` are commits on SQLite and statements on PostgreSQL."""
 
-    crowd: WorkerGroup
+    group: WorkerGroup
     engine: str
     seconds: float
     requests: float
@@ -58,34 +58,34 @@ class ServerCost(msgspec.Struct, frozen=True, kw_only=True):
     server_seconds: float
     database_seconds: float
 
-    def per(self, seconds: float, of: Callable[[ServerCost], float]) -> float:
-        """A figure for another length of time."""
-        return of(self) / self.seconds * seconds
+    def per(self, seconds: float, figure: Callable[[ServerCost], float]) -> float:
+        """Return a figure, scaled to another length of time."""
+        return figure(self) / self.seconds * seconds
 
 
-NOBODY: Final = WorkerGroup(title="no workers", workers=0)
-IDLE: Final = WorkerGroup(title="200 idle workers", workers=200, processes=4)
-ONE: Final = WorkerGroup(title="1,000 running jobs, one worker", workers=1, jobs_each=1000)
-TEN: Final = WorkerGroup(title="1,000 running jobs, 10 workers", workers=10, jobs_each=100, processes=2)
+NO_WORKERS: Final = WorkerGroup(title="no workers", workers=0)
+IDLE_WORKERS: Final = WorkerGroup(title="200 idle workers", workers=200, processes=4)
+ONE_WORKER: Final = WorkerGroup(title="1,000 running jobs, one worker", workers=1, jobs_each=1000)
+TEN_WORKERS: Final = WorkerGroup(title="1,000 running jobs, 10 workers", workers=10, jobs_each=100, processes=2)
 
 
-def preload() -> str:
-    """Settings with which PostgreSQL counts statements; none where it cannot."""
+def statement_counting_settings() -> str:
+    """Return the settings with which PostgreSQL counts statements, or no settings if the library is missing."""
     return PRELOADED if any(binaries().parent.rglob(f"{LIBRARY}.so")) else ""
 
 
-def costs(grounds: RunEnvironment, crowds: list[WorkerGroup], seconds: float) -> list[ServerCost]:
-    """Each crowd on each engine at a server of its own, all watched at the same time: they hardly do anything."""
+def measure_costs(environment: RunEnvironment, groups: list[WorkerGroup], seconds: float) -> list[ServerCost]:
+    """Measure each group on each engine with its own server. All run at the same time, since they use little CPU."""
     with ExitStack() as stack:
         meters = []
-        for crowd in crowds:
+        for group in groups:
             for engine in ENGINES:
-                folder = stack.enter_context(grounds.folder())
-                server, url = stack.enter_context(grounds.site(folder, on_postgres=engine == "PostgreSQL"))
-                meters.append(ServerMeter(crowd, engine, server, url))
-                stack.enter_context(_crowd(crowd, server, folder))
+                folder = stack.enter_context(environment.folder())
+                server, url = stack.enter_context(environment.ingot_server(folder, on_postgres=engine == "PostgreSQL"))
+                meters.append(ServerMeter(group, engine, server, url))
+                stack.enter_context(_running_workers(group, server, folder))
         for meter in meters:
-            meter.await_all()
+            meter.await_workers_and_jobs()
         time.sleep(SETTLE_SECONDS)
         for meter in meters:
             meter.begin()
@@ -94,65 +94,67 @@ def costs(grounds: RunEnvironment, crowds: list[WorkerGroup], seconds: float) ->
 
 
 @contextmanager
-def _crowd(crowd: WorkerGroup, server: IngotServer, folder: Path) -> Iterator[None]:
-    """Its processes, killed in the end: nobody waits for jobs that sleep."""
-    if crowd.jobs_each:
+def _running_workers(group: WorkerGroup, server: IngotServer, folder: Path) -> Iterator[None]:
+    """Run the processes of a group until the end of the block. They are killed, since their jobs sleep."""
+    if group.jobs_each:
         with Client(server.url, token=server.token) as client:
-            client.submit_many(SLOW, range(crowd.workers * crowd.jobs_each))
+            client.submit_many(SLOW, range(group.workers * group.jobs_each))
     environment = {**os.environ, "INGOT_SERVER_URL": server.url, "INGOT_TOKEN": server.token}
     command = [sys.executable, "-m", "benchmarks.worker.sleeping_workers"]
-    sizes = [crowd.workers // crowd.processes] * crowd.processes if crowd.workers else []
-    running = []
-    with (folder / "crowd.log").open("w") as output:
+    sizes = [group.workers // group.processes] * group.processes if group.workers else []
+    processes = []
+    with (folder / "workers.log").open("w") as output:
         for size in sizes:
-            arguments = [*command, str(size), str(crowd.jobs_each or 1)]
-            running.append(subprocess.Popen(arguments, cwd=REPOSITORY, env=environment, stdout=output, stderr=output))
+            arguments = [*command, str(size), str(group.jobs_each or 1)]
+            processes.append(subprocess.Popen(arguments, cwd=REPOSITORY, env=environment, stdout=output, stderr=output))
     try:
         yield
     finally:
-        for one in running:
-            one.kill()
-        for one in running:
-            one.wait()
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
 
 
 class ServerMeter:
-    """What one server did, between two looks."""
+    """Measures the work of one server between two readings of its counters."""
 
-    def __init__(self, crowd: WorkerGroup, engine: str, server: IngotServer, url: str) -> None:
-        self._crowd, self._engine, self._server, self._url = crowd, engine, server, url
+    def __init__(self, group: WorkerGroup, engine: str, server: IngotServer, url: str) -> None:
+        self._group, self._engine, self._server, self._url = group, engine, server, url
         self._before: list[float] = []
         self._began = 0.0
 
-    def await_all(self) -> None:
-        """Wait until all its workers are there, and all its jobs run. Raises `TimeoutError`."""
+    def await_workers_and_jobs(self) -> None:
+        """Wait until all workers are registered and all jobs are running. Raises `TimeoutError`."""
         deadline = time.monotonic() + READY_SECONDS_MAX
-        jobs = self._crowd.workers * self._crowd.jobs_each
+        jobs = self._group.workers * self._group.jobs_each
         with Client(self._server.url, token=self._server.token) as client:
             while (
-                sum(1 for _ in client.workers()) < self._crowd.workers
+                sum(1 for _ in client.workers()) < self._group.workers
                 or client.summary().counts.get(JobStatus.RUNNING, 0) < jobs
             ):
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{self._crowd.title} on {self._engine} do not come")
+                    raise TimeoutError(
+                        f"{self._group.title} on {self._engine} are not ready after {READY_SECONDS_MAX:g} s"
+                    )
                 time.sleep(0.2)
 
     def begin(self) -> None:
-        """Look for the first time."""
-        self._began, self._before = time.monotonic(), self._look()
+        """Read the counters for the first time."""
+        self._began, self._before = time.monotonic(), self._read_counters()
 
     def end(self) -> ServerCost:
-        """What happened since."""
+        """Return the cost since `begin`."""
         requests, transactions, kib, server, database = (
-            after - before for after, before in zip(self._look(), self._before, strict=True)
+            after - before for after, before in zip(self._read_counters(), self._before, strict=True)
         )
         return ServerCost(
-            crowd=self._crowd, engine=self._engine, seconds=time.monotonic() - self._began,
+            group=self._group, engine=self._engine, seconds=time.monotonic() - self._began,
             requests=requests - 1, transactions=transactions, kib_written=kib,
             server_seconds=server, database_seconds=database,
         )  # fmt: skip
 
-    def _look(self) -> list[float]:
+    def _read_counters(self) -> list[float]:
         text = httpx.get(
             f"{self._server.url}/metrics", headers={"authorization": f"Bearer {self._server.token}"}, trust_env=False
         ).text
@@ -161,15 +163,15 @@ class ServerMeter:
             statements, written, seconds = asyncio.run(_statements(self._url))
             return [requests, statements, written / 1024, self._server.cpu_seconds(), seconds]
         commits = _sum(text, "ingot_commit_commands_count")
-        return [requests, commits, self._written() / 1024, self._server.cpu_seconds(), 0.0]
+        return [requests, commits, self._written_bytes() / 1024, self._server.cpu_seconds(), 0.0]
 
-    def _written(self) -> int:
+    def _written_bytes(self) -> int:
         text = Path(f"/proc/{self._server.running.pid}/io").read_text()
         return int(text.partition("write_bytes: ")[2].split()[0])
 
 
 def _sum(text: str, name: str) -> float:
-    """A counter over all its labels."""
+    """Return the sum of a counter over all labels."""
     return sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE))
 
 
@@ -180,6 +182,6 @@ async def _statements(url: str) -> tuple[float, float, float]:
         row = await connection.fetchrow(STATEMENTS)
         return float(row[0]), float(row[1]), float(row[2])
     except asyncpg.PostgresError:
-        return 0.0, 0.0, 0.0  # Nobody counts them here.
+        return 0.0, 0.0, 0.0  # The library that counts statements is missing.
     finally:
         await connection.close()

@@ -1,4 +1,4 @@
-"""The process of many workers that sleep, each a runner of its own: how many, and the jobs each has at once."""
+"""A process with many idle or sleeping workers. The arguments are their number, and the concurrency of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from benchmarks.queue.adapter import component
-from benchmarks.worker.app import sleepers
+from benchmarks.worker.app import sleeping_worker
 from ingot.settings import read_client_settings
 from ingot.wiring import worker_runner
 
@@ -16,14 +16,17 @@ FILES = 8192
 
 
 async def run(runners: int, concurrency: int) -> None:
-    """Until TERM, at which nobody is waited for."""
+    """Run the workers until the process is killed."""
     stopping, settings = asyncio.Event(), read_client_settings()
-    made = [worker_runner.build_runner(sleepers(concurrency), settings, drain_seconds=0) for _ in range(runners)]
-    await asyncio.gather(*(one.run(stopping) for one in made))
+    started = [
+        worker_runner.build_runner(sleeping_worker(concurrency), settings, drain_seconds=0) for _ in range(runners)
+    ]
+    await asyncio.gather(*(runner.run(stopping) for runner in started))
 
 
 if __name__ == "__main__":
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES if most < 0 else min(FILES, most), most))
+    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    soft_limit = FILES if hard_limit < 0 else min(FILES, hard_limit)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft_limit, hard_limit))
     uvloop: Any = component("uvloop")
     uvloop.run(run(int(sys.argv[1]), int(sys.argv[2])))

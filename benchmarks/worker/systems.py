@@ -1,4 +1,4 @@
-"""The systems by name, and the rows of the tables. A system's module is imported only when it is wanted."""
+"""The systems by name, and the rows of the tables. The module of a system is imported when it is loaded."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ ROWS: Final = (
 
 
 def load(name: str) -> System:
-    """Raises `Missing` when the system is not installed."""
+    """Return a system. Raises `MissingDependency` if it is not installed."""
     system: System = import_module(MODULES[name]).SYSTEM
     return system

@@ -1,4 +1,4 @@
-"""The process of a worker that is started from Python: the name of a system, and its place."""
+"""The process of a worker in Python. The arguments are the name of a system and its address."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from benchmarks.worker.adapter import SystemAddress
 from benchmarks.worker.systems import load
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)  # Some peers log every job; nobody reads it here.
-    _, name, text = sys.argv
+    logging.disable(logging.WARNING)  # Some peers log every job.
+    _, name, encoded_address = sys.argv
     work = load(name).work
     assert work is not None
-    work(msgspec.json.decode(text, type=SystemAddress))
+    work(msgspec.json.decode(encoded_address, type=SystemAddress))

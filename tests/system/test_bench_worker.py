@@ -11,15 +11,15 @@ from benchmarks.worker.runs import run
 
 def test_the_worker_benchmark_measures_rate_start_and_latency(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
-        order = RunRequest(
+        request = RunRequest(
             system="ingot",
-            place=SystemAddress(store="sqlite", url=server.url, token=server.token),
-            notes=str(tmp_path / "notes"),
+            address=SystemAddress(store="sqlite", url=server.url, token=server.token),
+            start_times=str(tmp_path / "start_times"),
             jobs=300,
             steady_seconds=0.2,
             backlog_jobs=100,
             samples=2,
         )
-        found = run(order)
-    assert min(found.rate, found.start_seconds, found.steady_rate, *found.latencies_ms) > 0
-    assert len(found.latencies_ms) == 2
+        result = run(request)
+    assert min(result.rate, result.start_seconds, result.steady_rate, *result.latencies_ms) > 0
+    assert len(result.latencies_ms) == 2
