@@ -24,7 +24,7 @@ from benchmarks.queue.adapter import MissingDependency
 from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.machine import describe, sync_micros
 from benchmarks.queue.other_load import OtherLoad
-from benchmarks.queue.report import disturbed, keep, others_line
+from benchmarks.queue.report import count_disturbed, append_report, other_load_line
 from benchmarks.worker import ingot_server
 from benchmarks.worker.run_environment import RunEnvironment
 
@@ -149,17 +149,17 @@ def main(arguments: list[str] | None = None) -> int:
         f"fdatasync of a 4 KiB page: {sync_before:.0f} µs before, {sync_micros(folder):.0f} µs after; "
         f"{(time.monotonic() - began) / 60:.0f} min"
     )
-    lines += [others_line(bench.others_shares), "", *bench.left_out]
+    lines += [other_load_line(bench.others_shares), "", *bench.left_out]
     lines += [
         f"Medians of {sizes.rounds} turns, of {sizes.runs} where each has a server of its own; ratios are medians"
     ]
     lines += ["of what the two of one turn are to each other.", "", *render(bench.found)]
     text = "\n".join(lines)
     print(f"\n{text}")
-    if not wanted.keep and (wanted.quick or wanted.only or disturbed(bench.others_shares)):
+    if not wanted.keep and (wanted.quick or wanted.only or count_disturbed(bench.others_shares)):
         print(f"Not kept in benchmarks/{RESULTS.name}: part of a run, or disturbed. --keep keeps it all the same.")
     else:
-        keep(text, RESULTS)
+        append_report(text, RESULTS)
         print(f"Kept in benchmarks/{RESULTS.name}.")
     return 0
 

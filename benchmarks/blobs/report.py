@@ -9,7 +9,7 @@ import msgspec
 
 from benchmarks.blobs.listing import FEW, MANY, PAGE
 from benchmarks.blobs.measurements import Measurements
-from benchmarks.queue.report import grid
+from benchmarks.queue.report import markdown_table
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -133,7 +133,7 @@ def table_lines(table: Table, rows: Sequence[Row], found: Measurements) -> list[
         digits = table.digits
         middle = f"{found.middle(row.name):,.{digits}f}"
         cells.append([row.title, middle, f"{low:,.{digits}f}–{high:,.{digits}f}", ratio])
-    return grid(cells, words=(0,))
+    return markdown_table(cells, text_columns=(0,))
 
 
 def judge(found: Measurements) -> Iterator[str]:

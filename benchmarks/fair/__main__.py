@@ -20,7 +20,7 @@ from benchmarks.fair.scenarios import SCENES, TENANTS, CallLatency, RunRequest, 
 from benchmarks.postgres.server import PostgresServer, serving
 from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.machine import describe, sync_micros
-from benchmarks.queue.report import grid, keep
+from benchmarks.queue.report import markdown_table, append_report
 
 ABOUT: Final = "Run a queue of a thousand tenants, and queues with limits, beside one tenant without any."
 JOBS: Final = 200_000
@@ -78,7 +78,7 @@ def table_of_looks(found: dict[str, list[CallLatency]], jobs: int) -> tuple[list
         met = "met" if slowest.worst_ms < CALL_MS_MAX else "NOT MET"
         goals.append(f"- {met}: {engine}, {jobs:,} jobs listed, counted and explained: each call under "
                      f"{CALL_MS_MAX} ms; the slowest took {slowest.worst_ms:.1f} ms ({slowest.call})")  # fmt: skip
-    return grid(rows, words=(0,)), goals
+    return markdown_table(rows, text_columns=(0,)), goals
 
 
 def table(engine: str, found: dict[str, list[RunResult]]) -> tuple[list[str], list[str]]:
@@ -100,7 +100,7 @@ def table(engine: str, found: dict[str, list[RunResult]]) -> tuple[list[str], li
             fair = least >= 1
             goals.append(f"- {'met' if fair else 'NOT MET'}: {engine}: each of {TENANTS:,} tenants with work starts "
                          f"in every {2 * TENANTS:,} starts; the least was {least}")  # fmt: skip
-    return grid(rows, words=(0,)), goals
+    return markdown_table(rows, text_columns=(0,)), goals
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
     text = "\n".join(lines)
     print(f"\n{text}")
     if wanted.keep:
-        keep(text, RESULTS)
+        append_report(text, RESULTS)
         print(f"Kept in benchmarks/{RESULTS.name}.")
     return 0
 

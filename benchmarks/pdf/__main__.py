@@ -24,7 +24,7 @@ from benchmarks.pdf.standalone_converters import CONVERTERS, ConversionResult
 from benchmarks.queue.folders import REPOSITORY, RESULTS, bench_folder
 from benchmarks.queue.machine import describe
 from benchmarks.queue.other_load import OtherLoad
-from benchmarks.queue.report import disturbed, keep, others_line
+from benchmarks.queue.report import count_disturbed, append_report, other_load_line
 from benchmarks.worker.ingot_server import serving
 from tests.pdf_corpus import corpus as debian_manuals
 
@@ -145,13 +145,13 @@ def main(arguments: list[str] | None = None) -> int:
         f"{sizes.books} books of {sizes.pages} pages, {sizes.leaves:,} leaves; medians of {sizes.rounds} rounds, "
     )
     lines[-1] += f"ratios of one round; {(time.monotonic() - began) / 60:.0f} min"
-    lines += [others_line(bench.others_shares), "", *render(bench.found)]
+    lines += [other_load_line(bench.others_shares), "", *render(bench.found)]
     text = "\n".join(lines)
     print(f"\n{text}")
-    if not wanted.keep and (wanted.quick or wanted.only or disturbed(bench.others_shares)):
+    if not wanted.keep and (wanted.quick or wanted.only or count_disturbed(bench.others_shares)):
         print(f"Not kept in benchmarks/{RESULTS.name}: part of a run, or disturbed. --keep keeps it all the same.")
     else:
-        keep(text, RESULTS)
+        append_report(text, RESULTS)
         print(f"Kept in benchmarks/{RESULTS.name}.")
     return 0
 

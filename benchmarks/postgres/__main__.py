@@ -1,4 +1,4 @@
-"""The command: read what is wanted, run it, print the tables, keep the results."""
+"""The command: run the selected parts, print the report, and append it to the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.queue.adapter import MissingDependency
 from benchmarks.queue.campaign import RunFailed
 from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.machine import describe, sync_micros
-from benchmarks.queue.report import keep
+from benchmarks.queue.report import append_report
 
 ABOUT: Final = (
     "Measure Ingot's queue on a PostgreSQL with fsync on, beside other PostgreSQL queues in the same run: single and "
@@ -36,66 +36,72 @@ CHOICES: Final = (*NAMES, *(part.name for part in PARTS), HELD.name, HISTORY)
 
 def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # The server must not outlive us.
-    wanted = parse(arguments)
-    plan = plan_of(wanted)
+    options = parse(arguments)
+    plan = build_plan(options)
     try:
-        report = run(plan, Path(wanted.files) if wanted.files else bench_folder())
+        report = run(plan, Path(options.files) if options.files else bench_folder())
     except (MissingDependency, RunFailed) as error:
         print(f"benchmark: {error}", file=sys.stderr)
         return 2
     print(f"\n{report.markdown()}")
-    if refusal := "" if wanted.keep else why_not_kept(wanted, plan, report):
-        print(f"Not kept in benchmarks/{RESULTS.name}: {refusal}. --keep keeps it all the same.")
+    if reason := "" if options.keep else reason_not_to_append(options, plan, report):
+        print(f"Not appended to benchmarks/{RESULTS.name}: {reason}. --keep appends it anyway.")
     else:
-        keep(report.markdown(), RESULTS)
-        print(f"Kept in benchmarks/{RESULTS.name}.")
+        append_report(report.markdown(), RESULTS)
+        print(f"Appended to benchmarks/{RESULTS.name}.")
     failed = report.growth_failure or any(row.failure for table in report.tables for row in table.rows)
-    missed = wanted.strict and not all(goal.met for goal in report.goals)
+    missed = options.strict and not all(goal.met for goal in report.goals)
     return 1 if failed or missed else 0
 
 
-def why_not_kept(wanted: argparse.Namespace, plan: Plan, report: Report) -> str:
-    """Results that would mislead are not kept: parts of a run, and runs that other work disturbed."""
-    if wanted.quick or (wanted.only and wanted.only != [HELD.name]) or not (plan.history or wanted.only):
-        return "it is part of a run"
+def reason_not_to_append(options: argparse.Namespace, plan: Plan, report: Report) -> str:
+    """Return why a report would be misleading, or nothing: the run was partial, or other programs disturbed it."""
+    if options.quick or (options.only and options.only != [HELD.name]) or not (plan.history or options.only):
+        return "the run was partial"
     if report.growth_failure:
         return "the part with finished jobs failed"
     if report.disturbed_runs:
-        return f"other work disturbed {report.disturbed_runs} runs"
+        return f"other programs disturbed {report.disturbed_runs} runs"
     return ""
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.postgres", description=ABOUT)
-    parser.add_argument("--quick", action="store_true", help="a smoke run of about two minutes; figures mean little")
+    parser.add_argument(
+        "--quick", action="store_true", help="run a smoke test of about two minutes, without meaningful numbers"
+    )
     parser.add_argument(
         "--only", action="append", choices=CHOICES, metavar="NAME",
-        help=f"only this system or part; may be repeated: {', '.join(CHOICES)}",
+        help=f"system or part to measure; can be repeated: {', '.join(CHOICES)}",
     )  # fmt: skip
-    parser.add_argument("--rounds", type=int, help=f"measured runs of each row (default {FULL.rounds})")
-    parser.add_argument("--history", help=f"finished jobs to begin with, or none (default {HISTORY_JOBS})")
+    parser.add_argument("--rounds", type=int, help=f"number of measured runs of each row (default: {FULL.rounds})")
+    parser.add_argument("--history", help=f"numbers of finished jobs to start with, or none (default: {HISTORY_JOBS})")
     parser.add_argument(
         "--held", default=HELD_SECONDS, metavar="SECONDS",
         help=f"how long the part held holds a transaction, or none (default {HELD_SECONDS}); it runs with --only held",
     )  # fmt: skip
-    parser.add_argument("--files", help="folder to measure in (default .bench); it decides which disk is measured")
-    parser.add_argument("--keep", action="store_true", help=f"write to {RESULTS.name} whatever this run was like")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 when a goal is not met")
+    parser.add_argument("--files", help="folder on the disk to measure (default: .bench)")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help=f"append the report to {RESULTS.name} even if the run was partial or disturbed",
+    )
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a goal is not met")
     return parser.parse_args(arguments)
 
 
-def plan_of(wanted: argparse.Namespace) -> Plan:
-    only = wanted.only or []
-    sizes = QUICK if wanted.quick else FULL
+def build_plan(options: argparse.Namespace) -> Plan:
+    only = options.only or []
+    sizes = QUICK if options.quick else FULL
     systems = tuple(name for name in NAMES if name in only) or NAMES
-    held_seconds = 0.0 if wanted.held == "none" else float(wanted.held)
+    held_seconds = 0.0 if options.held == "none" else float(options.held)
     parts = tuple(part for part in (*PARTS, HELD) if part.name in only and (part is not HELD or held_seconds))
     if not parts and HISTORY not in only and HELD.name not in only:
         parts = PARTS
-    with_history = OURS in systems and (HISTORY in only or not (wanted.quick or only))
-    text = wanted.history or (HISTORY_JOBS if with_history else "none")
-    history = () if text == "none" else tuple(sorted(int(count) for count in text.split(",")))
-    return Plan(parts, systems, history, held_seconds, replace(sizes, rounds=wanted.rounds or sizes.rounds))
+    with_history = OURS in systems and (HISTORY in only or not (options.quick or only))
+    history_text = options.history or (HISTORY_JOBS if with_history else "none")
+    history = () if history_text == "none" else tuple(sorted(int(count) for count in history_text.split(",")))
+    return Plan(parts, systems, history, held_seconds, replace(sizes, rounds=options.rounds or sizes.rounds))
 
 
 def run(plan: Plan, folder: Path) -> Report:
@@ -110,7 +116,7 @@ def run(plan: Plan, folder: Path) -> Report:
         growth: list[HistoryGrowth] = []
         failure = ""
         try:
-            growth = campaign.growth(ours_ways(tables)) if plan.history else []
+            growth = campaign.growth(ingot_options(tables)) if plan.history else []
         except RunFailed as error:
             failure = str(error)  # The tables before it are worth keeping.
     return Report(
@@ -126,13 +132,13 @@ def run(plan: Plan, folder: Path) -> Report:
     )
 
 
-def ours_ways(tables: list[Table]) -> dict[Scenario, DriveOptions]:
-    """The ways chosen for Ingot on a fresh database, or its first ones when those parts were not run."""
-    ways = {scenario: choices[0] for scenario, choices in load(OURS).ways.items()}
+def ingot_options(tables: list[Table]) -> dict[Scenario, DriveOptions]:
+    """Return the options that were chosen for Ingot on a fresh database, or its first ones if no part was run."""
+    options_by_scenario = {scenario: choices[0] for scenario, choices in load(OURS).options.items()}
     for table in tables:
         if row := table.row(OURS):
-            ways[table.part.scenario] = row.way
-    return ways
+            options_by_scenario[table.part.scenario] = row.options
+    return options_by_scenario
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Final, Literal, Protocol
 from benchmarks.queue.adapter import Payload
 
 Scenario = Literal["single", "bulk", "run", "latency", "held"]
-Ran = Callable[[int], None]  # Called with a job's number where its handler starts.
+OnStart = Callable[[int], None]  # Called with a job's number where its handler starts.
 
 CALLERS: Final = 32
 TYPE: Final = "noop"
@@ -30,7 +30,7 @@ class DriveOptions:
     connections: int = 10
     workers: int = 1
     claim_jobs: int = 1
-    option: str = ""
+    variant: str = ""
     label: str = ""
 
 
@@ -40,7 +40,7 @@ class RunRequest:
 
     system: str
     scenario: Scenario
-    way: DriveOptions
+    options: DriveOptions
     url: str
     warm_seconds: float
     seconds: float
@@ -68,8 +68,8 @@ class Queue(Protocol):
 
     async def put_many(self, jobs: list[Payload]) -> None: ...
 
-    def working(self, ran: Ran) -> AbstractAsyncContextManager[None]:
-        """The system's own worker, inside this context, calling `ran` for every job. Leaving it settles what ran."""
+    def working(self, on_start: OnStart) -> AbstractAsyncContextManager[None]:
+        """The system's own worker, inside this context, which calls `on_start` for every job. Leaving it settles what ran."""
         ...
 
 
@@ -83,7 +83,7 @@ class System:
 
     name: str
     version: str
-    ways: dict[Scenario, tuple[DriveOptions, ...]]
+    options: dict[Scenario, tuple[DriveOptions, ...]]
     run_jobs: int
     unsettled: str = ""
     install: Callable[[str], None] | None = None

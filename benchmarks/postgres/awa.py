@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, Ran, System, version_of
+from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, OnStart, System, version_of
 from benchmarks.queue.adapter import Payload, component
 
 library: Any = component("awa")
@@ -32,8 +32,8 @@ class Noop:
 class AwaQueue:
     """An open client."""
 
-    def __init__(self, client: Any, way: DriveOptions) -> None:
-        self._client, self._way = client, way
+    def __init__(self, client: Any, options: DriveOptions) -> None:
+        self._client, self._options = client, options
 
     async def put(self, job: Payload) -> None:
         await self._client.insert(Noop(**job), queue=TYPE)
@@ -42,14 +42,14 @@ class AwaQueue:
         await self._client.enqueue_many_copy([Noop(**job) for job in jobs], queue=TYPE)
 
     @asynccontextmanager
-    async def working(self, ran: Ran) -> AsyncIterator[None]:
+    async def working(self, on_start: OnStart) -> AsyncIterator[None]:
         @self._client.task(Noop, queue=TYPE)  # type: ignore[untyped-decorator]
         async def work(job: Any) -> None:
-            ran(0)
+            on_start(0)
 
-        queue: dict[str, Any] = {"name": TYPE, "max_workers": self._way.workers}
-        if self._way.claim_jobs > 1:
-            queue |= {"claimers": 2, "claim_batch_size": self._way.claim_jobs}
+        queue: dict[str, Any] = {"name": TYPE, "max_workers": self._options.workers}
+        if self._options.claim_jobs > 1:
+            queue |= {"claimers": 2, "claim_batch_size": self._options.claim_jobs}
         await self._client.start([queue], poll_interval_ms=50)
         try:
             yield
@@ -74,10 +74,10 @@ async def _install(url: str) -> None:
 
 
 @asynccontextmanager
-async def open_awa(url: str, way: DriveOptions) -> AsyncIterator[AwaQueue]:
-    client = library.AsyncClient(_with_host(url), max_connections=way.connections)
+async def open_awa(url: str, options: DriveOptions) -> AsyncIterator[AwaQueue]:
+    client = library.AsyncClient(_with_host(url), max_connections=options.connections)
     try:
-        yield AwaQueue(client, way)
+        yield AwaQueue(client, options)
     finally:
         await client.close()
 
@@ -96,7 +96,7 @@ SYSTEM = System(
     unsettled=UNSETTLED,
     install=install,
     open=open_awa,
-    ways={
+    options={
         "single": tuple(
             DriveOptions(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
             for connections in (32, 10)

@@ -43,7 +43,7 @@ class BareSqlQueue(FloorQueue):
         self._news.set()
 
     async def _claim(self, connection: Any) -> list[Any]:
-        rows: list[Any] = await connection.fetch(CLAIM, self._way.claim_jobs)
+        rows: list[Any] = await connection.fetch(CLAIM, self._options.claim_jobs)
         return rows
 
     async def _settle(self, connection: Any, rows: list[Any]) -> None:
@@ -61,9 +61,9 @@ async def _install(url: str) -> None:
 
 
 @asynccontextmanager
-async def open_bare(url: str, way: DriveOptions) -> AsyncIterator[BareSqlQueue]:
-    async with asyncpg.create_pool(url, min_size=1, max_size=way.connections) as pool:
-        yield BareSqlQueue(pool, None, way)
+async def open_bare(url: str, options: DriveOptions) -> AsyncIterator[BareSqlQueue]:
+    async with asyncpg.create_pool(url, min_size=1, max_size=options.connections) as pool:
+        yield BareSqlQueue(pool, None, options)
 
 
 # The last claim is settled after the last start: the rows in `done` tell.
@@ -74,7 +74,7 @@ SYSTEM = System(
     unsettled="SELECT (SELECT count(*) FROM done) < {jobs}",
     install=install,
     open=open_bare,
-    ways={
+    options={
         "single": tuple(
             DriveOptions(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
             for connections in (32, 10)

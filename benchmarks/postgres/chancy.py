@@ -7,25 +7,27 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, Ran, System, version_of
+from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, OnStart, System, version_of
 from benchmarks.queue.adapter import Payload, component
 
 library: Any = component("chancy")
 
-_ran: Ran | None = None  # chancy imports a job's function by its name, so the worker's count is found from here.
+_on_start: OnStart | None = (
+    None  # chancy imports a job's function by its name, so the worker's count is found from here.
+)
 
 
 @library.job(queue=TYPE)  # type: ignore[untyped-decorator]
 async def work(number: int, pad: str) -> None:
-    if _ran is not None:
-        _ran(number)
+    if _on_start is not None:
+        _on_start(number)
 
 
 class ChancyQueue:
     """An open application with one queue."""
 
-    def __init__(self, app: Any, way: DriveOptions) -> None:
-        self._app, self._way = app, way
+    def __init__(self, app: Any, options: DriveOptions) -> None:
+        self._app, self._options = app, options
 
     async def put(self, job: Payload) -> None:
         await self._app.push(work.job.with_kwargs(**job))
@@ -35,15 +37,15 @@ class ChancyQueue:
             pass
 
     @asynccontextmanager
-    async def working(self, ran: Ran) -> AsyncIterator[None]:
-        global _ran  # noqa: PLW0603 - see where it is made
-        _ran = ran
+    async def working(self, on_start: OnStart) -> AsyncIterator[None]:
+        global _on_start  # noqa: PLW0603 - see where it is made
+        _on_start = on_start
         queue = library.Queue(
             TYPE,
-            concurrency=self._way.workers,
+            concurrency=self._options.workers,
             executor=library.Chancy.Executor.Async,
             polling_interval=1,
-            eager_polling=self._way.option == "eager",
+            eager_polling=self._options.variant == "eager",
         )
         await self._app.declare(queue, upsert=True)
         async with library.Worker(self._app, register_signal_handlers=False) as worker:
@@ -61,14 +63,14 @@ async def _install(url: str) -> None:
 
 
 @asynccontextmanager
-async def open_chancy(url: str, way: DriveOptions) -> AsyncIterator[ChancyQueue]:
-    async with library.Chancy(url, max_connection_pool_size=way.connections) as app:
-        yield ChancyQueue(app, way)
+async def open_chancy(url: str, options: DriveOptions) -> AsyncIterator[ChancyQueue]:
+    async with library.Chancy(url, max_connection_pool_size=options.connections) as app:
+        yield ChancyQueue(app, options)
 
 
-def _jobs_at_once(workers: int, option: str = "eager") -> DriveOptions:
-    polling = "eager polling" if option else "polling each second"
-    return DriveOptions(workers=workers, option=option, label=f"concurrency {workers}, {polling}")
+def _jobs_at_once(workers: int, variant: str = "eager") -> DriveOptions:
+    polling = "eager polling" if variant else "polling each second"
+    return DriveOptions(workers=workers, variant=variant, label=f"concurrency {workers}, {polling}")
 
 
 SYSTEM = System(
@@ -78,7 +80,7 @@ SYSTEM = System(
     unsettled="SELECT EXISTS (SELECT FROM chancy_jobs WHERE state IN ('pending', 'running', 'retrying'))",
     install=install,
     open=open_chancy,
-    ways={
+    options={
         "single": tuple(
             DriveOptions(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
             for connections in (32, 10)

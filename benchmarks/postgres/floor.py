@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, Ran, System, version_of
+from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, OnStart, System, version_of
 from benchmarks.postgres.ingot_system import SYSTEM as OURS
 from benchmarks.postgres.ingot_system import install
 from benchmarks.queue.adapter import Payload
@@ -75,8 +75,8 @@ FROM gone
 class FloorQueue:
     """A pool of connections, and workers that each hold one."""
 
-    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], tenant: object, way: DriveOptions) -> None:
-        self._pool, self._tenant, self._way = pool, tenant, way
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], tenant: object, options: DriveOptions) -> None:
+        self._pool, self._tenant, self._options = pool, tenant, options
         self._news = asyncio.Event()
 
     async def put(self, job: Payload) -> None:
@@ -89,14 +89,14 @@ class FloorQueue:
         self._news.set()
 
     @asynccontextmanager
-    async def working(self, ran: Ran) -> AsyncIterator[None]:
-        workers = [asyncio.create_task(self._work(ran)) for _ in range(self._way.workers)]
+    async def working(self, on_start: OnStart) -> AsyncIterator[None]:
+        workers = [asyncio.create_task(self._work(on_start)) for _ in range(self._options.workers)]
         yield
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _work(self, ran: Ran) -> None:
+    async def _work(self, on_start: OnStart) -> None:
         async with self._pool.acquire() as connection:
             while True:
                 rows = await self._claim(connection)
@@ -105,11 +105,11 @@ class FloorQueue:
                     await self._news.wait()
                     continue
                 for _ in rows:
-                    ran(0)
+                    on_start(0)
                 await self._settle(connection, rows)
 
     async def _claim(self, connection: Any) -> list[Any]:
-        rows: list[Any] = await connection.fetch(CLAIM, self._tenant, self._way.claim_jobs)
+        rows: list[Any] = await connection.fetch(CLAIM, self._tenant, self._options.claim_jobs)
         return rows
 
     async def _settle(self, connection: Any, rows: list[Any]) -> None:
@@ -117,10 +117,10 @@ class FloorQueue:
 
 
 @asynccontextmanager
-async def open_floor(url: str, way: DriveOptions) -> AsyncIterator[FloorQueue]:
-    pool = asyncpg.create_pool(url, min_size=1, max_size=way.connections, server_settings=PLANNER)
+async def open_floor(url: str, options: DriveOptions) -> AsyncIterator[FloorQueue]:
+    pool = asyncpg.create_pool(url, min_size=1, max_size=options.connections, server_settings=PLANNER)
     async with pool:
-        yield FloorQueue(pool, await pool.fetchval(TENANT), way)
+        yield FloorQueue(pool, await pool.fetchval(TENANT), options)
 
 
 def claiming(workers: int) -> DriveOptions:
@@ -139,7 +139,7 @@ SYSTEM = System(
     unsettled=OURS.unsettled,
     install=install,
     open=open_floor,
-    ways={
+    options={
         "single": (DriveOptions(callers=CALLERS, connections=10, label="32 callers, 10 connections"),),
         "bulk": (DriveOptions(callers=2, batch_jobs=1000, label="2 callers, batches of 1000"),),
         "run": (claiming(4), claiming(2), claiming(8)),

@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from benchmarks.postgres.plan import WHAT
+from benchmarks.postgres.plan import SCENARIO_TEXT
 from benchmarks.postgres.result_rows import GROWING, HistoryGrowth, Row, Table
 from benchmarks.queue.goals import GROWTH_MAX, Goal
 
 OURS: Final = "ingot"
-LEAST: Final[dict[str, dict[str, float]]] = {
+RATIO_MIN: Final[dict[str, dict[str, float]]] = {
     "single": {"pgqueuer": 3.0},
     "run": {"graphile": 1.3, "pgqueuer": 2.5, "floor": 0.6},
 }
@@ -38,20 +38,23 @@ def _of_table(table: Table) -> Iterator[Goal]:
     ours = table.row(OURS)
     if ours is None:
         return
-    for system, least in LEAST.get(table.part.name, {}).items():
+    for system, least in RATIO_MIN.get(table.part.name, {}).items():
         if theirs := table.row(system):
             yield _at_least(
-                f"{WHAT[table.part.scenario]} at least {least:g} × {SAID.get(system, system)}", ours, theirs, least
+                f"{SCENARIO_TEXT[table.part.scenario]} at least {least:g} × {SAID.get(system, system)}",
+                ours,
+                theirs,
+                least,
             )
     if table.part.name == "latency":
         yield _at_most(
-            f"{WHAT['latency']}, p50 at most {P50_MS_MAX:g} ms", [run.p50_ms for run in ours.runs], P50_MS_MAX
+            f"{SCENARIO_TEXT['latency']}, p50 at most {P50_MS_MAX:g} ms", [run.p50_ms for run in ours.runs], P50_MS_MAX
         )
         yield _at_most(
-            f"{WHAT['latency']}, p99 at most {P99_MS_MAX:g} ms", [run.p99_ms for run in ours.runs], P99_MS_MAX
+            f"{SCENARIO_TEXT['latency']}, p99 at most {P99_MS_MAX:g} ms", [run.p99_ms for run in ours.runs], P99_MS_MAX
         )
     if table.part.name == "held" and ours.losses:
-        text = f"share of the rate that is lost {WHAT['held']} at most {LOSS_MAX:g}"
+        text = f"share of the rate that is lost {SCENARIO_TEXT['held']} at most {LOSS_MAX:g}"
         yield _at_most(text, ours.losses, LOSS_MAX)
 
 
@@ -72,5 +75,7 @@ def _of_growth(growth: Sequence[HistoryGrowth]) -> Iterator[Goal]:
     for grown in growth[1:]:
         for scenario in GROWING:
             few, many = f"{growth[0].finished_jobs:,}", f"{grown.finished_jobs:,}"
-            text = f"{WHAT[scenario]} with {many} finished jobs at most {GROWTH_MAX:g} × slower than with {few}"
+            text = (
+                f"{SCENARIO_TEXT[scenario]} with {many} finished jobs at most {GROWTH_MAX:g} × slower than with {few}"
+            )
             yield _at_most(text, grown.slower_than(growth[0], scenario), GROWTH_MAX, Goal)

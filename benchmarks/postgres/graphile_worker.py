@@ -43,8 +43,8 @@ def _install(folder: Path) -> None:
 FOLDER: Final = place()
 
 
-def command(order: RunRequest) -> list[str]:
-    return ["node", str(FOLDER / "bench.mjs"), msgspec.json.encode(order).decode()]
+def command(request: RunRequest) -> list[str]:
+    return ["node", str(FOLDER / "bench.mjs"), msgspec.json.encode(request).decode()]
 
 
 def _queue(workers: int, local: int) -> DriveOptions:
@@ -60,7 +60,7 @@ SYSTEM = System(
     version=VERSION,
     run_jobs=60_000,
     command=command,
-    ways={
+    options={
         "single": tuple(
             DriveOptions(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
             for connections in (32, 10)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, Ran, System, version_of
+from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, OnStart, System, version_of
 from benchmarks.postgres.server import as_role
 from benchmarks.queue.adapter import Payload
 from ingot.engines.postgres import PostgresStore, migrate
@@ -27,8 +27,8 @@ WAIT_SECONDS: Final = 30
 class IngotQueue:
     """An open store."""
 
-    def __init__(self, jobs: Jobs, tenant: str, way: DriveOptions) -> None:
-        self._jobs, self._tenant, self._way = jobs, tenant, way
+    def __init__(self, jobs: Jobs, tenant: str, options: DriveOptions) -> None:
+        self._jobs, self._tenant, self._options = jobs, tenant, options
 
     async def put(self, job: Payload) -> None:
         await self._jobs.enqueue(self._tenant, TYPE, job)
@@ -37,18 +37,20 @@ class IngotQueue:
         await self._jobs.enqueue_many([new_job(self._tenant, TYPE, job) for job in jobs])
 
     @asynccontextmanager
-    async def working(self, ran: Ran) -> AsyncIterator[None]:
-        workers = [asyncio.create_task(self._work(ran)) for _ in range(self._way.workers)]
+    async def working(self, on_start: OnStart) -> AsyncIterator[None]:
+        workers = [asyncio.create_task(self._work(on_start)) for _ in range(self._options.workers)]
         try:
             yield
         finally:
             await self._jobs.close()  # Ends the claims that wait; what was claimed is settled.
             await asyncio.gather(*workers)
 
-    async def _work(self, ran: Ran) -> None:
-        while claims := await self._jobs.claim(WORKER, [TYPE], limit=self._way.claim_jobs, wait_seconds=WAIT_SECONDS):
+    async def _work(self, on_start: OnStart) -> None:
+        while claims := await self._jobs.claim(
+            WORKER, [TYPE], limit=self._options.claim_jobs, wait_seconds=WAIT_SECONDS
+        ):
             for _ in claims:
-                ran(0)
+                on_start(0)
             answers = await self._jobs.settle_many(
                 [Settle(job_id=claim.job.id, fence=claim.fence, outcome=Done()) for claim in claims]
             )
@@ -80,11 +82,11 @@ async def open_store(url: str, *, connections: int) -> AsyncIterator[PostgresSto
 
 
 @asynccontextmanager
-async def open_ours(url: str, way: DriveOptions) -> AsyncIterator[IngotQueue]:
-    async with open_store(url, connections=way.connections) as store:
+async def open_ours(url: str, options: DriveOptions) -> AsyncIterator[IngotQueue]:
+    async with open_store(url, connections=options.connections) as store:
         jobs = Jobs(store, lease_seconds=LEASE_SECONDS)
         tenant = await Tenants(store).get(TENANT)
-        yield IngotQueue(jobs, tenant.id, way)
+        yield IngotQueue(jobs, tenant.id, options)
         await jobs.close()
 
 
@@ -99,7 +101,7 @@ SYSTEM = System(
     unsettled="SELECT EXISTS (SELECT FROM ingot.ready) OR EXISTS (SELECT FROM ingot.leases)",
     install=install,
     open=open_ours,
-    ways={
+    options={
         "single": (DriveOptions(callers=CALLERS, workers=4, claim_jobs=250, label="32 callers"),),
         "bulk": tuple(
             DriveOptions(callers=callers, batch_jobs=jobs, label=f"{callers} callers, batches of {jobs}")

@@ -25,7 +25,7 @@ FILL_CALLERS: Final = 4
 FILL_JOBS: Final = 500
 
 
-async def measure(system: System, order: RunRequest) -> RunResult:
+async def measure(system: System, request: RunRequest) -> RunResult:
     """Open the system in its database and run what was ordered."""
     assert system.open is not None
     scenarios: dict[str, Callable[[Queue, RunRequest, System], Awaitable[RunResult]]] = {
@@ -35,11 +35,11 @@ async def measure(system: System, order: RunRequest) -> RunResult:
         "latency": latency,
         "held": held,
     }
-    async with system.open(order.url, order.way) as queue:
-        return await scenarios[order.scenario](queue, order, system)
+    async with system.open(request.url, request.options) as queue:
+        return await scenarios[request.scenario](queue, request, system)
 
 
-async def single(queue: Queue, order: RunRequest, system: System) -> RunResult:
+async def single(queue: Queue, request: RunRequest, system: System) -> RunResult:
     """Callers that enqueue one job after the other, for some seconds."""
     meter, numbers = Meter(), count()
 
@@ -47,38 +47,38 @@ async def single(queue: Queue, order: RunRequest, system: System) -> RunResult:
         while meter.running:
             began = time.perf_counter()
             await queue.put(payload(next(numbers)))
-            meter.saw(began)
+            meter.record(began)
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(order.way.callers):
+        for _ in range(request.options.callers):
             group.create_task(call())
-        await asyncio.sleep(order.warm_seconds)
+        await asyncio.sleep(request.warm_seconds)
         meter.counting, began = True, time.perf_counter()
-        await asyncio.sleep(order.seconds)
+        await asyncio.sleep(request.seconds)
         meter.counting, seconds = False, time.perf_counter() - began
         meter.running = False
-    if order.drain_after:
-        await drain(queue, order, system)
+    if request.drain_after:
+        await drain(queue, request, system)
     return RunResult(len(meter.latencies) / seconds, meter.percentile_ms(50), meter.percentile_ms(99))
 
 
-async def drain(queue: Queue, order: RunRequest, system: System) -> None:
+async def drain(queue: Queue, request: RunRequest, system: System) -> None:
     """Run what is left: the database is used again."""
-    looking = await asyncpg.connect(order.url)
+    connection = await asyncpg.connect(request.url)
     async with queue.working(lambda number: None):
-        await settled(looking, system.unsettled)
-    await looking.close()
+        await settled(connection, system.unsettled)
+    await connection.close()
 
 
-async def settled(looking: asyncpg.Connection[asyncpg.Record], unsettled: str) -> None:
+async def settled(connection: asyncpg.Connection[asyncpg.Record], unsettled: str) -> None:
     """Look until no job is left that did not end."""
-    while await looking.fetchval(unsettled):  # noqa: ASYNC110 - it is the database that knows
+    while await connection.fetchval(unsettled):  # noqa: ASYNC110 - it is the database that knows
         await asyncio.sleep(SETTLED_POLL_SECONDS)
 
 
-async def bulk(queue: Queue, order: RunRequest, system: System) -> RunResult:
+async def bulk(queue: Queue, request: RunRequest, system: System) -> RunResult:
     """Callers that enqueue batch after batch, for some seconds."""
-    size = order.way.batch_jobs
+    size = request.options.batch_jobs
     numbers = count(step=size)
     prepared = [payload(number) for number in range(size)]  # Made before, so that no system pays for it.
     enqueued, running, counting = 0, True, False
@@ -93,30 +93,30 @@ async def bulk(queue: Queue, order: RunRequest, system: System) -> RunResult:
                 enqueued += size
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(order.way.callers):
+        for _ in range(request.options.callers):
             group.create_task(call())
-        await asyncio.sleep(order.warm_seconds)
+        await asyncio.sleep(request.warm_seconds)
         counting, began = True, time.perf_counter()
-        await asyncio.sleep(order.seconds)
+        await asyncio.sleep(request.seconds)
         counting, seconds = False, time.perf_counter() - began
         running = False
     return RunResult(enqueued / seconds)
 
 
-async def run(queue: Queue, order: RunRequest, system: System) -> RunResult:
+async def run(queue: Queue, request: RunRequest, system: System) -> RunResult:
     """Jobs that wait already, run to completion: from the first start until the last of them has been settled."""
-    await fill(queue, order.jobs)
-    looking = await asyncpg.connect(order.url)
-    await looking.execute("ANALYZE")
-    starts = StartCounter(order.jobs)
-    async with queue.working(starts.saw):
-        await starts.all(order.seconds)
-        await settled(looking, system.unsettled.format(jobs=order.jobs))
+    await fill(queue, request.jobs)
+    connection = await asyncpg.connect(request.url)
+    await connection.execute("ANALYZE")
+    starts = StartCounter(request.jobs)
+    async with queue.working(starts.record):
+        await starts.all(request.seconds)
+        await settled(connection, system.unsettled.format(jobs=request.jobs))
         seconds = time.perf_counter() - starts.first
-    await looking.close()
-    if starts.jobs != order.jobs:
-        raise AssertionError(f"{order.jobs} jobs were enqueued, but {starts.jobs} were run")
-    return RunResult(order.jobs / seconds)
+    await connection.close()
+    if starts.jobs != request.jobs:
+        raise AssertionError(f"{request.jobs} jobs were enqueued, but {starts.jobs} were run")
+    return RunResult(request.jobs / seconds)
 
 
 async def fill(queue: Queue, jobs: int) -> None:
@@ -130,12 +130,12 @@ async def fill(queue: Queue, jobs: int) -> None:
     await asyncio.gather(*(call() for _ in range(FILL_CALLERS)))
 
 
-async def latency(queue: Queue, order: RunRequest, system: System) -> RunResult:
+async def latency(queue: Queue, request: RunRequest, system: System) -> RunResult:
     """One job at a time on an idle queue: from the call that enqueues it until its handler starts."""
     chance, meter = random.Random(7), Meter()
-    starts = StartCounter(order.samples + 1)
-    async with queue.working(starts.saw):
-        for number in range(order.samples + 1):
+    starts = StartCounter(request.samples + 1)
+    async with queue.working(starts.record):
+        for number in range(request.samples + 1):
             await asyncio.sleep(IDLE_SECONDS if number < 2 else chance.uniform(*GAP_SECONDS))
             began = time.perf_counter()
             await queue.put(payload(number))

@@ -14,11 +14,11 @@ from benchmarks.postgres.systems import load
 from benchmarks.queue.adapter import component
 
 
-def run(order: RunRequest) -> RunResult:
+def run(request: RunRequest) -> RunResult:
     """On uvloop, for every system that runs in Python: it is faster for each of them."""
-    system = load(order.system)
+    system = load(request.system)
     uvloop: Any = component("uvloop")
-    found: RunResult = uvloop.run(measure(system, order))
+    found: RunResult = uvloop.run(measure(system, request))
     return found
 
 

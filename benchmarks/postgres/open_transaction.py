@@ -24,7 +24,7 @@ WHERE schemaname NOT IN ('pg_catalog', 'information_schema')
 """
 
 
-async def held(queue: Queue, order: RunRequest, system: System) -> RunResult:
+async def held(queue: Queue, request: RunRequest, system: System) -> RunResult:
     """Enqueue and run without a pause, and hold a snapshot open meanwhile."""
     starts, running = StartCounter(0), True
 
@@ -38,13 +38,13 @@ async def held(queue: Queue, order: RunRequest, system: System) -> RunResult:
                 await queue.put_many([payload(next(numbers)) for _ in range(BATCH_JOBS)])
                 enqueued += BATCH_JOBS
 
-    async with queue.working(starts.saw):
+    async with queue.working(starts.record):
         enqueueing = asyncio.create_task(enqueue())
-        await asyncio.sleep(order.warm_seconds)
-        before = await rate(starts, order.window_seconds)
-        async with snapshot(order.url):
-            await asyncio.sleep(max(0.0, order.seconds - order.window_seconds))
-            after = await rate(starts, order.window_seconds)
+        await asyncio.sleep(request.warm_seconds)
+        before = await rate(starts, request.window_seconds)
+        async with snapshot(request.url):
+            await asyncio.sleep(max(0.0, request.seconds - request.window_seconds))
+            after = await rate(starts, request.window_seconds)
         running = False
         await enqueueing
     return RunResult(rate=after, before_rate=before)

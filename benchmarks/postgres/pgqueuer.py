@@ -11,7 +11,7 @@ from typing import Any
 
 import asyncpg
 
-from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, Ran, System, version_of
+from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, OnStart, System, version_of
 from benchmarks.queue.adapter import Payload, component
 
 pgqueuer: Any = component("pgqueuer")
@@ -22,8 +22,8 @@ queries: Any = component("pgqueuer.queries")
 class PgQueuerQueue:
     """A pool to enqueue with, and a worker on connections of its own."""
 
-    def __init__(self, url: str, pool: Any, way: DriveOptions) -> None:
-        self._url, self._way = url, way
+    def __init__(self, url: str, pool: Any, options: DriveOptions) -> None:
+        self._url, self._options = url, options
         self._queries = queries.Queries(drivers.AsyncpgPoolDriver(pool))
 
     async def put(self, job: Payload) -> None:
@@ -34,19 +34,19 @@ class PgQueuerQueue:
         await self._queries.enqueue([TYPE] * len(jobs), texts, [0] * len(jobs))
 
     @asynccontextmanager
-    async def working(self, ran: Ran) -> AsyncIterator[None]:
-        async with asyncpg.create_pool(self._url, min_size=2, max_size=self._way.connections) as pool:
-            if self._way.option == "pool":
+    async def working(self, on_start: OnStart) -> AsyncIterator[None]:
+        async with asyncpg.create_pool(self._url, min_size=2, max_size=self._options.connections) as pool:
+            if self._options.variant == "pool":
                 application = pgqueuer.PgQueuer.from_asyncpg_pool(pool)
             else:
                 application = pgqueuer.PgQueuer.from_asyncpg_connection(await asyncpg.connect(self._url))
 
             @application.entrypoint(TYPE)  # type: ignore[untyped-decorator]
             async def work(job: Any) -> None:
-                ran(0)
+                on_start(0)
 
             running = asyncio.create_task(
-                application.run(batch_size=self._way.claim_jobs, dequeue_timeout=timedelta(seconds=30))
+                application.run(batch_size=self._options.claim_jobs, dequeue_timeout=timedelta(seconds=30))
             )
             try:
                 yield
@@ -66,13 +66,13 @@ async def _install(url: str) -> None:
 
 
 @asynccontextmanager
-async def open_pgqueuer(url: str, way: DriveOptions) -> AsyncIterator[PgQueuerQueue]:
-    async with asyncpg.create_pool(url, min_size=1, max_size=way.connections) as pool:
-        yield PgQueuerQueue(url, pool, way)
+async def open_pgqueuer(url: str, options: DriveOptions) -> AsyncIterator[PgQueuerQueue]:
+    async with asyncpg.create_pool(url, min_size=1, max_size=options.connections) as pool:
+        yield PgQueuerQueue(url, pool, options)
 
 
-def _batches(jobs: int, option: str = "connection") -> DriveOptions:
-    return DriveOptions(claim_jobs=jobs, option=option, label=f"batch_size {jobs}, one {option}")
+def _batches(jobs: int, variant: str = "connection") -> DriveOptions:
+    return DriveOptions(claim_jobs=jobs, variant=variant, label=f"batch_size {jobs}, one {variant}")
 
 
 SYSTEM = System(
@@ -82,7 +82,7 @@ SYSTEM = System(
     unsettled="SELECT EXISTS (SELECT FROM pgqueuer)",
     install=install,
     open=open_pgqueuer,
-    ways={
+    options={
         "single": tuple(
             DriveOptions(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
             for connections in (32, 10)

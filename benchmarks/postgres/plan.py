@@ -7,7 +7,7 @@ from typing import Final
 
 from benchmarks.postgres.adapter import Scenario
 
-WHAT: Final[dict[Scenario, str]] = {
+SCENARIO_TEXT: Final[dict[Scenario, str]] = {
     "single": "single durable enqueues",
     "bulk": "bulk enqueues",
     "run": "run to completion",

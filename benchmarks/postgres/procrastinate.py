@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, Ran, System, version_of
+from benchmarks.postgres.adapter import CALLERS, TYPE, DriveOptions, OnStart, System, version_of
 from benchmarks.queue.adapter import Payload, component
 
 library: Any = component("procrastinate")
@@ -16,14 +16,14 @@ library: Any = component("procrastinate")
 class ProcrastinateQueue:
     """An open app with one task."""
 
-    def __init__(self, app: Any, way: DriveOptions) -> None:
-        self._app, self._way = app, way
-        self._ran: Ran | None = None
+    def __init__(self, app: Any, options: DriveOptions) -> None:
+        self._app, self._options = app, options
+        self._on_start: OnStart | None = None
         self._task = app.task(self._work, name=TYPE)
 
     async def _work(self, number: int, pad: str) -> None:
-        if self._ran is not None:
-            self._ran(number)
+        if self._on_start is not None:
+            self._on_start(number)
 
     async def put(self, job: Payload) -> None:
         await self._task.defer_async(**job)
@@ -32,13 +32,13 @@ class ProcrastinateQueue:
         await self._task.batch_defer_async(*jobs)
 
     @asynccontextmanager
-    async def working(self, ran: Ran) -> AsyncIterator[None]:
-        self._ran = ran
+    async def working(self, on_start: OnStart) -> AsyncIterator[None]:
+        self._on_start = on_start
         running = asyncio.create_task(
             self._app.run_worker_async(
-                concurrency=self._way.workers,
+                concurrency=self._options.workers,
                 install_signal_handlers=False,
-                delete_jobs=self._way.option or None,
+                delete_jobs=self._options.variant or None,
             )
         )
         try:
@@ -59,15 +59,15 @@ async def _install(url: str) -> None:
 
 
 @asynccontextmanager
-async def open_procrastinate(url: str, way: DriveOptions) -> AsyncIterator[ProcrastinateQueue]:
-    app = library.App(connector=library.PsycopgConnector(conninfo=url, min_size=1, max_size=way.connections))
+async def open_procrastinate(url: str, options: DriveOptions) -> AsyncIterator[ProcrastinateQueue]:
+    app = library.App(connector=library.PsycopgConnector(conninfo=url, min_size=1, max_size=options.connections))
     async with app.open_async():
-        yield ProcrastinateQueue(app, way)
+        yield ProcrastinateQueue(app, options)
 
 
-def _jobs_at_once(workers: int, option: str = "") -> DriveOptions:
-    deleting = ", deletes what succeeded" if option else ""
-    return DriveOptions(workers=workers, connections=10, option=option, label=f"concurrency {workers}{deleting}")
+def _jobs_at_once(workers: int, variant: str = "") -> DriveOptions:
+    deleting = ", deletes what succeeded" if variant else ""
+    return DriveOptions(workers=workers, connections=10, variant=variant, label=f"concurrency {workers}{deleting}")
 
 
 SYSTEM = System(
@@ -77,7 +77,7 @@ SYSTEM = System(
     unsettled="SELECT EXISTS (SELECT FROM procrastinate_jobs WHERE status IN ('todo', 'doing'))",
     install=install,
     open=open_procrastinate,
-    ways={
+    options={
         "single": tuple(
             DriveOptions(callers=CALLERS, connections=connections, label=f"32 callers, {connections} connections")
             for connections in (32, 10)

@@ -11,7 +11,7 @@ from benchmarks.postgres.goals import OURS
 from benchmarks.postgres.result_rows import GROWING, HistoryGrowth, Row, Table
 from benchmarks.queue.goals import Goal
 from benchmarks.queue.machine import Machine
-from benchmarks.queue.report import disturbed, grid, others_line
+from benchmarks.queue.report import count_disturbed, markdown_table, other_load_line
 
 NAMES: Final = {OURS: "**Ingot**", "floor": "floor: the same rows", "bare": "two tables", "graphile": "graphile-worker"}
 ABOUT: Final = (
@@ -39,7 +39,7 @@ class Report:
         lines += [f"{machine.cpu}, {machine.cores} cores; {machine.kernel}; load {machine.load:.2f} at the start"]
         lines += [f"{machine.python}; {self.server}; files on {machine.filesystem}"]
         lines += [f"fdatasync of a 4 KiB page: {before:.0f} µs before, {after:.0f} µs after; {self.minutes:.0f} min"]
-        lines += [others_line(self.others_shares), "", ABOUT, ""]
+        lines += [other_load_line(self.others_shares), "", ABOUT, ""]
         for table in self.tables:
             held = f", {self.held_seconds:g} s" if table.part.name == "held" else ""
             lines += [f"### {table.part.title}{held}", "", *render(table), ""]
@@ -57,7 +57,7 @@ class Report:
 
     @property
     def disturbed_runs(self) -> int:
-        return disturbed(self.others_shares)
+        return count_disturbed(self.others_shares)
 
 
 def render(table: Table) -> list[str]:
@@ -73,7 +73,7 @@ def render(table: Table) -> list[str]:
     rows = [
         [NAMES.get(row.system, row.system), row.version, *_cells(row, table, ours), _how(row)] for row in table.rows
     ]
-    return grid([head, *rows], words=(0, 1, len(head) - 1))
+    return markdown_table([head, *rows], text_columns=(0, 1, len(head) - 1))
 
 
 def _cells(row: Row, table: Table, ours: Row | None) -> list[str]:
@@ -96,8 +96,8 @@ def _cells(row: Row, table: Table, ours: Row | None) -> list[str]:
 
 def _how(row: Row) -> str:
     if not row.failure:
-        return row.way.label
-    return f"{row.way.label}; a run failed: {row.failure}" if row.way.label else row.failure
+        return row.options.label
+    return f"{row.options.label}; a run failed: {row.failure}" if row.options.label else row.failure
 
 
 def render_growth(growth: Sequence[HistoryGrowth]) -> list[str]:
@@ -109,4 +109,4 @@ def render_growth(growth: Sequence[HistoryGrowth]) -> list[str]:
             slower = statistics.median(grown.slower_than(growth[0], scenario))
             cells += [f"{grown.rate(scenario):,.0f}", f"{slower:.2f}"]
         rows.append(cells)
-    return grid([head, *rows], words=())
+    return markdown_table([head, *rows], text_columns=())

@@ -18,7 +18,7 @@ class Row:
 
     system: str
     version: str
-    way: DriveOptions
+    options: DriveOptions
     runs: list[RunResult] = field(default_factory=list)
     failure: str = ""
 

@@ -16,7 +16,7 @@ class StartCounter:
         self._upto = wanted
         self._reached = asyncio.Event()
 
-    def saw(self, number: int) -> None:
+    def record(self, number: int) -> None:
         """A handler starts now."""
         self.last = time.perf_counter()
         if not self.jobs:

@@ -1,6 +1,6 @@
-"""The job queue on SQLite beside huey, litequeue, honker and the raw group-commit floor.
+"""The job queue on SQLite, compared with huey, litequeue, honker and a plain group commit (the floor).
 
-Run with `python -m benchmarks.queue` (or `make bench`). Every measured run is a process of its own on fresh files, so
-no system inherits another's threads, caches or settings; rounds visit all systems in turn, so a slow minute of the
-machine falls on all of them alike.
+Run with `python -m benchmarks.queue` or `make bench`. Each measured run is a new process on fresh files, so that no
+system inherits the threads, caches or settings of another. Each round runs all systems in turn, so that a slow minute
+of the machine affects all of them.
 """

@@ -1,4 +1,4 @@
-"""What a queue must offer to be measured, and the words of one measured run."""
+"""The interface of a measured queue, and the request and the result of a measured run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ PAD: Final = "p" * 170
 
 
 class MissingDependency(Exception):
-    """A part the benchmark needs is not there; the message says how to get it."""
+    """A program or library that the benchmark needs is missing. The message says how to install it."""
 
 
 def component(name: str) -> Any:
-    """Import a peer from the locked benchmark requirements, or say how to install it."""
+    """Import a library of the benchmark requirements. Raises `MissingDependency`."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -37,27 +37,27 @@ def component(name: str) -> Any:
 
 
 def payload(number: int) -> Payload:
-    """The job every system is given: about 200 bytes once written as JSON."""
+    """Return the payload of a job, which is the same for all systems: about 200 bytes of JSON."""
     return {"number": number, "pad": PAD}
 
 
 @dataclass(frozen=True, slots=True)
 class DriveOptions:
-    """One way to drive a system. Short trials choose the fastest before anything is measured."""
+    """Options with which a system is used. Short trials select the fastest before the measured runs."""
 
     callers: int
     batch_jobs: int = 1
     switch_seconds: float = SWITCH_SECONDS_DEFAULT
-    option: str = ""
+    variant: str = ""
 
     @property
     def suits_busy(self) -> bool:
-        """Whether a thread that waits for a busy one gets its turn soon."""
+        """Whether a waiting thread soon gets its turn beside a busy one."""
         return self.switch_seconds < SWITCH_SECONDS_DEFAULT
 
     @property
     def label(self) -> str:
-        parts = [f"{self.callers} callers" if self.callers > 1 else "1 caller", self.option]
+        parts = [f"{self.callers} callers" if self.callers > 1 else "1 caller", self.variant]
         if self.batch_jobs > 1:
             parts.append(f"batches of {self.batch_jobs}")
         if self.suits_busy:
@@ -65,20 +65,22 @@ class DriveOptions:
         return ", ".join(part for part in parts if part)
 
 
-def ways(callers: Sequence[int], options: Sequence[str] = ("",), *, batch_jobs: int = 1) -> tuple[DriveOptions, ...]:
-    """Every combination, each at Python's own thread switch interval and at a short one."""
+def drive_options(
+    callers: Sequence[int], variants: Sequence[str] = ("",), *, batch_jobs: int = 1
+) -> tuple[DriveOptions, ...]:
+    """Return all combinations, each with Python's default thread switch interval and with a short one."""
     switches = (SWITCH_SECONDS_DEFAULT, SWITCH_SECONDS_SHORT)
     return tuple(
-        DriveOptions(count, batch_jobs, switch, option)
+        DriveOptions(count, batch_jobs, switch, variant)
         for count in callers
-        for option in options
+        for variant in variants
         for switch in switches
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionReadback:
-    """What the connection that writes says about itself."""
+    """The settings of the writing connection, as SQLite reports them."""
 
     synchronous: int
     journal_mode: str
@@ -86,21 +88,21 @@ class ConnectionReadback:
 
 
 class TaskQueue(Protocol):
-    """A queue driven by asyncio tasks; every call returns once its change is committed."""
+    """A queue that asyncio tasks use. Every call returns once its change is committed."""
 
     async def put(self, job: Payload) -> None: ...
 
     async def put_many(self, jobs: list[Payload]) -> None: ...
 
     async def take(self, limit: int) -> int:
-        """Claim up to `limit` jobs and settle them. 0 means nothing was waiting."""
+        """Claim up to `limit` jobs, settle them, and return their number."""
         ...
 
     async def readback(self) -> ConnectionReadback: ...
 
 
 class ThreadConnection(Protocol):
-    """One thread's hold on a synchronous queue; the same promises as `TaskQueue`."""
+    """The connection of one thread to a queue. Its methods are those of `TaskQueue`, without `async`."""
 
     def put(self, job: Payload) -> None: ...
 
@@ -112,9 +114,9 @@ class ThreadConnection(Protocol):
 
 
 class ThreadQueue(Protocol):
-    """A queue driven by threads."""
+    """A queue that threads use."""
 
-    def hand(self) -> ThreadConnection: ...
+    def connect(self) -> ThreadConnection: ...
 
     def close(self) -> None: ...
 
@@ -125,7 +127,7 @@ class TaskSystem:
 
     name: str
     levels: tuple[Level, ...]
-    ways: dict[Scenario, tuple[DriveOptions, ...]]
+    options: dict[Scenario, tuple[DriveOptions, ...]]
     open: Callable[[Path, Level, DriveOptions], AbstractAsyncContextManager[TaskQueue]]
 
 
@@ -135,7 +137,7 @@ class ThreadSystem:
 
     name: str
     levels: tuple[Level, ...]
-    ways: dict[Scenario, tuple[DriveOptions, ...]]
+    options: dict[Scenario, tuple[DriveOptions, ...]]
     open: Callable[[Path, Level, DriveOptions], ThreadQueue]
 
 
@@ -144,13 +146,13 @@ System = TaskSystem | ThreadSystem
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One measured run, handed to a process of its own."""
+    """The request for one measured run, which is a new process."""
 
     system: str
     level: Level
     scenario: Scenario
     busy: bool
-    way: DriveOptions
+    options: DriveOptions
     folder: str
     warm_seconds: float
     seconds_max: float
@@ -161,7 +163,7 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What one measured run found. Rates are jobs per second."""
+    """The result of one measured run. Rates are in jobs per second."""
 
     readback: ConnectionReadback
     enqueue_rate: float
@@ -170,11 +172,11 @@ class RunResult:
     p99_ms: float
     busy_share: float
     locked_errors: int
-    others_share: float = 0.0  # Of one core, taken by other work on the machine meanwhile.
+    others_share: float = 0.0  # Of one core, used by other programs meanwhile.
 
     @property
     def rate(self) -> float:
-        """The run's one figure: enqueues, or the whole pipeline (each job enqueued, then claimed and settled)."""
+        """The rate of enqueues, or of the whole pipeline, in which each job is enqueued, claimed and settled."""
         if not self.take_rate:
             return self.enqueue_rate
         return 1 / (1 / self.enqueue_rate + 1 / self.take_rate)

@@ -1,4 +1,4 @@
-"""An event loop kept busy: about a millisecond of pure Python, a yield, and again."""
+"""A coroutine that keeps an event loop busy: it computes for about a millisecond, yields, and repeats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def burn(count: int) -> int:
 
 
 def burn_count(trials: int = 30, count: int = 20_000) -> int:
-    """How many turns of `burn` take one slice on this machine when it runs alone."""
+    """Return the count with which `burn` takes one slice on an idle machine."""
     best = float("inf")
     for _ in range(trials):
         began = time.perf_counter()
@@ -27,12 +27,12 @@ def burn_count(trials: int = 30, count: int = 20_000) -> int:
 
 
 class BusyLoop:
-    """Burns slices of fixed work, so the slices done tell what share of a core was left for it."""
+    """Runs slices of fixed work. Their number is a measure of the share of a core that was left for them."""
 
-    def __init__(self, wanted: bool) -> None:
-        self.running = wanted
+    def __init__(self, enabled: bool) -> None:
+        self.running = enabled
         self.slices = 0
-        self._count = burn_count() if wanted else 0
+        self._count = burn_count() if enabled else 0
 
     async def run(self) -> None:
         while self.running:
@@ -44,5 +44,5 @@ class BusyLoop:
         asyncio.run(self.run())
 
     def share(self, slices_before: int, seconds: float) -> float:
-        """Of one core, since `slices_before` was read."""
+        """Return the share of one core that was left, given the slices `seconds` ago."""
         return (self.slices - slices_before) * SLICE_SECONDS / seconds

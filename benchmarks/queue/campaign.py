@@ -1,4 +1,4 @@
-"""Run what the plan asks for: trials that find each system's best ways, then rounds that visit all in turn."""
+"""Runs a plan: trials that select the best options of each system, then rounds that run all systems in turn."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from benchmarks.queue.systems import load
 CHILD_SECONDS_MAX: Final = 120
 TRIAL_WARM_SECONDS: Final = 0.1
 FINALISTS_MAX: Final = 2
-FINALIST_SHARE: Final = 0.6  # A trial is short: a way at this share of the best may still win.
+FINALIST_SHARE: Final = 0.6  # Trials are short: options with this share of the best rate may still be faster.
 OURS: Final = "ingot"
 
 
 class RunFailed(Exception):
-    """A measured run ended without figures."""
+    """A measured run ended without a result."""
 
 
 class Campaign:
-    """Runs a plan on files below `folder`, telling `say` what it does."""
+    """Runs a plan on files in `folder`, and reports progress with `print_line`."""
 
-    def __init__(self, plan: Plan, folder: Path, say: Callable[[str], None]) -> None:
-        self._plan, self._folder, self._say = plan, folder, say
+    def __init__(self, plan: Plan, folder: Path, print_line: Callable[[str], None]) -> None:
+        self._plan, self._folder, self._print = plan, folder, print_line
 
-    def table(self, part: ReportPart, known: Table | None = None) -> Table:
-        """Measure a part. `known` is a table whose ways are taken over, in place of trials."""
-        self._say(f"{part.title} ...")
-        if known:
-            rows = [Row(row.system, row.level, row.way) for row in known.rows]
+    def table(self, part: ReportPart, earlier: Table | None = None) -> Table:
+        """Measure a part. The options of an `earlier` table are used instead of trials."""
+        self._print(f"{part.title} ...")
+        if earlier:
+            rows = [Row(row.system, row.level, row.options) for row in earlier.rows]
         else:
             rows = [row for name in self._plan.systems for row in self._finalists(part, name)]
         for _ in range(self._plan.sizes.rounds):
@@ -50,89 +50,90 @@ class Campaign:
                 self._measure(part, row)
         return Table(part, best_rows(rows))
 
-    def growth(self, ways: dict[Scenario, DriveOptions]) -> list[HistoryGrowth]:
-        """Empty and filled files take turns, each round in another order, so that all see the same machine."""
-        found = [HistoryGrowth(count) for count in (0, *self._plan.history)]
+    def growth(self, options_by_scenario: dict[Scenario, DriveOptions]) -> list[HistoryGrowth]:
+        """Measure empty and filled files in turn, each round in another order."""
+        growths = [HistoryGrowth(count) for count in (0, *self._plan.history)]
         with self._fresh_files() as scratch:
-            for growth in found[1:]:
-                self._say(f"Filling a file with {growth.finished_jobs:,} finished jobs ...")
+            for growth in growths[1:]:
+                self._print(f"Filling a file with {growth.finished_jobs:,} finished jobs ...")
                 (scratch / str(growth.finished_jobs)).mkdir()
                 make_history(scratch / str(growth.finished_jobs), growth.finished_jobs)
-            for turn in range(self._plan.sizes.rounds):
-                self._say(f"Ingot with finished jobs in its file, round {turn + 1} ...")
-                for scenario, way in ways.items():
-                    for place in range(len(found)):
-                        growth = found[(place + turn) % len(found)]
-                        growth.runs[scenario].append(self._grown(scenario, way, scratch / str(growth.finished_jobs)))
-        return found
+            for round_number in range(self._plan.sizes.rounds):
+                self._print(f"Ingot with finished jobs in its file, round {round_number + 1} ...")
+                for scenario, options in options_by_scenario.items():
+                    for index in range(len(growths)):
+                        growth = growths[(index + round_number) % len(growths)]
+                        folder = scratch / str(growth.finished_jobs)
+                        growth.runs[scenario].append(self._run_with_history(scenario, options, folder))
+        return growths
 
-    def _grown(self, scenario: Scenario, way: DriveOptions, filled: Path) -> RunResult:
-        part, row = ReportPart("history", scenario, busy=False, title=""), Row(OURS, "FULL", way)
+    def _run_with_history(self, scenario: Scenario, options: DriveOptions, filled: Path) -> RunResult:
+        part, row = ReportPart("history", scenario, busy=False, title=""), Row(OURS, "FULL", options)
         if filled.is_dir():
-            return run_order(replace(self._order(part, row, filled), drain_after=True))
+            return run_request(replace(self._request(part, row, filled), drain_after=True))
         with self._fresh_files() as folder:
-            return run_order(self._order(part, row, folder))
+            return run_request(self._request(part, row, folder))
 
     def _finalists(self, part: ReportPart, name: str) -> list[Row]:
-        found: list[Row] = []
+        rows: list[Row] = []
         for level in load(name).levels:
-            if any(row.is_full for row in found):
-                self._say(f"  {name}: its default is FULL already, so it has one row")
+            if any(row.is_full for row in rows):
+                self._print(f"  {name}: its default is already FULL, so it has one row")
                 continue
-            found += self._try_ways(part, name, level)
-        return found
+            rows += self._try_options(part, name, level)
+        return rows
 
-    def _try_ways(self, part: ReportPart, name: str, level: Level) -> list[Row]:
-        """The best ways of short trials; without trials, the first way that suits the part.
+    def _try_options(self, part: ReportPart, name: str, level: Level) -> list[Row]:
+        """Return rows with the best options of short trials, or without trials the first options that fit the part.
 
-        Beside a busy loop only a short switch interval is tried: at Python's own, every statement waits 5 ms.
+        Beside a busy loop, only the short switch interval is tried: with Python's default, every statement waits 5 ms.
         """
-        ways = load(name).ways[part.scenario]
-        rows = [Row(name, level, way) for way in ways if way.suits_busy or not part.busy]
+        candidates = load(name).options[part.scenario]
+        rows = [Row(name, level, options) for options in candidates if options.suits_busy or not part.busy]
         if not self._plan.sizes.trial_seconds:
             return rows[:1]
-        trials = {row.way: rate for row in rows if (rate := self._try(part, row)) is not None}
+        trials = {row.options: rate for row in rows if (rate := self._try(part, row)) is not None}
         if not trials:
-            return rows[:1]  # Its measured runs will fail too, and the table will say so.
-        enough = max(trials.values()) * FINALIST_SHARE
-        ranked = sorted((row for row in rows if row.way in trials), key=lambda row: -trials[row.way])
-        finalists = [row for row in ranked[:FINALISTS_MAX] if trials[row.way] >= enough]
+            return rows[:1]  # Its measured runs will fail too, and the table reports it.
+        rate_min = max(trials.values()) * FINALIST_SHARE
+        ranked = sorted((row for row in rows if row.options in trials), key=lambda row: -trials[row.options])
+        finalists = [row for row in ranked[:FINALISTS_MAX] if trials[row.options] >= rate_min]
         for row in finalists:
-            self._say(f"  {name} {level}: {row.way.label}; about {trials[row.way]:,.0f} jobs/s in a trial")
+            self._print(f"  {name} {level}: {row.options.label}; about {trials[row.options]:,.0f} jobs/s in a trial")
         return finalists
 
     def _try(self, part: ReportPart, row: Row) -> float | None:
         sizes = self._plan.sizes
         with self._fresh_files() as folder:
-            order = replace(
-                self._order(part, row, folder),
+            request = replace(
+                self._request(part, row, folder),
                 warm_seconds=TRIAL_WARM_SECONDS,
                 seconds_max=sizes.trial_seconds,
                 jobs_max=sizes.trial_jobs,
             )
             try:
-                row.trial = run_order(order)
+                row.trial = run_request(request)
             except RunFailed as error:
-                self._say(f"  {row.system} {row.level}: {row.way.label}; its trial failed: {error}")
+                self._print(f"  {row.system} {row.level}: {row.options.label}; its trial failed: {error}")
                 return None
         return row.trial.rate
 
     def _measure(self, part: ReportPart, row: Row) -> None:
         with self._fresh_files() as folder:
             try:
-                row.runs.append(run_order(self._order(part, row, folder)))
+                row.runs.append(run_request(self._request(part, row, folder)))
             except RunFailed as error:
                 row.failure = str(error)
-                self._say(f"  {row.system} {row.level}: {row.way.label}; a run failed: {error}")
+                self._print(f"  {row.system} {row.level}: {row.options.label}; a run failed: {error}")
 
-    def _order(self, part: ReportPart, row: Row, folder: Path) -> RunRequest:
+    def _request(self, part: ReportPart, row: Row, folder: Path) -> RunRequest:
         sizes = self._plan.sizes
         return RunRequest(
             system=row.system,
             level=row.level,
             scenario=part.scenario,
             busy=part.busy,
-            way=row.way,
+            options=row.options,
             folder=str(folder),
             warm_seconds=sizes.warm_seconds,
             seconds_max=sizes.seconds_max,
@@ -146,18 +147,18 @@ class Campaign:
             yield Path(scratch)
 
 
-def run_order(order: RunRequest) -> RunResult:
-    """Run one order in a process of its own. Raises `RunFailed` with the last thing that process said."""
-    command = [sys.executable, "-m", "benchmarks.queue.measured_run", msgspec.json.encode(order).decode()]
-    others = OtherLoad()
+def run_request(request: RunRequest) -> RunResult:
+    """Run a request in a new process. Raises `RunFailed` with the last line of its error output."""
+    command = [sys.executable, "-m", "benchmarks.queue.measured_run", msgspec.json.encode(request).decode()]
+    other_load = OtherLoad()
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=CHILD_SECONDS_MAX
         )
     except subprocess.TimeoutExpired:
-        raise RunFailed(f"no figures within {CHILD_SECONDS_MAX} s") from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise RunFailed(f"no result within {CHILD_SECONDS_MAX} s") from None
+    if process.returncode:
+        lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
         raise RunFailed(lines[-1])
-    figures = msgspec.json.decode(done.stdout.splitlines()[-1], type=RunResult)
-    return replace(figures, others_share=others.share())
+    result = msgspec.json.decode(process.stdout.splitlines()[-1], type=RunResult)
+    return replace(result, others_share=other_load.share())

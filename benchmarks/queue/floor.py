@@ -1,6 +1,7 @@
-"""The raw group-commit floor: one table, one writer thread, one commit for all that is waiting, nothing else.
+"""The floor: one table, one writer thread, and one commit for all waiting changes.
 
-No queue in Python that waits for fsync can be much faster; what a system adds to it is the price of its promises.
+A queue in Python that waits for fsync can hardly be faster. The time that a system needs beyond it is the cost of its
+guarantees.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from benchmarks.queue.adapter import (
     Level,
     Payload,
     TaskSystem,
-    ways,
+    drive_options,
 )
 
 Row = tuple[int, str, int]
-MANY: Final = "executemany"
-ONE: Final = "one INSERT of many rows"
+EXECUTE_MANY: Final = "executemany"
+ONE_INSERT: Final = "one INSERT of many rows"
 SCHEMA: Final = """
 PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
 CREATE TABLE jobs(id INTEGER PRIMARY KEY, payload TEXT, created_at INTEGER);
@@ -44,10 +45,10 @@ CLAIM: Final = (
 
 
 class FloorQueue:
-    """Hands rows to the writer thread and resolves each batch's futures with one call into the event loop."""
+    """Passes rows to the writer thread, which resolves the futures of a batch with one call into the event loop."""
 
-    def __init__(self, path: Path, option: str) -> None:
-        self._one, self._loop, self._ids = option == ONE, asyncio.get_running_loop(), count()
+    def __init__(self, path: Path, variant: str) -> None:
+        self._one_insert, self._loop, self._ids = variant == ONE_INSERT, asyncio.get_running_loop(), count()
         self._waiting: SimpleQueue[tuple[str, Any, asyncio.Future[Any]]] = SimpleQueue()
         self._db = apsw.Connection(str(path))
         self._db.execute(SCHEMA).fetchall()
@@ -57,20 +58,20 @@ class FloorQueue:
     def _write(self) -> None:
         stopped = False
         while not stopped:
-            asked = [self._waiting.get()]
+            commands = [self._waiting.get()]
             with suppress(Empty):
                 while True:
-                    asked.append(self._waiting.get_nowait())
+                    commands.append(self._waiting.get_nowait())
             self._db.execute("BEGIN IMMEDIATE")
-            if rows := [row for verb, value, _ in asked if verb == "put" for row in value]:
+            if rows := [row for verb, value, _ in commands if verb == "put" for row in value]:
                 self._insert(rows)
-            answers = [self._apply(verb, value) for verb, value, _ in asked]
+            results = [self._apply(verb, value) for verb, value, _ in commands]
             self._db.execute("COMMIT")
-            self._loop.call_soon_threadsafe(_resolve, [future for *_, future in asked], answers)
-            stopped = any(verb == "stop" for verb, *_ in asked)
+            self._loop.call_soon_threadsafe(_resolve, [future for *_, future in commands], results)
+            stopped = any(verb == "stop" for verb, *_ in commands)
 
     def _insert(self, rows: list[Row]) -> None:
-        if self._one:
+        if self._one_insert:
             self._db.execute(INSERT + ", (?, ?, ?)" * (len(rows) - 1), tuple(chain.from_iterable(rows)))
         else:
             self._db.executemany(INSERT, rows)
@@ -79,24 +80,24 @@ class FloorQueue:
         if verb == "claim":
             return self._db.execute(CLAIM, (value,)).fetchall()
         if verb == "settle":
-            marks = ", ".join(["(?, ?, ?)"] * len(value))
-            self._db.execute(f"INSERT INTO done VALUES {marks}", tuple(chain.from_iterable(value)))
+            placeholders = ", ".join(["(?, ?, ?)"] * len(value))
+            self._db.execute(f"INSERT INTO done VALUES {placeholders}", tuple(chain.from_iterable(value)))
         return None
 
-    def _ask(self, verb: str, value: Any) -> asyncio.Future[Any]:
+    def _send(self, verb: str, value: Any) -> asyncio.Future[Any]:
         future = self._loop.create_future()
         self._waiting.put((verb, value, future))
         return future
 
     async def put(self, job: Payload) -> None:
-        await self._ask("put", [(next(self._ids), json.dumps(job), time.time_ns())])
+        await self._send("put", [(next(self._ids), json.dumps(job), time.time_ns())])
 
     async def put_many(self, jobs: list[Payload]) -> None:
-        await self._ask("put", [(next(self._ids), json.dumps(job), time.time_ns()) for job in jobs])
+        await self._send("put", [(next(self._ids), json.dumps(job), time.time_ns()) for job in jobs])
 
     async def take(self, limit: int) -> int:
-        if rows := await self._ask("claim", limit):
-            await self._ask("settle", rows)
+        if rows := await self._send("claim", limit):
+            await self._send("settle", rows)
         return len(rows)
 
     async def readback(self) -> ConnectionReadback:
@@ -104,19 +105,19 @@ class FloorQueue:
         return ConnectionReadback(int(self._db.pragma("synchronous")), mode, apsw.sqlite_lib_version())
 
     async def close(self) -> None:
-        await self._ask("stop", None)
+        await self._send("stop", None)
         self._writer.join()
         self._db.close()
 
 
-def _resolve(futures: list[asyncio.Future[Any]], answers: list[Any]) -> None:
-    for future, answer in zip(futures, answers, strict=True):
-        future.set_result(answer)
+def _resolve(futures: list[asyncio.Future[Any]], results: list[Any]) -> None:
+    for future, result in zip(futures, results, strict=True):
+        future.set_result(result)
 
 
 @asynccontextmanager
-async def open_floor(folder: Path, level: Level, way: DriveOptions) -> AsyncIterator[FloorQueue]:
-    floor = FloorQueue(folder / "floor.db", way.option)
+async def open_floor(folder: Path, level: Level, options: DriveOptions) -> AsyncIterator[FloorQueue]:
+    floor = FloorQueue(folder / "floor.db", options.variant)
     try:
         yield floor
     finally:
@@ -126,6 +127,9 @@ async def open_floor(folder: Path, level: Level, way: DriveOptions) -> AsyncIter
 SYSTEM = TaskSystem(
     name="floor",
     levels=("FULL",),
-    ways={"single": ways([CALLERS], [MANY, ONE]), "pipeline": ways([8, 2, 1], [ONE], batch_jobs=BATCH_JOBS)},
+    options={
+        "single": drive_options([CALLERS], [EXECUTE_MANY, ONE_INSERT]),
+        "pipeline": drive_options([8, 2, 1], [ONE_INSERT], batch_jobs=BATCH_JOBS),
+    },
     open=open_floor,
 )

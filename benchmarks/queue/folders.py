@@ -1,4 +1,4 @@
-"""Where the benchmark keeps what it fetches and the files it measures on."""
+"""The folders of the benchmarks: for results, downloads and measured files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ RESULTS = REPOSITORY / "benchmarks" / "RESULTS.md"
 
 
 def bench_folder() -> Path:
-    """`.bench` in the repository, which keeps itself out of git."""
+    """Return the folder `.bench` in the repository, which Git ignores. It is created if necessary."""
     folder = REPOSITORY / ".bench"
     folder.mkdir(exist_ok=True)
     (folder / ".gitignore").write_text("*\n")

@@ -1,4 +1,4 @@
-"""A store that has a history: the hook between the campaign and the prefill."""
+"""Creates a store that already has finished jobs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from benchmarks.queue.prefill import prefill
 
 
 def make_history(folder: Path, finished_jobs: int) -> None:
-    """Leave a store in `folder` that holds this many finished jobs of the type that is measured."""
+    """Create a store in `folder` with this number of finished jobs of the measured type."""
     tenant = asyncio.run(_make_store(folder))
     prefill(folder, finished=finished_jobs, queued=0, tenant=tenant, type=TYPE)
-    os.sync()  # What is still on its way to the disk would slow the runs that follow.
-    found = asyncio.run(_count(folder))
-    if found != finished_jobs:
-        raise AssertionError(f"the store says that {found:,} jobs are finished, not {finished_jobs:,}")
+    os.sync()  # Otherwise pending writes would slow the next runs.
+    counted_jobs = asyncio.run(_count_finished(folder))
+    if counted_jobs != finished_jobs:
+        raise AssertionError(f"the store has {counted_jobs:,} finished jobs instead of {finished_jobs:,}")
 
 
 async def _make_store(folder: Path) -> str:
@@ -26,7 +26,7 @@ async def _make_store(folder: Path) -> str:
         return store.default_tenant.id
 
 
-async def _count(folder: Path) -> int:
+async def _count_finished(folder: Path) -> int:
     async with ingot.open(folder) as store:
         summary = await store.jobs.summary(store.default_tenant.id)
         return summary.counts[ingot.JobStatus.SUCCEEDED]

@@ -1,4 +1,4 @@
-"""honker: its Python API on its native writer connection, batches as it offers them."""
+"""honker: its Python API on its native writer connection, with its own batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.queue.adapter import (
     Level,
     Payload,
     ThreadSystem,
-    ways,
+    drive_options,
 )
 from benchmarks.queue.honker_wheel import honker_folder
 
@@ -26,23 +26,23 @@ HONKER: Any = import_module("honker")
 
 
 class HonkerQueue:
-    """One database object: a second one in the same process soon meets "database is locked"."""
+    """One database object. A second one in the same process would soon fail with "database is locked"."""
 
-    def __init__(self, folder: Path, level: Level, way: DriveOptions) -> None:
+    def __init__(self, folder: Path, level: Level, options: DriveOptions) -> None:
         self._database = HONKER.open(str(folder / "honker.db"))
         self._queue = self._database.queue("noop")
         if level == "FULL":
             self._set_full()
 
     def _set_full(self) -> None:
-        # The native part sets NORMAL and lends its writer only inside a transaction, where SQLite refuses to change
-        # `synchronous`; so that transaction is ended and a new one begun around the change.
+        # The native part sets NORMAL, and offers its writer only in a transaction, where SQLite cannot change
+        # `synchronous`. So end that transaction, and begin a new one after the change.
         with self._database.transaction() as writer:
             writer.execute("COMMIT")
             writer.execute("PRAGMA synchronous = FULL")
             writer.execute("BEGIN IMMEDIATE")
 
-    def hand(self) -> HonkerQueue:
+    def connect(self) -> HonkerQueue:
         return self
 
     def put(self, job: Payload) -> None:
@@ -73,6 +73,6 @@ class HonkerQueue:
 SYSTEM = ThreadSystem(
     name="honker",
     levels=("default", "FULL"),
-    ways={"single": ways([CALLERS, 1]), "pipeline": ways([1, 4], batch_jobs=BATCH_JOBS)},
+    options={"single": drive_options([CALLERS, 1]), "pipeline": drive_options([1, 4], batch_jobs=BATCH_JOBS)},
     open=HonkerQueue,
 )

@@ -1,7 +1,7 @@
-"""Fetch honker's wheel, check it, and unpack it beside the repository's virtual environment.
+"""Downloads honker's wheel, verifies its digest, and unpacks it below `.bench`.
 
-Its Linux wheel asks for glibc 2.38 only because of the SQLite library it carries. On an older glibc that one file is
-replaced by the system's own SQLite, and the rest is used as published.
+Its Linux wheel requires glibc 2.38 only because of the SQLite library that it contains. On an older glibc, that file is
+replaced by the SQLite library of the system.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WHEELS: Final = {
 
 
 def honker_folder() -> Path:
-    """The folder to import honker from; fetched at first use. Raises `Missing` with what to do about it."""
+    """Return the folder to import honker from. It is downloaded at the first use. Raises `MissingDependency`."""
     target = bench_folder() / f"honker-{VERSION}"
     if not target.is_dir():
         with tempfile.TemporaryDirectory(dir=bench_folder()) as scratch:
@@ -68,20 +68,20 @@ def _fetch(folder: Path) -> Path:
         )
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary", ":all:", "--platform", wheel.tag, "--dest", str(folder), f"honker=={VERSION}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = sorted(folder.glob("honker-*.whl"))
-    if done.returncode or not found:
-        last = done.stderr.strip().splitlines()[-1:] or ["pip said nothing"]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheels = sorted(folder.glob("honker-*.whl"))
+    if process.returncode or not wheels:
+        last_line = process.stderr.strip().splitlines()[-1:] or ["pip printed no error"]
         raise MissingDependency(
-            f"honker {VERSION} could not be downloaded ({last[0]}). Check that pip reaches a package index, then run "
+            f"honker {VERSION} could not be downloaded ({last_line[0]}). Check that pip reaches a package index, and run "
             f"`{' '.join(['pip', *command[3:-3], f'honker=={VERSION}'])}` by hand to see why."
         )
-    digest = hashlib.sha256(found[0].read_bytes()).hexdigest()
+    digest = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
     if digest != wheel.sha256:
         raise MissingDependency(
             f"The honker wheel has sha256 {digest}, but {wheel.sha256} is pinned. It is not the published file."
         )
-    return found[0]
+    return wheels[0]
 
 
 def _glibc_is_old() -> bool:
@@ -90,12 +90,12 @@ def _glibc_is_old() -> bool:
 
 
 def _use_system_sqlite(unpacked: Path) -> None:
-    (carried,) = (unpacked / "honker.libs").glob("libsqlite3-*.so*")
-    shutil.copyfile(_system_sqlite(), carried)
+    (bundled,) = (unpacked / "honker.libs").glob("libsqlite3-*.so*")
+    shutil.copyfile(_system_sqlite(), bundled)
 
 
 def _system_sqlite() -> Path:
-    """Where the dynamic loader finds SQLite, read from this process's own map after loading it."""
+    """Return the path of the system's SQLite library, which is read from the memory map after loading it."""
     try:
         ctypes.CDLL("libsqlite3.so.0")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""huey: SqliteHuey, its task decorator to enqueue and its own dequeue and execute to work, without sleeping."""
+"""huey: SqliteHuey, with its task decorator, and its `dequeue` and `execute` in a loop that does not sleep."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.queue.adapter import (
     Payload,
     ThreadSystem,
     component,
-    ways,
+    drive_options,
 )
 from benchmarks.queue.sqlite_readback import read_back
 
@@ -21,14 +21,14 @@ HUEY: Any = component("huey")
 
 
 class HueyQueue:
-    """One SqliteHuey; it holds one connection and lets its threads take turns at it."""
+    """One SqliteHuey, whose threads share one connection."""
 
-    def __init__(self, folder: Path, level: Level, way: DriveOptions) -> None:
+    def __init__(self, folder: Path, level: Level, options: DriveOptions) -> None:
         settings: dict[str, Any] = {"fsync": True} if level == "FULL" else {}
         self._huey = HUEY.SqliteHuey(filename=str(folder / "huey.db"), **settings)
         self._noop = self._huey.task(name="noop")(_noop)
 
-    def hand(self) -> HueyQueue:
+    def connect(self) -> HueyQueue:
         return self
 
     def put(self, job: Payload) -> None:
@@ -60,6 +60,6 @@ def _noop(job: Payload) -> None:
 SYSTEM = ThreadSystem(
     name="huey",
     levels=("default", "FULL"),
-    ways={"single": ways([CALLERS, 1]), "pipeline": ways([1, 4])},
+    options={"single": drive_options([CALLERS, 1]), "pipeline": drive_options([1, 4])},
     open=HueyQueue,
 )

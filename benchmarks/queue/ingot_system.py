@@ -1,4 +1,4 @@
-"""Ingot on SQLite, through its public front: one store in a folder, the default tenant, a type that does nothing."""
+"""Ingot on SQLite, through its public API: one store, the default tenant, and a type that does nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.queue.adapter import (
     Level,
     Payload,
     TaskSystem,
-    ways,
+    drive_options,
 )
 
 TYPE: Final = "noop"
@@ -40,16 +40,16 @@ class IngotQueue:
 
     async def take(self, limit: int) -> int:
         claims = await self._jobs.claim(WORKER, [TYPE], limit=limit)
-        answers = await self._jobs.settle_many(
+        results = await self._jobs.settle_many(
             [ingot.Settle(job_id=claim.job.id, fence=claim.fence, outcome=ingot.Done()) for claim in claims]
         )
-        for answer in answers:
-            if isinstance(answer, Exception):
-                raise answer
-        return len(answers)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        return len(results)
 
     async def readback(self) -> ConnectionReadback:
-        # The front offers no pragmas, so the writer's own connection is asked between two of its commits.
+        # The API has no access to pragmas, so read them from the writer's connection between two of its commits.
         engine: Any = self._jobs._store
         connection: apsw.Connection = engine.connection
         while True:
@@ -62,7 +62,7 @@ class IngotQueue:
 
 
 @asynccontextmanager
-async def open_ours(folder: Path, level: Level, way: DriveOptions) -> AsyncIterator[IngotQueue]:
+async def open_ours(folder: Path, level: Level, options: DriveOptions) -> AsyncIterator[IngotQueue]:
     async with ingot.open(folder) as store:
         yield IngotQueue(store)
 
@@ -71,9 +71,9 @@ async def open_ours(folder: Path, level: Level, way: DriveOptions) -> AsyncItera
 SYSTEM = TaskSystem(
     name="ingot",
     levels=("FULL",),
-    ways={
-        "single": ways([CALLERS])[1:],
-        "pipeline": tuple(way for way in ways([8, 2, 1], batch_jobs=BATCH_JOBS) if way.suits_busy),
+    options={
+        "single": drive_options([CALLERS])[1:],
+        "pipeline": tuple(options for options in drive_options([8, 2, 1], batch_jobs=BATCH_JOBS) if options.suits_busy),
     },
     open=open_ours,
 )

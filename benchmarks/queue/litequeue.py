@@ -1,4 +1,4 @@
-"""litequeue: put and done in transactions of a batch where that is wanted; pop is one transaction per job."""
+"""litequeue: `put` and `done` in one transaction per batch, and `pop` in one transaction per job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.queue.adapter import (
     Payload,
     ThreadSystem,
     component,
-    ways,
+    drive_options,
 )
 from benchmarks.queue.sqlite_readback import read_back
 
@@ -24,15 +24,15 @@ VERSION: Final = "0.9"
 LITEQUEUE: Any = component("litequeue")
 if LITEQUEUE.__version__ != VERSION:
     raise MissingDependency(
-        f"litequeue {LITEQUEUE.__version__} is installed, whose calls differ from those of {VERSION} measured here. "
-        "The lock chooses by Python version: make the environment with Python 3.11."
+        f"litequeue {LITEQUEUE.__version__} is installed, but this benchmark needs {VERSION}, which has another API. "
+        "The lock file selects it for Python 3.11: create the environment with that version."
     )
-OWN: Final = "a connection each"
+OWN: Final = "one connection per caller"
 SHARED: Final = "one shared connection"
 
 
 class LiteQueueConnection:
-    """A LiteQueue object, which is one connection. FULL is set on it after it has set NORMAL itself."""
+    """A LiteQueue object, which is one connection. It sets NORMAL itself, so FULL is set after that."""
 
     def __init__(self, path: Path, level: Level) -> None:
         self._queue = LITEQUEUE.LiteQueue(path)
@@ -69,26 +69,29 @@ class LiteQueueConnection:
 
 
 class LiteQueueConnections:
-    """The hands of all callers: a connection each, or one that they share (safe for `put` alone)."""
+    """The connections of all callers: one for each, or a shared one, which is safe only for `put`."""
 
-    def __init__(self, folder: Path, level: Level, way: DriveOptions) -> None:
+    def __init__(self, folder: Path, level: Level, options: DriveOptions) -> None:
         self._path, self._level = folder / "litequeue.db", level
-        self._hands = [LiteQueueConnection(self._path, level)]
-        self._shared = way.option == SHARED
+        self._connections = [LiteQueueConnection(self._path, level)]
+        self._shared = options.variant == SHARED
 
-    def hand(self) -> LiteQueueConnection:
+    def connect(self) -> LiteQueueConnection:
         if not self._shared:
-            self._hands.append(LiteQueueConnection(self._path, self._level))
-        return self._hands[-1]
+            self._connections.append(LiteQueueConnection(self._path, self._level))
+        return self._connections[-1]
 
     def close(self) -> None:
-        for hand in self._hands:
-            hand.close()
+        for connection in self._connections:
+            connection.close()
 
 
 SYSTEM = ThreadSystem(
     name="litequeue",
     levels=("default", "FULL"),
-    ways={"single": (*ways([CALLERS], [SHARED, OWN]), *ways([1])), "pipeline": ways([1], batch_jobs=BATCH_JOBS)},
+    options={
+        "single": (*drive_options([CALLERS], [SHARED, OWN]), *drive_options([1])),
+        "pipeline": drive_options([1], batch_jobs=BATCH_JOBS),
+    },
     open=LiteQueueConnections,
 )

@@ -1,4 +1,4 @@
-"""The machine a run was made on, and what a sync costs there."""
+"""The machine of a run, and the time of a sync on its disk."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def describe(folder: Path) -> Machine:
 
 
 def sync_micros(folder: Path) -> float:
-    """The median time of one fdatasync after a page was written, as a WAL commit does it."""
+    """Return the median time of writing a page and calling fdatasync, as a WAL commit does."""
     path = folder / "sync"
     file = os.open(path, os.O_CREAT | os.O_RDWR)
     seconds = []
@@ -90,10 +90,10 @@ def _cpu() -> str:
 
 
 def _filesystem(folder: Path) -> str:
-    """The type of the file system that holds `folder`: the longest mount point above it."""
+    """Return the type of the file system of `folder`, which is the one with the longest mount point."""
     try:
         mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
     except OSError:
         return "an unknown file system"
-    above = [(len(point), kind) for point, kind in mounts if folder.resolve().is_relative_to(point)]
-    return max(above)[1] if above else "an unknown file system"
+    candidates = [(len(point), kind) for point, kind in mounts if folder.resolve().is_relative_to(point)]
+    return max(candidates)[1] if candidates else "an unknown file system"

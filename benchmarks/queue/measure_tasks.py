@@ -1,4 +1,4 @@
-"""Measure a system whose callers are asyncio tasks; the busy coroutine runs on the same event loop."""
+"""Measures a system whose callers are asyncio tasks. The busy coroutine runs on the same event loop."""
 
 from __future__ import annotations
 
@@ -11,57 +11,57 @@ from pathlib import Path
 
 from benchmarks.queue.adapter import BATCH_JOBS, RunRequest, RunResult, TaskQueue, TaskSystem, payload
 from benchmarks.queue.busy_loop import BusyLoop
-from benchmarks.queue.meter import Batches, Meter, Phase, pipeline_figures, single_figures, waves
+from benchmarks.queue.meter import Batches, Meter, Phase, pipeline_result, prepare_waves, single_result
 
 
-async def measure(system: TaskSystem, order: RunRequest) -> RunResult:
-    burner = BusyLoop(order.busy)
-    async with system.open(Path(order.folder), order.level, order.way) as queue, asyncio.TaskGroup() as group:
-        group.create_task(burner.run())
+async def measure(system: TaskSystem, request: RunRequest) -> RunResult:
+    busy_loop = BusyLoop(request.busy)
+    async with system.open(Path(request.folder), request.level, request.options) as queue, asyncio.TaskGroup() as group:
+        group.create_task(busy_loop.run())
         try:
-            return await (single if order.scenario == "single" else pipeline)(queue, order, burner)
+            return await (single if request.scenario == "single" else pipeline)(queue, request, busy_loop)
         finally:
-            burner.running = False
+            busy_loop.running = False
 
 
-async def single(queue: TaskQueue, order: RunRequest, burner: BusyLoop) -> RunResult:
+async def single(queue: TaskQueue, request: RunRequest, busy_loop: BusyLoop) -> RunResult:
     meter, numbers = Meter(), count()
 
     async def call() -> None:
         while meter.running:
             began = time.perf_counter()
             await queue.put(payload(next(numbers)))
-            meter.saw(began)
+            meter.record(began)
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(order.way.callers):
+        for _ in range(request.options.callers):
             group.create_task(call())
-        await asyncio.sleep(order.warm_seconds)
-        meter.counting, slices, began = True, burner.slices, time.perf_counter()
-        await asyncio.sleep(order.seconds_max)
+        await asyncio.sleep(request.warm_seconds)
+        meter.counting, slices, began = True, busy_loop.slices, time.perf_counter()
+        await asyncio.sleep(request.seconds_max)
         meter.counting, seconds = False, time.perf_counter() - began
-        share = burner.share(slices, seconds)
-        meter.running = burner.running = False
-    figures = single_figures(await queue.readback(), meter, seconds, share)
-    while order.drain_after and await queue.take(BATCH_JOBS):
+        share = busy_loop.share(slices, seconds)
+        meter.running = busy_loop.running = False
+    result = single_result(await queue.readback(), meter, seconds, share)
+    while request.drain_after and await queue.take(BATCH_JOBS):
         pass
-    return figures
+    return result
 
 
-async def pipeline(queue: TaskQueue, order: RunRequest, burner: BusyLoop) -> RunResult:
-    enqueued, taken = Phase(order.seconds_max), Phase(order.seconds_max)
+async def pipeline(queue: TaskQueue, request: RunRequest, busy_loop: BusyLoop) -> RunResult:
+    enqueued, taken = Phase(request.seconds_max), Phase(request.seconds_max)
 
     async def take() -> int:
-        return await queue.take(order.way.batch_jobs)
+        return await queue.take(request.options.batch_jobs)
 
-    prepared, slices, began = waves(order), burner.slices, time.perf_counter()
+    prepared, slices, began = prepare_waves(request), busy_loop.slices, time.perf_counter()
     for wave in prepared:
-        await run_phase(enqueued, partial(enqueue, queue, wave), order.way.callers)
-        await run_phase(taken, take, order.way.callers)
+        await run_phase(enqueued, partial(enqueue, queue, wave), request.options.callers)
+        await run_phase(taken, take, request.options.callers)
         if enqueued.spent or taken.spent:
             break
-    share = burner.share(slices, time.perf_counter() - began)
-    return pipeline_figures(await queue.readback(), enqueued, taken, share)
+    share = busy_loop.share(slices, time.perf_counter() - began)
+    return pipeline_result(await queue.readback(), enqueued, taken, share)
 
 
 async def enqueue(queue: TaskQueue, wave: Batches) -> int:

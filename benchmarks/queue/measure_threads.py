@@ -1,4 +1,4 @@
-"""Measure a system whose callers are threads; the busy event loop runs in one more thread of the same process."""
+"""Measures a system whose callers are threads. The busy event loop runs in another thread of the same process."""
 
 from __future__ import annotations
 
@@ -13,84 +13,84 @@ from pathlib import Path
 
 from benchmarks.queue.adapter import RunRequest, RunResult, ThreadConnection, ThreadSystem, payload
 from benchmarks.queue.busy_loop import BusyLoop
-from benchmarks.queue.meter import Batches, Meter, Phase, pipeline_figures, single_figures, waves
+from benchmarks.queue.meter import Batches, Meter, Phase, pipeline_result, prepare_waves, single_result
 
 
-def measure(system: ThreadSystem, order: RunRequest) -> RunResult:
-    burner = BusyLoop(order.busy)
-    queue = system.open(Path(order.folder), order.level, order.way)
-    hands = [queue.hand() for _ in range(order.way.callers)]
-    beside = threading.Thread(target=burner.run_in_thread)
-    beside.start()
+def measure(system: ThreadSystem, request: RunRequest) -> RunResult:
+    busy_loop = BusyLoop(request.busy)
+    queue = system.open(Path(request.folder), request.level, request.options)
+    connections = [queue.connect() for _ in range(request.options.callers)]
+    busy_thread = threading.Thread(target=busy_loop.run_in_thread)
+    busy_thread.start()
     try:
-        return (single if order.scenario == "single" else pipeline)(hands, order, burner)
+        return (single if request.scenario == "single" else pipeline)(connections, request, busy_loop)
     finally:
-        burner.running = False
-        beside.join()
+        busy_loop.running = False
+        busy_thread.join()
         queue.close()
 
 
-def single(hands: list[ThreadConnection], order: RunRequest, burner: BusyLoop) -> RunResult:
+def single(connections: list[ThreadConnection], request: RunRequest, busy_loop: BusyLoop) -> RunResult:
     meter, numbers = Meter(), count()
 
-    def call(hand: ThreadConnection) -> None:
+    def call(connection: ThreadConnection) -> None:
         while meter.running:
             began = time.perf_counter()
             try:
-                hand.put(payload(next(numbers)))
+                connection.put(payload(next(numbers)))
             except sqlite3.OperationalError:
                 meter.locked_errors += 1
             else:
-                meter.saw(began)
+                meter.record(began)
 
-    with ThreadPoolExecutor(len(hands)) as pool:
-        calls = [pool.submit(call, hand) for hand in hands]
-        time.sleep(order.warm_seconds)
-        meter.counting, slices, began = True, burner.slices, time.perf_counter()
-        time.sleep(order.seconds_max)
+    with ThreadPoolExecutor(len(connections)) as pool:
+        calls = [pool.submit(call, connection) for connection in connections]
+        time.sleep(request.warm_seconds)
+        meter.counting, slices, began = True, busy_loop.slices, time.perf_counter()
+        time.sleep(request.seconds_max)
         meter.counting, seconds = False, time.perf_counter() - began
-        share = burner.share(slices, seconds)
-        meter.running = burner.running = False
-    for done in calls:
-        done.result()
-    return single_figures(hands[0].readback(), meter, seconds, share)
+        share = busy_loop.share(slices, seconds)
+        meter.running = busy_loop.running = False
+    for finished_call in calls:
+        finished_call.result()
+    return single_result(connections[0].readback(), meter, seconds, share)
 
 
-def pipeline(hands: list[ThreadConnection], order: RunRequest, burner: BusyLoop) -> RunResult:
-    enqueued, taken = Phase(order.seconds_max), Phase(order.seconds_max)
+def pipeline(connections: list[ThreadConnection], request: RunRequest, busy_loop: BusyLoop) -> RunResult:
+    enqueued, taken = Phase(request.seconds_max), Phase(request.seconds_max)
 
-    def take(hand: ThreadConnection) -> int:
-        return hand.take(order.way.batch_jobs)
+    def take(connection: ThreadConnection) -> int:
+        return connection.take(request.options.batch_jobs)
 
-    with ThreadPoolExecutor(len(hands)) as pool:
-        prepared, slices, began = waves(order), burner.slices, time.perf_counter()
+    with ThreadPoolExecutor(len(connections)) as pool:
+        prepared, slices, began = prepare_waves(request), busy_loop.slices, time.perf_counter()
         for wave in prepared:
-            run_phase(enqueued, partial(enqueue, wave), hands, pool)
-            run_phase(taken, take, hands, pool)
+            run_phase(enqueued, partial(enqueue, wave), connections, pool)
+            run_phase(taken, take, connections, pool)
             if enqueued.spent or taken.spent:
                 break
-        share = burner.share(slices, time.perf_counter() - began)
-    return pipeline_figures(hands[0].readback(), enqueued, taken, share)
+        share = busy_loop.share(slices, time.perf_counter() - began)
+    return pipeline_result(connections[0].readback(), enqueued, taken, share)
 
 
-def enqueue(wave: Batches, hand: ThreadConnection) -> int:
+def enqueue(wave: Batches, connection: ThreadConnection) -> int:
     jobs = next(wave, [])
     if jobs:
-        hand.put_many(jobs)
+        connection.put_many(jobs)
     return len(jobs)
 
 
 def run_phase(
-    phase: Phase, step: Callable[[ThreadConnection], int], hands: list[ThreadConnection], pool: ThreadPoolExecutor
+    phase: Phase, step: Callable[[ThreadConnection], int], connections: list[ThreadConnection], pool: ThreadPoolExecutor
 ) -> None:
-    adding = threading.Lock()
+    lock = threading.Lock()
 
-    def call(hand: ThreadConnection) -> None:
-        while not phase.over and (moved := step(hand)):
-            with adding:
+    def call(connection: ThreadConnection) -> None:
+        while not phase.over and (moved := step(connection)):
+            with lock:
                 phase.jobs += moved
 
     phase.begin()
-    for done in [pool.submit(call, hand) for hand in hands]:
-        done.result()
+    for started_call in [pool.submit(call, connection) for connection in connections]:
+        started_call.result()
     phase.end()

@@ -1,4 +1,4 @@
-"""The process of one measured run: reads an order, prints its figures as JSON."""
+"""The process of one measured run. The argument is its request; it prints the result as JSON."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from benchmarks.queue.adapter import RunRequest, RunResult, TaskSystem
 from benchmarks.queue.systems import load
 
 
-def run(order: RunRequest) -> RunResult:
-    system = load(order.system)
-    sys.setswitchinterval(order.way.switch_seconds)
+def run(request: RunRequest) -> RunResult:
+    system = load(request.system)
+    sys.setswitchinterval(request.options.switch_seconds)
     if isinstance(system, TaskSystem):
-        return asyncio.run(measure_tasks.measure(system, order))
-    return measure_threads.measure(system, order)
+        return asyncio.run(measure_tasks.measure(system, request))
+    return measure_threads.measure(system, request)
 
 
-def die(died: threading.ExceptHookArgs) -> None:
-    """A thread that dies would leave callers waiting for ever: end the run instead."""
-    print(f"a thread died: {died.exc_value!r}", file=sys.stderr, flush=True)
+def exit_on_thread_error(failure: threading.ExceptHookArgs) -> None:
+    """End the run. Otherwise callers would wait forever for a thread that has failed."""
+    print(f"a thread failed: {failure.exc_value!r}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 if __name__ == "__main__":
-    threading.excepthook = die
+    threading.excepthook = exit_on_thread_error
     print(msgspec.json.encode(run(msgspec.json.decode(sys.argv[1], type=RunRequest))).decode())

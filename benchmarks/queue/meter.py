@@ -1,4 +1,4 @@
-"""Counting: a window that opens after warming up, and phases that end when the work does."""
+"""Counters of calls: in a time window after the warm-up, or in the phases of a pipeline."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from benchmarks.queue.adapter import ConnectionReadback, Payload, RunRequest, Ru
 
 @dataclass(slots=True)
 class Meter:
-    """Latencies of the calls that ended while the window was open. Callers stop when `running` falls."""
+    """Latencies of the calls that end while `counting` is true. Callers stop when `running` is false."""
 
     running: bool = True
     counting: bool = False
     latencies: list[float] = field(default_factory=list)
     locked_errors: int = 0
 
-    def saw(self, began: float) -> None:
+    def record(self, began: float) -> None:
         if self.counting:
             self.latencies.append(time.perf_counter() - began)
 
@@ -31,7 +31,7 @@ class Meter:
 
 @dataclass(slots=True)
 class Phase:
-    """One half of the pipeline, over all its waves: the jobs it moved and the time it took."""
+    """Enqueueing or taking, over all waves: the number of jobs and the time."""
 
     seconds_max: float
     jobs: int = 0
@@ -46,12 +46,12 @@ class Phase:
 
     @property
     def over(self) -> bool:
-        """Asked by callers while a wave runs."""
+        """Whether the time is used up, checked by callers during a wave."""
         return self.seconds + time.perf_counter() - self._began >= self.seconds_max
 
     @property
     def spent(self) -> bool:
-        """Asked between waves."""
+        """Whether the time is used up, checked between waves."""
         return self.seconds >= self.seconds_max
 
     @property
@@ -62,17 +62,17 @@ class Phase:
 Batches = Iterator[list[Payload]]
 
 
-def waves(order: RunRequest) -> list[Batches]:
-    """All jobs in waves of batches, made before timing starts, so that no system pays for them."""
-    wave_jobs, batch_jobs = order.wave_jobs or order.jobs_max, order.way.batch_jobs
-    found = []
-    for wave in range(0, order.jobs_max, wave_jobs):
+def prepare_waves(request: RunRequest) -> list[Batches]:
+    """Return all jobs in waves of batches. They are created before the time is measured."""
+    wave_jobs, batch_jobs = request.wave_jobs or request.jobs_max, request.options.batch_jobs
+    waves = []
+    for wave in range(0, request.jobs_max, wave_jobs):
         starts = range(wave, wave + wave_jobs, batch_jobs)
-        found.append(iter([[payload(start + step) for step in range(batch_jobs)] for start in starts]))
-    return found
+        waves.append(iter([[payload(start + step) for step in range(batch_jobs)] for start in starts]))
+    return waves
 
 
-def single_figures(readback: ConnectionReadback, meter: Meter, seconds: float, busy_share: float) -> RunResult:
+def single_result(readback: ConnectionReadback, meter: Meter, seconds: float, busy_share: float) -> RunResult:
     return RunResult(
         readback=readback,
         enqueue_rate=len(meter.latencies) / seconds,
@@ -84,8 +84,8 @@ def single_figures(readback: ConnectionReadback, meter: Meter, seconds: float, b
     )
 
 
-def pipeline_figures(readback: ConnectionReadback, enqueued: Phase, taken: Phase, busy_share: float) -> RunResult:
-    """Raises when a queue that was drained to the end did not give back every job."""
+def pipeline_result(readback: ConnectionReadback, enqueued: Phase, taken: Phase, busy_share: float) -> RunResult:
+    """Return the result. Raises `AssertionError` if an empty queue has lost or repeated jobs."""
     if taken.jobs != enqueued.jobs and not taken.spent:
         raise AssertionError(f"{enqueued.jobs} jobs were enqueued, but {taken.jobs} were claimed and settled")
     return RunResult(

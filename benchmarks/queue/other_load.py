@@ -1,4 +1,4 @@
-"""How much of the machine other work took while a run was measured."""
+"""The CPU time that other programs use during a measured run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 from pathlib import Path
 from typing import Final
 
-DISTURBED_SHARE: Final = 0.3  # Of one core. Above it figures fall by a third and more on two cores.
+DISTURBED_SHARE: Final = 0.3  # Of one core. Above it, rates are lower by a third and more on two cores.
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 IDLE_FIELDS: Final = (3, 4)  # idle and iowait, of /proc/stat's user, nice, system, idle, iowait, irq, softirq, steal
 
 
 class OtherLoad:
-    """The share of one core that neither this process nor its ended children used, since it was made."""
+    """The share of one core that programs other than this process and its ended children have used since the start."""
 
     def __init__(self) -> None:
         self._began, self._busy, self._own = time.monotonic(), _busy_seconds(), _own_seconds()
@@ -33,7 +33,7 @@ def _busy_seconds() -> float:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     except OSError:
         return 0.0
-    return sum(int(ticks) for place, ticks in enumerate(fields) if place not in IDLE_FIELDS) / TICKS_PER_SECOND
+    return sum(int(ticks) for index, ticks in enumerate(fields) if index not in IDLE_FIELDS) / TICKS_PER_SECOND
 
 
 def _own_seconds() -> float:

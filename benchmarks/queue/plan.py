@@ -1,4 +1,4 @@
-"""What a run covers, and how long each part may take."""
+"""The parts of a benchmark, and the sizes of their runs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 
 from benchmarks.queue.adapter import Scenario
 
-WAVE_JOBS: Final = 1000  # Some peers claim more slowly the more is waiting; a shallow queue shows them at their best.
+WAVE_JOBS: Final = 1000  # Some peers claim more slowly from a long queue, so most parts use a short one.
 
-WHAT: Final[dict[Scenario, str]] = {"single": "single durable enqueues", "pipeline": "end to end"}
+SCENARIO_TEXT: Final[dict[Scenario, str]] = {"single": "single durable enqueues", "pipeline": "end to end"}
 
 
 @dataclass(frozen=True, slots=True)
 class RunSizes:
-    """Lengths of runs. The pipeline ends with its jobs, or when either half of it has taken `seconds_max`."""
+    """The sizes of runs. A pipeline ends after its last job, or when one of its phases has taken `seconds_max`."""
 
     rounds: int
     warm_seconds: float
@@ -30,7 +30,7 @@ QUICK = RunSizes(rounds=1, warm_seconds=0.1, seconds_max=0.4, jobs_max=3_000, tr
 
 @dataclass(frozen=True, slots=True)
 class ReportPart:
-    """One table of the report. `wave_jobs` is how many jobs wait at most; 0 lets all of them wait."""
+    """A table of the report. At most `wave_jobs` jobs wait at a time; with 0, all of them."""
 
     name: str
     scenario: Scenario
@@ -44,13 +44,15 @@ PARTS = (
     ReportPart("pipeline", "pipeline", False, f"End to end: enqueue, claim and settle in waves of {WAVE_JOBS:,} jobs"),
     ReportPart("single-busy", "single", True, "Single durable enqueues beside a busy event loop"),
     ReportPart("pipeline-busy", "pipeline", True, "End to end beside a busy event loop"),
-    ReportPart("pipeline-deep", "pipeline", False, "End to end with a deep backlog: all jobs wait first", wave_jobs=0),
+    ReportPart(
+        "pipeline-deep", "pipeline", False, "End to end with a long queue: all jobs are enqueued first", wave_jobs=0
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parts and systems asked for."""
+    """The selected parts and systems."""
 
     parts: tuple[ReportPart, ...]
     systems: tuple[str, ...]

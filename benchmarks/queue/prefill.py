@@ -1,7 +1,7 @@
-"""A long history in seconds: finished and queued jobs written by SQL into the file of a closed store.
+"""Writes finished and queued jobs with SQL into the file of a closed store, to create a long history in seconds.
 
-What comes out is what the store itself would have left behind: attempts, outcomes, keys, counts and events included.
-Finished jobs come first, queued ones after them, all older than the store's own time.
+The rows are the same that the store itself would have written, including attempts, outcomes, keys, counts and events.
+Finished jobs are the oldest, then queued ones, and all are older than the current time of the store.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ingot.jobs.model import MAX_ATTEMPTS_DEFAULT, PRIORITY_DEFAULT
 
 PAYLOAD: Final = b'{"prefilled": true, "pad": "%s"}' % (b"p" * 170)
 WORKER: Final = "prefill"
-EVERY: Final = 10  # One job in so many has an idempotency key, and while it is queued a dedupe key.
+EVERY: Final = 10  # Every tenth job has an idempotency key, and while it is queued a dedupe key.
 JOBS_PER_EVENT_ROW: Final = 100
 FINISHED_STEP: Final = 100_000  # Microseconds from one finished job to the next.
 QUEUED_STEP: Final = 1_000
@@ -37,7 +37,7 @@ SELECT :base + n, :payload, :start + (n - 1) * :step, 'manual',
 FROM n
 """
 
-# The text of a UUIDv7: the time in milliseconds, the version, chance.
+# The text of a UUIDv7: the time in milliseconds, the version, random digits.
 _ID: Final = """printf('%08x-%04x-7%03x-%04x-%012x',
     created_at / 1000 >> 16, created_at / 1000 & 0xffff, random() & 0xfff, 0x8000 | (random() & 0x3fff),
     random() & 0xffffffffffff)"""
@@ -98,9 +98,9 @@ FROM row
 
 
 def prefill(folder: Path, *, finished: int, queued: int, tenant: str, type: str) -> None:
-    """Add finished and queued jobs of one type to a tenant (its id or slug) of the closed store in a folder.
+    """Add finished and queued jobs of one type to a tenant, by ID or slug, of the closed store in a folder.
 
-    Their times end just before the store's own time, so it should not have done work of its own yet.
+    The store should have no jobs yet, because the times of the new ones are just before its current time.
     """
     lock = FolderLock(folder)
     try:
@@ -122,14 +122,14 @@ def prefill(folder: Path, *, finished: int, queued: int, tenant: str, type: str)
 def _fill(connection: apsw.Connection, *, finished: int, queued: int, tenant: str, type: str) -> None:
     number = connection.execute("SELECT number FROM tenants WHERE ?1 IN (id, slug)", (tenant,)).get
     if number is None:
-        raise TenantNotFound(f"there is no tenant {tenant!r}")
+        raise TenantNotFound(f"the tenant {tenant!r} does not exist")
     epoch, clock = connection.execute("UPDATE store SET epoch = epoch + 1 RETURNING epoch, clock").get
-    # A test's clock may be behind the wall clock, from which new ids take their time; both must be later than ours.
+    # The clock of a test can be behind the wall clock, which new IDs use. Both must be later than our times.
     end = min(clock, time.time_ns() // 1000) - FINISHED_AFTER
     middle = end - queued * QUEUED_STEP
-    shared = {"tenant": number, "type": type, "fence": epoch * FENCES_PER_EPOCH}
-    _add(connection, done=1, jobs=finished, start=middle - finished * FINISHED_STEP, step=FINISHED_STEP, **shared)
-    _add(connection, done=0, jobs=queued, start=middle, step=QUEUED_STEP, **shared)
+    values = {"tenant": number, "type": type, "fence": epoch * FENCES_PER_EPOCH}
+    _add(connection, done=1, jobs=finished, start=middle - finished * FINISHED_STEP, step=FINISHED_STEP, **values)
+    _add(connection, done=0, jobs=queued, start=middle, step=QUEUED_STEP, **values)
 
 
 def _add(connection: apsw.Connection, *, done: int, jobs: int, **values: Any) -> None:
@@ -156,7 +156,7 @@ def _add(connection: apsw.Connection, *, done: int, jobs: int, **values: Any) ->
 
 
 def _sync(path: Path) -> None:
-    """What is still on its way to the disk would slow whatever is measured next."""
+    """Flush pending writes, which would slow the next measurement."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

@@ -1,4 +1,4 @@
-"""Tables for the terminal and for RESULTS.md: the same Markdown, padded so that both read well."""
+"""The report, as Markdown with padded columns for the terminal and for RESULTS.md."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ SYNCHRONOUS: Final = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 NAMES: Final = {"ingot": "**Ingot**", "floor": "group-commit floor"}
 HEAD: Final = """# Results of `make bench`
 
-Each section is one run on one machine: medians, every run a process of its own on fresh files. *synchronous* is what
-the connection that writes says itself. *Ingot is* compares Ingot with that row. *How* is the fastest of the ways tried
-for that system. Beside a busy event loop, *loop got* is the share of a core that was left to the busy coroutine.
+Each section is one run on one machine, with medians. Each measured run is a new process on fresh files. *Synchronous*
+is the setting that the writing connection reports. *Ingot is* shows Ingot's number divided by that of the row. *How*
+shows the fastest options that were tried for that system. Beside a busy event loop, *loop got* is the share of a core
+that was left for the busy coroutine.
 """
 
 
@@ -37,7 +38,7 @@ class Report:
         before, after = self.sync_micros
         lines = [f"## {self.machine.when}, revision {self.machine.revision}", "", *self.machine.lines]
         lines += [f"fdatasync of a 4 KiB page: {before:.0f} µs before, {after:.0f} µs after; {self.minutes:.0f} min"]
-        lines += [others_line(self.others_shares), ""]
+        lines += [other_load_line(self.others_shares), ""]
         for table in self.tables:
             lines += [f"### {table.part.title}", "", *render(table), ""]
         if self.growth:
@@ -48,32 +49,32 @@ class Report:
     @property
     def others_shares(self) -> list[float]:
         runs = [run for table in self.tables for row in table.rows for run in row.runs]
-        runs += [run for grown in self.growth for found in grown.runs.values() for run in found]
+        runs += [run for growth in self.growth for scenario_runs in growth.runs.values() for run in scenario_runs]
         return [run.others_share for run in runs]
 
     @property
     def disturbed_runs(self) -> int:
-        return disturbed(self.others_shares)
+        return count_disturbed(self.others_shares)
 
 
-def disturbed(shares: Sequence[float]) -> int:
-    """How many runs had so much other work beside them that their figures mean little."""
+def count_disturbed(shares: Sequence[float]) -> int:
+    """Return how many runs are not meaningful, because other programs used too much CPU time."""
     return sum(share > DISTURBED_SHARE for share in shares)
 
 
-def others_line(shares: Sequence[float]) -> str:
-    """What other work took while the runs were measured."""
-    known = shares or [0.0]
-    text = f"Other work took {statistics.median(known):.0%} of a core (median), at most {max(known):.0%}."
-    if not disturbed(known):
+def other_load_line(shares: Sequence[float]) -> str:
+    """Return a sentence about the CPU time that other programs used during the runs."""
+    shares = shares or [0.0]
+    text = f"Other programs used {statistics.median(shares):.0%} of a core (median), at most {max(shares):.0%}."
+    if not count_disturbed(shares):
         return text
-    return f"{text} **DISTURBED: {disturbed(known)} of {len(known)} runs; run it alone on the machine.**"
+    return f"{text} **DISTURBED: {count_disturbed(shares)} of {len(shares)} runs. Repeat on an idle machine.**"
 
 
-def keep(markdown: str, path: Path) -> None:
-    """Append a run to the results."""
-    known = path.read_text() if path.exists() else HEAD
-    path.write_text(f"{known.rstrip()}\n\n{markdown.rstrip()}\n")
+def append_report(markdown: str, path: Path) -> None:
+    """Append a report to the results."""
+    existing = path.read_text() if path.exists() else HEAD
+    path.write_text(f"{existing.rstrip()}\n\n{markdown.rstrip()}\n")
 
 
 def render(table: Table) -> list[str]:
@@ -83,7 +84,7 @@ def render(table: Table) -> list[str]:
     head += ["enqueues/s"] if single else ["enqueue/s", "claim + settle/s", "end to end/s"]
     head += ["lowest–highest", *(["p50 ms", "p99 ms"] if single else []), "Ingot is"]
     head += [*(["loop got"] if table.part.busy else []), "how"]
-    return grid([head, *(_cells(row, table, ours) for row in table.rows)], words=(0, 1, len(head) - 1))
+    return markdown_table([head, *(_cells(row, table, ours) for row in table.rows)], text_columns=(0, 1, len(head) - 1))
 
 
 def _cells(row: Row, table: Table, ours: Row | None) -> list[str]:
@@ -105,8 +106,8 @@ def _cells(row: Row, table: Table, ours: Row | None) -> list[str]:
 
 
 def _durability(row: Row) -> str:
-    found = SYNCHRONOUS.get(row.runs[0].readback.synchronous, "?")
-    return f"{found} (default)" if row.level == "default" else found
+    level = SYNCHRONOUS.get(row.runs[0].readback.synchronous, "?")
+    return f"{level} (default)" if row.level == "default" else level
 
 
 def _milliseconds(row: Row, of: Callable[[RunResult], float]) -> str:
@@ -114,7 +115,7 @@ def _milliseconds(row: Row, of: Callable[[RunResult], float]) -> str:
 
 
 def _how(row: Row) -> str:
-    parts = [row.way.label]
+    parts = [row.options.label]
     if row.runs[0].readback.journal_mode != "wal":
         parts.append(f"journal {row.runs[0].readback.journal_mode}")
     if errors := sum(run.locked_errors for run in row.runs):
@@ -127,25 +128,25 @@ def _how(row: Row) -> str:
 def render_growth(growth: Sequence[HistoryGrowth]) -> list[str]:
     head = ["finished jobs", "enqueues/s", "× slower", "end to end/s", "× slower"]
     empty, rows = growth[0], []
-    for grown in growth:
-        cells = [f"{grown.finished_jobs:,}"]
+    for entry in growth:
+        cells = [f"{entry.finished_jobs:,}"]
         for scenario in ("single", "pipeline"):
-            slower = statistics.median(grown.slower_than(empty, scenario))
-            cells += [f"{grown.rate(scenario):,.0f}", f"{slower:.2f}"]
+            slower = statistics.median(entry.slower_than(empty, scenario))
+            cells += [f"{entry.rate(scenario):,.0f}", f"{slower:.2f}"]
         rows.append(cells)
-    return grid([head, *rows], words=())
+    return markdown_table([head, *rows], text_columns=())
 
 
-def grid(rows: Sequence[Sequence[str]], *, words: Sequence[int]) -> list[str]:
-    """A Markdown table; columns of words lean left, figures lean right."""
+def markdown_table(rows: Sequence[Sequence[str]], *, text_columns: Sequence[int]) -> list[str]:
+    """Return a Markdown table. Text columns are aligned to the left, numbers to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
 
     def line(row: Sequence[str]) -> str:
         cells = [
-            cell.ljust(width) if column in words else cell.rjust(width)
+            cell.ljust(width) if column in text_columns else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         return f"| {' | '.join(cells)} |"
 
-    marks = ["-" * width if column in words else "-" * (width - 1) + ":" for column, width in enumerate(widths)]
+    marks = ["-" * width if column in text_columns else "-" * (width - 1) + ":" for column, width in enumerate(widths)]
     return [line(rows[0]), line(marks), *(line(row) for row in rows[1:])]

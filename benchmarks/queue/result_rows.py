@@ -1,4 +1,4 @@
-"""What was found: rows of runs, the tables they make, and how Ingot does as its file grows."""
+"""Results: rows of runs, tables of rows, and runs of Ingot with a growing history."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from benchmarks.queue.plan import ReportPart
 
 @dataclass(slots=True)
 class Row:
-    """One system at one durability, driven one way: what its trial said and its measured runs."""
+    """A system at one durability with one set of options: its trial and its measured runs."""
 
     system: str
     level: Level
-    way: DriveOptions
+    options: DriveOptions
     trial: RunResult | None = None
     runs: list[RunResult] = field(default_factory=list)
     failure: str = ""
@@ -34,13 +34,13 @@ class Row:
 
     @property
     def readbacks(self) -> list[ConnectionReadback]:
-        return [figures.readback for figures in [*self.runs, *([self.trial] if self.trial else [])]]
+        return [run.readback for run in [*self.runs, *([self.trial] if self.trial else [])]]
 
     @property
     def is_full(self) -> bool:
-        """Whether the connection that wrote said so every time."""
-        said = self.readbacks
-        return bool(said) and all(readback.synchronous == SYNCHRONOUS_FULL for readback in said)
+        """Whether the writing connection reported FULL in every run."""
+        readbacks = self.readbacks
+        return bool(readbacks) and all(readback.synchronous == SYNCHRONOUS_FULL for readback in readbacks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Table:
 
 @dataclass(slots=True)
 class HistoryGrowth:
-    """Ingot's runs with this many finished jobs already in its file, one in each round."""
+    """Runs of Ingot, one per round, on a file with this number of finished jobs."""
 
     finished_jobs: int
     runs: dict[Scenario, list[RunResult]] = field(default_factory=lambda: {"single": [], "pipeline": []})
@@ -60,13 +60,13 @@ class HistoryGrowth:
         return statistics.median(run.rate for run in self.runs[scenario])
 
     def slower_than(self, empty: HistoryGrowth, scenario: Scenario) -> list[float]:
-        """How many times slower than the empty file, round by round: both saw the same minute of the machine."""
+        """Return how many times slower the runs were than those on an empty file in the same round."""
         pairs = zip(empty.runs[scenario], self.runs[scenario], strict=True)
-        return [before.rate / after.rate for before, after in pairs]
+        return [empty_run.rate / run.rate for empty_run, run in pairs]
 
 
 def best_rows(rows: list[Row]) -> list[Row]:
-    """For each system and durability its fastest way; FULL only once for a system whose default it is."""
+    """Return the fastest row of each system and durability, without a second row if the default is already FULL."""
     best: dict[tuple[str, Level], Row] = {}
     for row in rows:
         key = (row.system, row.level)

@@ -1,4 +1,4 @@
-"""Read a sqlite3 connection's settings back."""
+"""Reads the settings of a sqlite3 connection."""
 
 from __future__ import annotations
 

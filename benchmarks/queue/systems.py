@@ -1,4 +1,4 @@
-"""The systems by name. A system's module is imported only when it is wanted."""
+"""The systems by name. The module of a system is imported when it is loaded."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ NAMES: Final = tuple(MODULES)
 
 
 def load(name: str) -> System:
-    """Raises `Missing` when the system is not installed."""
+    """Return a system. Raises `MissingDependency` if it is not installed."""
     system: System = import_module(MODULES[name]).SYSTEM
     return system

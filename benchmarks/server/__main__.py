@@ -15,7 +15,7 @@ import msgspec
 
 from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.machine import describe, sync_micros
-from benchmarks.queue.report import grid, keep
+from benchmarks.queue.report import markdown_table, append_report
 from benchmarks.server.benchmark_server import BenchmarkServer
 from benchmarks.server.load import LoadRequest, LoadResult
 from benchmarks.server.processes import MeasuredProcess, ask, engine_alone, following, heard, site, started
@@ -136,13 +136,13 @@ def report(found: Found) -> list[str]:
         row("POST /jobs, one durable job", "post", "noop"),
         row(f"the same beside {CLIENTS:,} streams", "post beside streams", "noop"),
     ]
-    lines = grid(rows, words=(0,))
+    lines = markdown_table(rows, text_columns=(0,))
     rows = [
         [f"claim and settle, batches of 100, {BATCH_CALLERS} callers", "jobs/s", "lowest–highest", "× of the engine"],
         *([cells[0], cells[1], cells[2], cells[5]] for cells in [row("the engine alone", "engine", "engine")]),
         *([cells[0], cells[1], cells[2], cells[5]] for cells in [row("over HTTP", "batches", "engine")]),
     ]
-    lines += ["", *grid(rows, words=(0,))]
+    lines += ["", *markdown_table(rows, text_columns=(0,))]
     rows = [
         [f"{CLIENTS:,} clients", "share of a core", "× of bare", "delivered", "KiB per client"],
         ["a bare broadcast", f"{middle['bare_broadcast cpu']:.1%}", "1.00 ×", "–", "–"],
@@ -162,7 +162,7 @@ def report(found: Found) -> list[str]:
         ],
         ["claims that wait", f"{middle['waiting cpu']:.1%}", "–", "–", "–"],
     ]
-    lines += ["", *grid(rows, words=(0,)), "", "### Goals of the server", ""]
+    lines += ["", *markdown_table(rows, text_columns=(0,)), "", "### Goals of the server", ""]
     ratios = [
         ("POST /jobs at least 0.55 × a route that does nothing", middle["post"] / middle["noop"], 0.55, 1),
         (f"the same beside {CLIENTS:,} streams at least 0.3 ×", middle["post beside streams"] / middle["noop"], 0.3, 1),
@@ -210,7 +210,7 @@ def main(arguments: list[str] | None = None) -> int:
     text = "\n".join(lines)
     print(f"\n{text}")
     if wanted.keep:
-        keep(text, RESULTS)
+        append_report(text, RESULTS)
         print(f"Kept in benchmarks/{RESULTS.name}.")
     return 0
 

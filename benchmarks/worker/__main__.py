@@ -16,7 +16,7 @@ from benchmarks.queue.adapter import MissingDependency
 from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.machine import describe, sync_micros
 from benchmarks.queue.other_load import OtherLoad
-from benchmarks.queue.report import disturbed, keep
+from benchmarks.queue.report import count_disturbed, append_report
 from benchmarks.worker import redis
 from benchmarks.worker.adapter import Row, RunRequest, RunResult
 from benchmarks.worker.report import Report
@@ -158,10 +158,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     print(f"\n{report.markdown()}")
     shares = [run.others_share for runs in results.values() for run in runs]
-    if not options.keep and (options.quick or options.only or disturbed(shares)):
+    if not options.keep and (options.quick or options.only or count_disturbed(shares)):
         print(f"Not appended to benchmarks/{RESULTS.name}: the run was partial or disturbed. --keep appends it anyway.")
     else:
-        keep(report.markdown(), RESULTS)
+        append_report(report.markdown(), RESULTS)
         print(f"Appended to benchmarks/{RESULTS.name}.")
     return 0
 

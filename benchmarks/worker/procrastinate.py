@@ -15,7 +15,7 @@ from benchmarks.worker.postgres_submitter import PostgresSubmitter, submit_throu
 from benchmarks.worker.start_times import record_start
 
 uvloop: Any = component("uvloop")
-OPTIONS: Final = DriveOptions(workers=30, option="successful")
+OPTIONS: Final = DriveOptions(workers=30, variant="successful")
 BATCH_JOBS: Final = 100
 
 

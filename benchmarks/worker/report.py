@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.queue.machine import Machine
-from benchmarks.queue.report import grid, others_line
+from benchmarks.queue.report import markdown_table, other_load_line
 from benchmarks.worker.adapter import Row
 from benchmarks.worker.goals import HEARTBEAT_SECONDS, OURS, Results, judge, latency, rate
 from benchmarks.worker.server_cost import ServerCost
@@ -38,7 +38,7 @@ class Report(msgspec.Struct, kw_only=True):
         machine, (before, after) = self.machine, self.sync_micros
         lines = [f"## Workers: {machine.when}, revision {machine.revision}", "", *machine.lines, self.servers]
         lines += [f"fdatasync of a 4 KiB page: {before:.0f} µs before, {after:.0f} µs after; {self.minutes:.0f} min"]
-        lines += [others_line([run.others_share for runs in self.results.values() for run in runs]), ""]
+        lines += [other_load_line([run.others_share for runs in self.results.values() for run in runs]), ""]
         if self.results:
             lines += [ABOUT, "", *_skipped(self.skipped)]
             lines += ["### Jobs that do nothing, one worker process", "", *_rates(self.results), ""]
@@ -76,7 +76,7 @@ def _rates(results: Results) -> list[str]:
             f"{statistics.median(run.start_seconds for run in runs):.2f}",
             *(f"{rate(results, our_row) / rate(results, row):.2f} ×" for our_row in ours),
         ])  # fmt: skip
-    return grid([head, *rows], words=(0, 1))
+    return markdown_table([head, *rows], text_columns=(0, 1))
 
 
 def _latencies(results: Results) -> list[str]:
@@ -93,13 +93,13 @@ def _latencies(results: Results) -> list[str]:
         ]
         for row, (p50, p99) in percentiles_by_row.items()
     ]
-    return grid([head, *rows], words=(0, 1))
+    return markdown_table([head, *rows], text_columns=(0, 1))
 
 
 def _setups(results: Results) -> list[str]:
     systems = {row.system: load(row.system) for row, runs in results.items() if runs}
     rows = [[system.name, system.version, system.how] for system in systems.values()]
-    return grid([["system", "version", "how"], *rows], words=(0, 1, 2))
+    return markdown_table([["system", "version", "how"], *rows], text_columns=(0, 1, 2))
 
 
 def _costs(costs: Sequence[ServerCost]) -> list[str]:
@@ -118,7 +118,7 @@ def _costs(costs: Sequence[ServerCost]) -> list[str]:
         ]
         for cost in costs
     ]
-    lines = grid([head, *rows], words=(0, 1))
+    lines = markdown_table([head, *rows], text_columns=(0, 1))
     return [
         *lines,
         "",
