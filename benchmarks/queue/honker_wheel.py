@@ -73,7 +73,7 @@ def _fetch(folder: Path) -> Path:
     if process.returncode or not wheels:
         last_line = process.stderr.strip().splitlines()[-1:] or ["pip printed no error"]
         raise MissingDependency(
-            f"honker {VERSION} could not be downloaded ({last_line[0]}). Check that pip reaches a package index, and run "
+            f"honker {VERSION} could not be downloaded ({last_line[0]}). Check that pip reaches a package index. Run "
             f"`{' '.join(['pip', *command[3:-3], f'honker=={VERSION}'])}` by hand to see why."
         )
     digest = hashlib.sha256(wheels[0].read_bytes()).hexdigest()

@@ -269,5 +269,5 @@ async def test_async_handlers_run_on_the_loop_of_the_test() -> None:
 
 
 async def test_who_awaits_and_says_so_nowhere_is_told() -> None:
-    with testing.start(worker) as ingot, pytest.raises(InvalidInput, match="loop runs here already"):
+    with testing.start(worker) as ingot, pytest.raises(InvalidInput, match="event loop"):
         ingot.drain()
