@@ -24,7 +24,7 @@ from benchmarks.queue.adapter import MissingDependency
 from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.machine import describe, sync_micros
 from benchmarks.queue.other_load import OtherLoad
-from benchmarks.queue.report import count_disturbed, append_report, other_load_line
+from benchmarks.queue.report import append_report, count_disturbed, other_load_line
 from benchmarks.worker import ingot_server
 from benchmarks.worker.run_environment import RunEnvironment
 

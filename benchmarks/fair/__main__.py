@@ -20,7 +20,7 @@ from benchmarks.fair.scenarios import SCENES, TENANTS, CallLatency, RunRequest, 
 from benchmarks.postgres.server import PostgresServer, serving
 from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.machine import describe, sync_micros
-from benchmarks.queue.report import markdown_table, append_report
+from benchmarks.queue.report import append_report, markdown_table
 
 ABOUT: Final = "Run a queue of a thousand tenants, and queues with limits, beside one tenant without any."
 JOBS: Final = 200_000

@@ -24,7 +24,7 @@ from benchmarks.pdf.standalone_converters import CONVERTERS, ConversionResult
 from benchmarks.queue.folders import REPOSITORY, RESULTS, bench_folder
 from benchmarks.queue.machine import describe
 from benchmarks.queue.other_load import OtherLoad
-from benchmarks.queue.report import count_disturbed, append_report, other_load_line
+from benchmarks.queue.report import append_report, count_disturbed, other_load_line
 from benchmarks.worker.ingot_server import serving
 from tests.pdf_corpus import corpus as debian_manuals
 

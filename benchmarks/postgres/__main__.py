@@ -25,8 +25,8 @@ from benchmarks.queue.machine import describe, sync_micros
 from benchmarks.queue.report import append_report
 
 ABOUT: Final = (
-    "Measure Ingot's queue on a PostgreSQL with fsync on, beside other PostgreSQL queues in the same run: single and "
-    "bulk enqueues, running jobs to completion, and the time from enqueue to start."
+    "Compare Ingot's queue with other queues on a PostgreSQL server with fsync on, in the same run: single and bulk "
+    "enqueues, jobs run to completion, and the time from enqueue to start."
 )
 HISTORY: Final = "history"
 HISTORY_JOBS: Final = "10000,1000000,5000000"
@@ -35,7 +35,7 @@ CHOICES: Final = (*NAMES, *(part.name for part in PARTS), HELD.name, HISTORY)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # The server must not outlive us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # Stop the server before this process ends.
     options = parse(arguments)
     plan = build_plan(options)
     try:
@@ -49,9 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     else:
         append_report(report.markdown(), RESULTS)
         print(f"Appended to benchmarks/{RESULTS.name}.")
-    failed = report.growth_failure or any(row.failure for table in report.tables for row in table.rows)
-    missed = options.strict and not all(goal.met for goal in report.goals)
-    return 1 if failed or missed else 0
+    has_failures = report.growth_failure or any(row.failure for table in report.tables for row in table.rows)
+    misses_goals = options.strict and not all(goal.is_met for goal in report.goals)
+    return 1 if has_failures or misses_goals else 0
 
 
 def reason_not_to_append(options: argparse.Namespace, plan: Plan, report: Report) -> str:
@@ -78,7 +78,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--history", help=f"numbers of finished jobs to start with, or none (default: {HISTORY_JOBS})")
     parser.add_argument(
         "--held", default=HELD_SECONDS, metavar="SECONDS",
-        help=f"how long the part held holds a transaction, or none (default {HELD_SECONDS}); it runs with --only held",
+        help=f"how long --only held keeps a transaction open, or none (default: {HELD_SECONDS})",
     )  # fmt: skip
     parser.add_argument("--files", help="folder on the disk to measure (default: .bench)")
     parser.add_argument(
@@ -118,7 +118,7 @@ def run(plan: Plan, folder: Path) -> Report:
         try:
             growth = campaign.growth(ingot_options(tables)) if plan.history else []
         except RunFailed as error:
-            failure = str(error)  # The tables before it are worth keeping.
+            failure = str(error)  # The tables measured before are still reported.
     return Report(
         machine=machine,
         server=settings,

@@ -1,4 +1,4 @@
-"""What a queue on PostgreSQL must offer to be measured, and the words of one measured run."""
+"""The interface of a measured queue on PostgreSQL, and the request and the result of a measured run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, Literal, Protocol
 from benchmarks.queue.adapter import Payload
 
 Scenario = Literal["single", "bulk", "run", "latency", "held"]
-OnStart = Callable[[int], None]  # Called with a job's number where its handler starts.
+OnStart = Callable[[int], None]  # Called with the number of a job when its handler starts.
 
 CALLERS: Final = 32
 TYPE: Final = "noop"
@@ -19,10 +19,10 @@ TYPE: Final = "noop"
 
 @dataclass(frozen=True, slots=True)
 class DriveOptions:
-    """One way to drive a system. Short trials choose the best before anything is measured.
+    """Options with which a system is used. Short trials select the best before the measured runs.
 
-    `callers` enqueue at the same time, `batch_jobs` in each call. `workers` is how many jobs, or claims, the one
-    worker process has under way, `claim_jobs` how many it takes at a time.
+    `callers` enqueue at the same time, `batch_jobs` per call. The worker process runs `workers` jobs or claims at the
+    same time, and claims `claim_jobs` at once.
     """
 
     callers: int = 1
@@ -36,7 +36,7 @@ class DriveOptions:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One measured run, handed to a process of its own."""
+    """The request for one measured run, which is a new process."""
 
     system: str
     scenario: Scenario
@@ -52,33 +52,33 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What one measured run found. Rates are jobs per second; `before_rate` is the one before a transaction is held."""
+    """The result of one measured run. Rates are in jobs per second; `before_rate` is without the open transaction."""
 
     rate: float = 0.0
     p50_ms: float = 0.0
     p99_ms: float = 0.0
     before_rate: float = 0.0
-    others_share: float = 0.0  # Of one core, taken by work that is neither the run nor its server.
+    others_share: float = 0.0  # Of one core, used by programs other than the run and its server.
 
 
 class Queue(Protocol):
-    """A system in one database. Every call that enqueues returns once its change is committed."""
+    """A system in one database. Calls that enqueue return once the change is committed."""
 
     async def put(self, job: Payload) -> None: ...
 
     async def put_many(self, jobs: list[Payload]) -> None: ...
 
     def working(self, on_start: OnStart) -> AbstractAsyncContextManager[None]:
-        """The system's own worker, inside this context, which calls `on_start` for every job. Leaving it settles what ran."""
+        """Run the worker of the system, which calls `on_start` for every job. At the end, started jobs are settled."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A system that runs inside the process of the measured run, or as a program of its own (`command`).
+    """A system that runs in the process of the measured run, or as a separate program (`command`).
 
-    `unsettled` is SQL that tells whether one of `{jobs}` jobs is left that did not end. `run_jobs` is how many jobs one
-    drain has: enough for a few seconds. What `install` puts into a database is copied into the one of each run.
+    `unsettled` is a query that returns whether some of `{jobs}` jobs have not ended. `run_jobs` is the number of jobs
+    that are run to completion, enough for a few seconds. `install` prepares a database, which each run copies.
     """
 
     name: str
@@ -92,7 +92,7 @@ class System:
 
 
 def version_of(package: str) -> str:
-    """Of an installed peer; nothing when it is not installed."""
+    """Return the version of an installed package, or nothing if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

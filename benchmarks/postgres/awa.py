@@ -1,4 +1,4 @@
-"""awa, a Rust engine with a Python front: `AsyncClient` with its queue storage, and jobs that are Python coroutines."""
+"""awa, a Rust engine with a Python API: `AsyncClient` with its queue storage, and handlers that are coroutines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.queue.adapter import Payload, component
 
 library: Any = component("awa")
 
-# Its view of all jobs takes seconds to read. These are the receipts of completed jobs, and the counts of pruned ones.
+# Reading its view of all jobs takes seconds. These are the receipts of completed jobs and the counts of pruned ones.
 UNSETTLED: Final = """
 SELECT (SELECT coalesce(sum(completed_count), 0) FROM awa.receipt_completion_batches)
     + (SELECT count(*) FROM awa.done_entries)
@@ -23,7 +23,7 @@ SELECT (SELECT coalesce(sum(completed_count), 0) FROM awa.receipt_completion_bat
 
 @dataclass
 class Noop:
-    """A job's arguments: awa names the kind of a job after their class."""
+    """The arguments of a job. awa uses the name of the class as the kind of the job."""
 
     number: int
     pad: str
@@ -62,7 +62,7 @@ def install(url: str) -> None:
 
 
 def _with_host(url: str) -> str:
-    """Its parser wants a host, which the folder of the socket then takes the place of."""
+    """Add a host to the URL, because awa's parser requires one. The socket folder overrides it."""
     return url.replace("@/", "@localhost/")
 
 

@@ -1,6 +1,6 @@
-"""Two tables and hand-written SQL that claims and settles rows in batches of 100, and promises nothing at all.
+"""Two tables and hand-written SQL that claims and settles rows in batches of 100, without any guarantees.
 
-Nothing that loses no job can be as fast: a claim that dies takes its jobs along.
+A crashed worker loses its claimed jobs, so no queue that keeps them can be as fast.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ SETTLE: Final = "INSERT INTO done (id, payload) SELECT * FROM unnest($1::bigint[
 
 
 class BareSqlQueue(FloorQueue):
-    """The same workers on fewer and smaller rows."""
+    """The workers of the floor, on fewer and smaller rows."""
 
     async def put(self, job: Payload) -> None:
         await self._pool.execute(PUT, json.dumps(job))
-        self._news.set()
+        self._jobs_enqueued.set()
 
     async def put_many(self, jobs: list[Payload]) -> None:
         await self._pool.execute(PUT_MANY, [json.dumps(job) for job in jobs])
-        self._news.set()
+        self._jobs_enqueued.set()
 
     async def _claim(self, connection: Any) -> list[Any]:
         rows: list[Any] = await connection.fetch(CLAIM, self._options.claim_jobs)
@@ -66,7 +66,7 @@ async def open_bare(url: str, options: DriveOptions) -> AsyncIterator[BareSqlQue
         yield BareSqlQueue(pool, None, options)
 
 
-# The last claim is settled after the last start: the rows in `done` tell.
+# The last claim is settled after the last start, so count the rows in `done`.
 SYSTEM = System(
     name="bare",
     version=f"asyncpg {version_of('asyncpg')}",

@@ -1,4 +1,4 @@
-"""Run what the plan asks for: trials that find each system's best way, then rounds that visit all in turn."""
+"""Runs a plan: trials that select the best options of each system, then rounds that run all systems in turn."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ COPIED_JOBS_MAX: Final = 500_000
 
 
 class Campaign:
-    """Runs a plan on a server, telling `say` what it does."""
+    """Runs a plan on a server, and reports progress with `print_line`."""
 
     def __init__(self, plan: Plan, server: PostgresServer, print_line: Callable[[str], None]) -> None:
-        self._plan, self._server, self._print = plan, server, say
+        self._plan, self._server, self._print = plan, server, print_line
         self._installed: dict[str, str] = {}
 
     def table(self, part: ReportPart) -> Table:
@@ -45,58 +45,61 @@ class Campaign:
         return Table(part, rows)
 
     def growth(self, options_by_scenario: dict[Scenario, DriveOptions]) -> list[HistoryGrowth]:
-        """Databases with less and more history take turns, each round in another request."""
-        found = [HistoryGrowth(count) for count in self._plan.history]
-        filled = {growth.finished_jobs: self._server.make() for growth in found}
+        """Measure databases with less and more history in turn, each round in another order."""
+        growths = [HistoryGrowth(count) for count in self._plan.history]
+        filled = {growth.finished_jobs: self._server.make() for growth in growths}
         try:
-            for growth in found:
+            for growth in growths:
                 self._print(f"Filling a database with {growth.finished_jobs:,} finished jobs ...")
                 make_history(filled[growth.finished_jobs], growth.finished_jobs)
-            for turn in range(self._plan.sizes.rounds):
-                self._print(f"Ingot with finished jobs in its database, round {turn + 1} ...")
+            for round_number in range(self._plan.sizes.rounds):
+                self._print(f"Ingot with finished jobs in its database, round {round_number + 1} ...")
                 for scenario in GROWING:
-                    for place in range(len(found)):
-                        growth = found[(place + turn) % len(found)]
-                        growth.runs[scenario].append(
-                            self._grown(scenario, ways[scenario], filled[growth.finished_jobs], growth.finished_jobs)
-                        )
+                    options = options_by_scenario[scenario]
+                    for index in range(len(growths)):
+                        growth = growths[(index + round_number) % len(growths)]
+                        url = filled[growth.finished_jobs]
+                        result = self._run_with_history(scenario, options, url, growth.finished_jobs)
+                        growth.runs[scenario].append(result)
         finally:
             for url in filled.values():
                 self._server.drop(url)
-        return found
+        return growths
 
-    def _grown(self, scenario: Scenario, options: DriveOptions, filled: str, finished_jobs: int) -> RunResult:
-        """A run leaves its own jobs behind: much where there is little, so that is copied for every run."""
-        order = replace(self._request(scenario, Row(OURS, "", way), filled, self._plan.sizes), drain_after=True)
+    def _run_with_history(
+        self, scenario: Scenario, options: DriveOptions, filled: str, finished_jobs: int
+    ) -> RunResult:
+        """Run a scenario on a database with finished jobs. A small one is copied, because a run adds jobs to it."""
+        request = replace(self._request(scenario, Row(OURS, "", options), filled, self._plan.sizes), drain_after=True)
         if finished_jobs >= COPIED_JOBS_MAX:
-            return self._run(order)
+            return self._run(request)
         with self._server.database(like=filled) as url:
-            return self._run(replace(order, url=url))
+            return self._run(replace(request, url=url))
 
     def _row(self, part: ReportPart, name: str) -> Row:
-        """The system with the best of its ways; without trials, the first."""
+        """Return the row of a system with its best options, or without trials the first."""
         try:
             system = load(name)
         except MissingDependency as error:
-            return Row(name, "", DriveOptions(), failure=f"left out: {error}")
-        ways = system.options[part.scenario]
-        if len(ways) == 1 or not self._plan.sizes.trials:
-            return Row(name, system.version, ways[0])
-        trials = {way: score for way in ways if (score := self._try(part, system, way)) is not None}
-        # With no trial that worked, the measured runs will fail too, and the table will say so.
-        best = max(trials, key=lambda way: trials[way], default=ways[0])
-        self._print(f"  {name}: {best.label}; the best of {len(ways)} ways")
+            return Row(name, "", DriveOptions(), failure=f"skipped: {error}")
+        candidates = system.options[part.scenario]
+        if len(candidates) == 1 or not self._plan.sizes.trials:
+            return Row(name, system.version, candidates[0])
+        scores = {options: score for options in candidates if (score := self._try(part, system, options)) is not None}
+        # If all trials failed, the measured runs will fail too, and the table reports it.
+        best = max(scores, key=lambda options: scores[options], default=candidates[0])
+        self._print(f"  {name}: {best.label}; the best of {len(candidates)}")
         return Row(name, system.version, best)
 
     def _try(self, part: ReportPart, system: System, options: DriveOptions) -> float | None:
-        row = Row(system.name, system.version, way)
+        row = Row(system.name, system.version, options)
         try:
             with self._server.database(like=self._template(system.name)) as url:
-                figures = self._run(self._request(part.scenario, row, url, TRIAL))
+                result = self._run(self._request(part.scenario, row, url, TRIAL))
         except RunFailed as error:
-            self._print(f"  {system.name}: {way.label}; its trial failed: {error}")
+            self._print(f"  {system.name}: {options.label}; its trial failed: {error}")
             return None
-        return -figures.p50_ms if part.name == "latency" else figures.rate
+        return -result.p50_ms if part.name == "latency" else result.rate
 
     def _measure(self, part: ReportPart, row: Row) -> None:
         try:
@@ -107,12 +110,12 @@ class Campaign:
             self._print(f"  {row.system}: {row.options.label}; a run failed: {error}")
 
     def _template(self, name: str) -> str:
-        """A database in which the system was installed, made once; nothing for a system that installs itself."""
+        """Return a database in which the system is installed, or nothing for a system that installs itself."""
         if name not in self._installed:
             self._installed[name] = ""
             if load(name).install is not None:
                 self._installed[name] = url = self._server.make()
-                said([sys.executable, "-m", "benchmarks.postgres.install", name, url], CHILD_SECONDS_MAX)
+                run_process([sys.executable, "-m", "benchmarks.postgres.install", name, url], CHILD_SECONDS_MAX)
         return self._installed[name]
 
     def _request(self, scenario: Scenario, row: Row, url: str, sizes: RunSizes) -> RunRequest:
@@ -130,24 +133,26 @@ class Campaign:
         )
 
     def _run(self, request: RunRequest) -> RunResult:
-        """Run one order in a process of its own. Raises `RunFailed` with the last thing that process said."""
+        """Run a request in a new process. Raises `RunFailed` with the last line of its error output."""
         command = load(request.system).command
-        call = [sys.executable, "-m", "benchmarks.postgres.measured_run", msgspec.json.encode(request).decode()]
-        others, began, served = OtherLoad(), time.monotonic(), self._server.cpu_seconds()
-        limit = CHILD_SECONDS_MAX + (request.seconds if request.scenario == "held" else 0)
-        answer = said(call if command is None else command(order), limit)
-        share = others.share() - (self._server.cpu_seconds() - served) / (time.monotonic() - began)
-        figures = msgspec.json.decode(answer, type=RunResult)
-        return replace(figures, others_share=max(0.0, share))
+        measured_run = [sys.executable, "-m", "benchmarks.postgres.measured_run", msgspec.json.encode(request).decode()]
+        other_load, began, server_seconds = OtherLoad(), time.monotonic(), self._server.cpu_seconds()
+        seconds_max = CHILD_SECONDS_MAX + (request.seconds if request.scenario == "held" else 0)
+        output = run_process(measured_run if command is None else command(request), seconds_max)
+        share = other_load.share() - (self._server.cpu_seconds() - server_seconds) / (time.monotonic() - began)
+        result = msgspec.json.decode(output, type=RunResult)
+        return replace(result, others_share=max(0.0, share))
 
 
-def said(command: list[str], seconds_max: float) -> str:
-    """The last line that a process printed. Raises `RunFailed` with its last complaint."""
+def run_process(command: list[str], seconds_max: float) -> str:
+    """Run a command and return the last line that it prints. Raises `RunFailed` with the last line of its errors."""
     try:
-        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=seconds_max)
+        process = subprocess.run(
+            command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=seconds_max
+        )
     except subprocess.TimeoutExpired:
-        raise RunFailed(f"no figures within {seconds_max:.0f} s") from None
-    if done.returncode:
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip(" |+-")]
-        raise RunFailed(lines[-1] if lines else f"exit code {done.returncode}")
-    return done.stdout.splitlines()[-1] if done.stdout else ""
+        raise RunFailed(f"no result within {seconds_max:.0f} s") from None
+    if process.returncode:
+        lines = [line.strip() for line in process.stderr.splitlines() if line.strip(" |+-")]
+        raise RunFailed(lines[-1] if lines else f"exit code {process.returncode}")
+    return process.stdout.splitlines()[-1] if process.stdout else ""

@@ -1,4 +1,4 @@
-"""chancy on psycopg: its asyncio executor, the one with the least work for each job, with eager polling."""
+"""chancy on psycopg: its asyncio executor, which has the lowest cost per job, with eager polling."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from benchmarks.queue.adapter import Payload, component
 
 library: Any = component("chancy")
 
-_on_start: OnStart | None = (
-    None  # chancy imports a job's function by its name, so the worker's count is found from here.
-)
+_on_start: OnStart | None = None  # A global, because chancy imports the function of a job by name.
 
 
 @library.job(queue=TYPE)  # type: ignore[untyped-decorator]
@@ -38,7 +36,7 @@ class ChancyQueue:
 
     @asynccontextmanager
     async def working(self, on_start: OnStart) -> AsyncIterator[None]:
-        global _on_start  # noqa: PLW0603 - see where it is made
+        global _on_start  # noqa: PLW0603 - see above
         _on_start = on_start
         queue = library.Queue(
             TYPE,

@@ -1,8 +1,8 @@
 """The floor: hand-written SQL that claims and settles the same rows as Ingot, in batches of 100.
 
-In Ingot's own tables a claim takes a row of `ready` and leaves a lease, a settle takes the lease and leaves an outcome.
-There are no fences to check, no events, no counts, no rules, and nothing between the driver and its caller: what Ingot
-adds to that is the price of its promises.
+In Ingot's own tables, a claim replaces a row of `ready` by a lease, and a settle replaces the lease by an outcome.
+There are no fence checks, events, counters or rules, and the caller uses the driver directly. The time that Ingot needs
+beyond this is the cost of its guarantees.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ PLANNER: Final = {
 }
 TENANT: Final = "SELECT id FROM ingot.tenants LIMIT 1"
 PUT: Final = f"""
-WITH given AS MATERIALIZED (SELECT * FROM unnest($2::uuid[], $3::bytea[]) AS g (id, payload)),
-made AS (
+WITH new_jobs AS MATERIALIZED (SELECT * FROM unnest($2::uuid[], $3::bytea[]) AS new_job (id, payload)),
+inserted AS (
     INSERT INTO ingot.jobs (id, tenant, type, payload, created_at, source, depth)
-    SELECT id, $1, '{TYPE}', payload, 1, 'manual', 0 FROM given
+    SELECT id, $1, '{TYPE}', payload, 1, 'manual', 0 FROM new_jobs
 )
 INSERT INTO ingot.ready (
     id, tenant, type, limit_key, priority, run_at, attempts, failures, crashes, max_attempts, fence
 )
-SELECT id, $1, '{TYPE}', '', 3, 1, 0, 0, 0, 5, 0 FROM given
+SELECT id, $1, '{TYPE}', '', 3, 1, 0, 0, 0, 5, 0 FROM new_jobs
 """
 CLAIM: Final = f"""
-WITH gone AS (
+WITH claimed AS (
     DELETE FROM ingot.ready WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM ingot.ready WHERE type = '{TYPE}' AND tenant = $1 AND limit_key = ''
         ORDER BY priority, run_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -54,30 +54,30 @@ leased AS (
         started_at, expires_at, changed_by
     )
     SELECT id, tenant, type, limit_key, priority, run_at, 1, 0, 0, max_attempts, 1, 'worker', 2, 3, pg_current_xact_id()
-    FROM gone
+    FROM claimed
 )
-SELECT g.id, j.payload FROM gone AS g CROSS JOIN LATERAL (
-    SELECT j.payload FROM ingot.jobs AS j WHERE j.id = g.id LIMIT 1
-) AS j
+SELECT claimed.id, job.payload FROM claimed CROSS JOIN LATERAL (
+    SELECT j.payload FROM ingot.jobs AS j WHERE j.id = claimed.id LIMIT 1
+) AS job
 """
 SETTLE: Final = """
-WITH gone AS (DELETE FROM ingot.leases WHERE id = ANY ($1::uuid[]) RETURNING *)
+WITH ended AS (DELETE FROM ingot.leases WHERE id = ANY ($1::uuid[]) RETURNING *)
 INSERT INTO ingot.outcomes (
     job, fence, tenant, worker_id, started_at, outcome, retry, status_after, run_at, attempts, failures, crashes,
     max_attempts, priority, cancel_requested, finished_at, told_at
 )
 SELECT id, fence, tenant, worker_id, started_at, 'succeeded', true, 'succeeded', run_at, attempts, failures, crashes,
     max_attempts, priority, cancel_requested, 4, told_at
-FROM gone
+FROM ended
 """
 
 
 class FloorQueue:
-    """A pool of connections, and workers that each hold one."""
+    """A pool of connections, and workers that have one each."""
 
     def __init__(self, pool: asyncpg.Pool[asyncpg.Record], tenant: object, options: DriveOptions) -> None:
         self._pool, self._tenant, self._options = pool, tenant, options
-        self._news = asyncio.Event()
+        self._jobs_enqueued = asyncio.Event()
 
     async def put(self, job: Payload) -> None:
         await self.put_many([job])
@@ -86,7 +86,7 @@ class FloorQueue:
         await self._pool.execute(
             PUT, self._tenant, [new_id() for _ in jobs], [json.dumps(job).encode() for job in jobs]
         )
-        self._news.set()
+        self._jobs_enqueued.set()
 
     @asynccontextmanager
     async def working(self, on_start: OnStart) -> AsyncIterator[None]:
@@ -101,8 +101,8 @@ class FloorQueue:
             while True:
                 rows = await self._claim(connection)
                 if not rows:
-                    self._news.clear()
-                    await self._news.wait()
+                    self._jobs_enqueued.clear()
+                    await self._jobs_enqueued.wait()
                     continue
                 for _ in rows:
                     on_start(0)

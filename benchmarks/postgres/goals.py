@@ -1,4 +1,4 @@
-"""The goals, met or not, with the range that the single runs span."""
+"""The goals, and whether the results meet them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ RATIO_MIN: Final[dict[str, dict[str, float]]] = {
 P50_MS_MAX: Final = 2.5
 P99_MS_MAX: Final = 5.0
 LOSS_MAX: Final = 0.1
-SAID: Final = {"floor": "the floor", "graphile": "graphile-worker"}
+PEER_NAMES: Final = {"floor": "the floor", "graphile": "graphile-worker"}
 
 
 class UnitGoal(Goal):
-    """A goal with a unit of its own."""
+    """A goal for a number with a unit, instead of a ratio."""
 
     @property
     def line(self) -> str:
@@ -30,21 +30,21 @@ class UnitGoal(Goal):
 
 
 def judge(tables: Sequence[Table], growth: Sequence[HistoryGrowth]) -> list[Goal]:
-    """Goals whose systems were all measured."""
-    return [*(goal for table in tables for goal in _of_table(table)), *_of_growth(growth)]
+    """Return the goals whose systems were all measured."""
+    return [*(goal for table in tables for goal in _table_goals(table)), *_growth_goals(growth)]
 
 
-def _of_table(table: Table) -> Iterator[Goal]:
+def _table_goals(table: Table) -> Iterator[Goal]:
     ours = table.row(OURS)
     if ours is None:
         return
-    for system, least in RATIO_MIN.get(table.part.name, {}).items():
+    for system, ratio_min in RATIO_MIN.get(table.part.name, {}).items():
         if theirs := table.row(system):
             yield _at_least(
-                f"{SCENARIO_TEXT[table.part.scenario]} at least {least:g} × {SAID.get(system, system)}",
+                f"{SCENARIO_TEXT[table.part.scenario]} at least {ratio_min:g} × {PEER_NAMES.get(system, system)}",
                 ours,
                 theirs,
-                least,
+                ratio_min,
             )
     if table.part.name == "latency":
         yield _at_most(
@@ -58,24 +58,24 @@ def _of_table(table: Table) -> Iterator[Goal]:
         yield _at_most(text, ours.losses, LOSS_MAX)
 
 
-def _at_least(text: str, ours: Row, theirs: Row, least: float) -> Goal:
-    found, low = ours.rate / theirs.rate, min(ours.rates) / max(theirs.rates)
+def _at_least(text: str, ours: Row, theirs: Row, ratio_min: float) -> Goal:
+    ratio, low = ours.rate / theirs.rate, min(ours.rates) / max(theirs.rates)
     high = max(ours.rates) / min(theirs.rates)
-    met = found >= least
-    return Goal(text, found, low, high, met, always=low >= least if met else high < least)
+    is_met = ratio >= ratio_min
+    return Goal(text, ratio, low, high, is_met, is_certain=low >= ratio_min if is_met else high < ratio_min)
 
 
-def _at_most(text: str, values: Sequence[float], most: float, kind: type[Goal] = UnitGoal) -> Goal:
-    found, low, high = statistics.median(values), min(values), max(values)
-    met = found <= most
-    return kind(text, found, low, high, met, always=high <= most if met else low > most)
+def _at_most(text: str, values: Sequence[float], maximum: float, goal_class: type[Goal] = UnitGoal) -> Goal:
+    median, low, high = statistics.median(values), min(values), max(values)
+    is_met = median <= maximum
+    return goal_class(text, median, low, high, is_met, is_certain=high <= maximum if is_met else low > maximum)
 
 
-def _of_growth(growth: Sequence[HistoryGrowth]) -> Iterator[Goal]:
-    for grown in growth[1:]:
+def _growth_goals(growth: Sequence[HistoryGrowth]) -> Iterator[Goal]:
+    for entry in growth[1:]:
         for scenario in GROWING:
-            few, many = f"{growth[0].finished_jobs:,}", f"{grown.finished_jobs:,}"
+            few, many = f"{growth[0].finished_jobs:,}", f"{entry.finished_jobs:,}"
             text = (
                 f"{SCENARIO_TEXT[scenario]} with {many} finished jobs at most {GROWTH_MAX:g} × slower than with {few}"
             )
-            yield _at_most(text, grown.slower_than(growth[0], scenario), GROWTH_MAX, Goal)
+            yield _at_most(text, entry.slower_than(growth[0], scenario), GROWTH_MAX, Goal)

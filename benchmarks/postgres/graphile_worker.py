@@ -1,4 +1,4 @@
-"""graphile-worker, a program of its own on Node: installed below .bench from the lock beside its script."""
+"""graphile-worker, a program on Node.js. It is installed below `.bench` from the lock file beside its script."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SOURCES: Final = Path(__file__).parent / "graphile"
 VERSION: Final[str] = json.loads((SOURCES / "package.json").read_text())["dependencies"]["graphile-worker"]
 
 
-def place() -> Path:
-    """The folder it runs in, made when it is missing. Raises `Missing` when Node is not there or npm fails."""
+def prepare_folder() -> Path:
+    """Return the folder of the program, and install it there if necessary. Raises `MissingDependency`."""
     folder = bench_folder() / f"graphile-worker-{VERSION}"
     folder.mkdir(exist_ok=True)
     for source in SOURCES.iterdir():
@@ -32,29 +32,29 @@ def place() -> Path:
 def _install(folder: Path) -> None:
     if shutil.which("node") is None or shutil.which("npm") is None:
         raise MissingDependency(
-            "graphile-worker needs Node 20 and npm. Debian: apt-get install nodejs npm; or leave it out: --only"
+            "graphile-worker needs Node.js 20 and npm. Debian: apt-get install nodejs npm. Or select others: --only."
         )
     command = ["npm", "ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise MissingDependency(f"npm could not install graphile-worker: {done.stderr.strip()[-300:]}")
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise MissingDependency(f"npm could not install graphile-worker: {process.stderr.strip()[-300:]}")
 
 
-FOLDER: Final = place()
+FOLDER: Final = prepare_folder()
 
 
 def command(request: RunRequest) -> list[str]:
     return ["node", str(FOLDER / "bench.mjs"), msgspec.json.encode(request).decode()]
 
 
-def _queue(workers: int, local: int) -> DriveOptions:
-    batching = f"local queue {local}, completions batched" if local > 1 else "no local queue"
+def _jobs_at_once(workers: int, local_queue: int) -> DriveOptions:
+    batching = f"local queue {local_queue}, completions batched" if local_queue > 1 else "no local queue"
     return DriveOptions(
-        workers=workers, claim_jobs=local, connections=workers + 1, label=f"{workers} jobs at once, {batching}"
+        workers=workers, claim_jobs=local_queue, connections=workers + 1, label=f"{workers} jobs at once, {batching}"
     )
 
 
-# 24 jobs at once and a local queue of 500 is what its page on performance measures with.
+# Its page on performance uses 24 jobs at once and a local queue of 500.
 SYSTEM = System(
     name="graphile",
     version=VERSION,
@@ -69,8 +69,8 @@ SYSTEM = System(
             DriveOptions(callers=callers, batch_jobs=jobs, label=f"{callers} callers, batches of {jobs}")
             for callers, jobs in ((4, 1000), (2, 2000))
         ),
-        "run": (_queue(24, 500), _queue(12, 500), _queue(24, 1000)),
-        "latency": (_queue(24, 500), _queue(4, 1)),
-        "held": (_queue(24, 500),),
+        "run": (_jobs_at_once(24, 500), _jobs_at_once(12, 500), _jobs_at_once(24, 1000)),
+        "latency": (_jobs_at_once(24, 500), _jobs_at_once(4, 1)),
+        "held": (_jobs_at_once(24, 500),),
     },
 )

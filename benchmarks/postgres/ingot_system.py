@@ -1,4 +1,4 @@
-"""Ingot on PostgreSQL: its store and its jobs room, and a small worker loop of claims and settles in the process."""
+"""Ingot on PostgreSQL: its store and its jobs service, and a small worker loop of claims and settles."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class IngotQueue:
         try:
             yield
         finally:
-            await self._jobs.close()  # Ends the claims that wait; what was claimed is settled.
+            await self._jobs.close()  # Ends waiting claims. Claimed jobs are still settled.
             await asyncio.gather(*workers)
 
     async def _work(self, on_start: OnStart) -> None:
@@ -51,12 +51,12 @@ class IngotQueue:
         ):
             for _ in claims:
                 on_start(0)
-            answers = await self._jobs.settle_many(
+            results = await self._jobs.settle_many(
                 [Settle(job_id=claim.job.id, fence=claim.fence, outcome=Done()) for claim in claims]
             )
-            for answer in answers:
-                if isinstance(answer, Exception):
-                    raise answer
+            for result in results:
+                if isinstance(result, Exception):
+                    raise result
 
 
 def install(url: str) -> None:
@@ -71,7 +71,7 @@ async def _install(url: str) -> None:
 
 @asynccontextmanager
 async def open_store(url: str, *, connections: int) -> AsyncIterator[PostgresStore]:
-    """The store in a database, opened as the role that servers have."""
+    """Open the store in a database with the role of a server."""
     store = await PostgresStore.open(
         as_role(url, SERVER_ROLE), clock=SystemClock(), lease_seconds=LEASE_SECONDS, connections=connections
     )
@@ -91,7 +91,7 @@ async def open_ours(url: str, options: DriveOptions) -> AsyncIterator[IngotQueue
 
 
 def _claiming(workers: int, claim_jobs: int) -> DriveOptions:
-    return DriveOptions(workers=workers, claim_jobs=claim_jobs, label=f"{workers} claims of {claim_jobs} under way")
+    return DriveOptions(workers=workers, claim_jobs=claim_jobs, label=f"{workers} concurrent claims of {claim_jobs}")
 
 
 SYSTEM = System(

@@ -1,4 +1,4 @@
-"""The process that installs a system in an empty database, which the databases of its runs are copied from."""
+"""The process that installs a system in an empty database, from which each run copies its database."""
 
 from __future__ import annotations
 

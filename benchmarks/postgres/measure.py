@@ -1,4 +1,4 @@
-"""Measure a system whose callers and worker run on one event loop: the five scenarios."""
+"""Measures the five scenarios of a system whose callers and worker run on one event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 import asyncpg
 
 from benchmarks.postgres.adapter import Queue, RunRequest, RunResult, System
-from benchmarks.postgres.open_transaction import held
+from benchmarks.postgres.open_transaction import measure_open_transaction
 from benchmarks.postgres.start_counter import StartCounter
 from benchmarks.queue.adapter import payload
 from benchmarks.queue.meter import Meter
@@ -20,27 +20,27 @@ from benchmarks.queue.meter import Meter
 SETTLED_POLL_SECONDS: Final = 0.01
 GAP_SECONDS: Final = (0.005, 0.03)
 START_SECONDS_MAX: Final = 30
-IDLE_SECONDS: Final = 1.5  # A worker that has just started is not idle yet.
+IDLE_SECONDS: Final = 1.5  # After this time, a worker that has just started is idle.
 FILL_CALLERS: Final = 4
 FILL_JOBS: Final = 500
 
 
 async def measure(system: System, request: RunRequest) -> RunResult:
-    """Open the system in its database and run what was ordered."""
+    """Open the system in its database and run the requested scenario."""
     assert system.open is not None
     scenarios: dict[str, Callable[[Queue, RunRequest, System], Awaitable[RunResult]]] = {
         "single": single,
         "bulk": bulk,
         "run": run,
         "latency": latency,
-        "held": held,
+        "held": measure_open_transaction,
     }
     async with system.open(request.url, request.options) as queue:
         return await scenarios[request.scenario](queue, request, system)
 
 
 async def single(queue: Queue, request: RunRequest, system: System) -> RunResult:
-    """Callers that enqueue one job after the other, for some seconds."""
+    """Measure callers that enqueue single jobs."""
     meter, numbers = Meter(), count()
 
     async def call() -> None:
@@ -63,31 +63,31 @@ async def single(queue: Queue, request: RunRequest, system: System) -> RunResult
 
 
 async def drain(queue: Queue, request: RunRequest, system: System) -> None:
-    """Run what is left: the database is used again."""
+    """Run the remaining jobs, because the database is used again."""
     connection = await asyncpg.connect(request.url)
     async with queue.working(lambda number: None):
-        await settled(connection, system.unsettled)
+        await await_settled(connection, system.unsettled)
     await connection.close()
 
 
-async def settled(connection: asyncpg.Connection[asyncpg.Record], unsettled: str) -> None:
-    """Look until no job is left that did not end."""
-    while await connection.fetchval(unsettled):  # noqa: ASYNC110 - it is the database that knows
+async def await_settled(connection: asyncpg.Connection[asyncpg.Record], unsettled: str) -> None:
+    """Wait until all jobs have ended."""
+    while await connection.fetchval(unsettled):  # noqa: ASYNC110 - the state is in the database
         await asyncio.sleep(SETTLED_POLL_SECONDS)
 
 
 async def bulk(queue: Queue, request: RunRequest, system: System) -> RunResult:
-    """Callers that enqueue batch after batch, for some seconds."""
+    """Measure callers that enqueue batches."""
     size = request.options.batch_jobs
     numbers = count(step=size)
-    prepared = [payload(number) for number in range(size)]  # Made before, so that no system pays for it.
+    prepared = [payload(number) for number in range(size)]  # Created before the time is measured.
     enqueued, running, counting = 0, True, False
 
     async def call() -> None:
         nonlocal enqueued
         while running:
             number = next(numbers)
-            jobs = [{**job, "number": number + place} for place, job in enumerate(prepared)]
+            jobs = [{**job, "number": number + index} for index, job in enumerate(prepared)]
             await queue.put_many(jobs)
             if counting:
                 enqueued += size
@@ -104,23 +104,23 @@ async def bulk(queue: Queue, request: RunRequest, system: System) -> RunResult:
 
 
 async def run(queue: Queue, request: RunRequest, system: System) -> RunResult:
-    """Jobs that wait already, run to completion: from the first start until the last of them has been settled."""
+    """Measure jobs that are enqueued before the worker starts, from the first start until all are settled."""
     await fill(queue, request.jobs)
     connection = await asyncpg.connect(request.url)
     await connection.execute("ANALYZE")
     starts = StartCounter(request.jobs)
     async with queue.working(starts.record):
-        await starts.all(request.seconds)
-        await settled(connection, system.unsettled.format(jobs=request.jobs))
+        await starts.await_all(request.seconds)
+        await await_settled(connection, system.unsettled.format(jobs=request.jobs))
         seconds = time.perf_counter() - starts.first
     await connection.close()
     if starts.jobs != request.jobs:
-        raise AssertionError(f"{request.jobs} jobs were enqueued, but {starts.jobs} were run")
+        raise AssertionError(f"{request.jobs} jobs were enqueued, but {starts.jobs} were started")
     return RunResult(request.jobs / seconds)
 
 
 async def fill(queue: Queue, jobs: int) -> None:
-    """Enqueue jobs in batches, from a few callers."""
+    """Enqueue jobs in batches, from several callers."""
     starts = iter(range(0, jobs, FILL_JOBS))
 
     async def call() -> None:
@@ -131,15 +131,15 @@ async def fill(queue: Queue, jobs: int) -> None:
 
 
 async def latency(queue: Queue, request: RunRequest, system: System) -> RunResult:
-    """One job at a time on an idle queue: from the call that enqueues it until its handler starts."""
-    chance, meter = random.Random(7), Meter()
+    """Measure single jobs on an idle queue, from the call that enqueues one until its handler starts."""
+    generator, meter = random.Random(7), Meter()
     starts = StartCounter(request.samples + 1)
     async with queue.working(starts.record):
         for number in range(request.samples + 1):
-            await asyncio.sleep(IDLE_SECONDS if number < 2 else chance.uniform(*GAP_SECONDS))
+            await asyncio.sleep(IDLE_SECONDS if number < 2 else generator.uniform(*GAP_SECONDS))
             began = time.perf_counter()
             await queue.put(payload(number))
-            await starts.upto(number + 1, START_SECONDS_MAX)
+            await starts.await_count(number + 1, START_SECONDS_MAX)
             if number:  # The first one opens connections and prepares statements.
                 meter.latencies.append(starts.last - began)
     return RunResult(p50_ms=meter.percentile_ms(50), p99_ms=meter.percentile_ms(99))

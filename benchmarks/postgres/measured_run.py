@@ -1,4 +1,4 @@
-"""The process of one measured run: reads an order, prints its figures as JSON."""
+"""The process of one measured run. The argument is its request; it prints the result as JSON."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from benchmarks.queue.adapter import component
 
 
 def run(request: RunRequest) -> RunResult:
-    """On uvloop, for every system that runs in Python: it is faster for each of them."""
+    """Run a request on uvloop, which is faster for every system that runs in Python."""
     system = load(request.system)
     uvloop: Any = component("uvloop")
-    found: RunResult = uvloop.run(measure(system, request))
-    return found
+    result: RunResult = uvloop.run(measure(system, request))
+    return result
 
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)  # Some peers log every job; nobody reads it here.
+    logging.disable(logging.WARNING)  # Some peers log every job.
     print(msgspec.json.encode(run(msgspec.json.decode(sys.argv[1], type=RunRequest))).decode())

@@ -1,4 +1,4 @@
-"""One forgotten transaction: the rate before it begins, and at the end of the time that it is held open."""
+"""The effect of a transaction that stays open: the rate before it begins, and at the end of its time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.postgres.adapter import Queue, RunRequest, RunResult, System
 from benchmarks.postgres.start_counter import StartCounter
 from benchmarks.queue.adapter import payload
 
-BACKLOG_JOBS: Final = 2000  # As many wait at most: enqueueing keeps pace with the worker.
+BACKLOG_JOBS: Final = 2000  # Maximum number of waiting jobs, so that enqueueing keeps pace with the worker.
 BATCH_JOBS: Final = 200
 PAUSE_SECONDS: Final = 0.002
 TABLES: Final = """
@@ -24,8 +24,8 @@ WHERE schemaname NOT IN ('pg_catalog', 'information_schema')
 """
 
 
-async def held(queue: Queue, request: RunRequest, system: System) -> RunResult:
-    """Enqueue and run without a pause, and hold a snapshot open meanwhile."""
+async def measure_open_transaction(queue: Queue, request: RunRequest, system: System) -> RunResult:
+    """Measure the rate of enqueueing and running jobs before and while a snapshot is open."""
     starts, running = StartCounter(0), True
 
     async def enqueue() -> None:
@@ -41,25 +41,25 @@ async def held(queue: Queue, request: RunRequest, system: System) -> RunResult:
     async with queue.working(starts.record):
         enqueueing = asyncio.create_task(enqueue())
         await asyncio.sleep(request.warm_seconds)
-        before = await rate(starts, request.window_seconds)
-        async with snapshot(request.url):
+        before = await measure_rate(starts, request.window_seconds)
+        async with open_snapshot(request.url):
             await asyncio.sleep(max(0.0, request.seconds - request.window_seconds))
-            after = await rate(starts, request.window_seconds)
+            after = await measure_rate(starts, request.window_seconds)
         running = False
         await enqueueing
     return RunResult(rate=after, before_rate=before)
 
 
-async def rate(starts: StartCounter, seconds: float) -> float:
-    """Starts per second in the seconds to come."""
+async def measure_rate(starts: StartCounter, seconds: float) -> float:
+    """Return the starts per second during the next seconds."""
     jobs, began = starts.jobs, time.perf_counter()
     await asyncio.sleep(seconds)
     return (starts.jobs - jobs) / (time.perf_counter() - began)
 
 
 @asynccontextmanager
-async def snapshot(url: str) -> AsyncIterator[None]:
-    """A transaction that has read every table and is then forgotten."""
+async def open_snapshot(url: str) -> AsyncIterator[None]:
+    """Keep a transaction open that has read every table."""
     connection = await asyncpg.connect(url)
     try:
         async with connection.transaction(isolation="repeatable_read", readonly=True):

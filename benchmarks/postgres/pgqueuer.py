@@ -20,7 +20,7 @@ queries: Any = component("pgqueuer.queries")
 
 
 class PgQueuerQueue:
-    """A pool to enqueue with, and a worker on connections of its own."""
+    """A pool for enqueueing, and a worker with its own connections."""
 
     def __init__(self, url: str, pool: Any, options: DriveOptions) -> None:
         self._url, self._options = url, options
@@ -45,14 +45,14 @@ class PgQueuerQueue:
             async def work(job: Any) -> None:
                 on_start(0)
 
-            running = asyncio.create_task(
+            worker = asyncio.create_task(
                 application.run(batch_size=self._options.claim_jobs, dequeue_timeout=timedelta(seconds=30))
             )
             try:
                 yield
             finally:
                 application.shutdown.set()
-                await running
+                await worker
 
 
 def install(url: str) -> None:

@@ -1,4 +1,4 @@
-"""What a run covers, and how long each part may take."""
+"""The parts of a benchmark, and the sizes of their runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUN_SECONDS_MAX: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class RunSizes:
-    """Lengths of runs. `jobs_share` is the share of a system's jobs that one drain has."""
+    """The sizes of runs. `jobs_share` is a share of the jobs that a system runs to completion."""
 
     rounds: int
     warm_seconds: float
@@ -38,7 +38,7 @@ TRIAL = RunSizes(rounds=1, warm_seconds=0.2, seconds=0.8, jobs_share=0.3, sample
 
 @dataclass(frozen=True, slots=True)
 class ReportPart:
-    """One table of the report."""
+    """A table of the report."""
 
     scenario: Scenario
     title: str
@@ -51,7 +51,7 @@ class ReportPart:
 PARTS = (
     ReportPart("single", "Single durable enqueues, 32 concurrent callers"),
     ReportPart("bulk", "Bulk enqueues"),
-    ReportPart("run", "Run to completion: jobs that wait already, one worker process"),
+    ReportPart("run", "Run to completion: jobs enqueued before, one worker process"),
     ReportPart("latency", "Enqueue to start on an idle queue"),
 )
 HELD = ReportPart("held", "One transaction held open while jobs are enqueued and run")
@@ -59,7 +59,7 @@ HELD = ReportPart("held", "One transaction held open while jobs are enqueued and
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parts and systems asked for."""
+    """The selected parts and systems."""
 
     parts: tuple[ReportPart, ...]
     systems: tuple[str, ...]

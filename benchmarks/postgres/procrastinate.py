@@ -1,4 +1,4 @@
-"""procrastinate on psycopg: `run_worker_async` that listens, with several jobs at once."""
+"""procrastinate on psycopg: `run_worker_async`, which listens for notifications, with several jobs at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ProcrastinateQueue:
     @asynccontextmanager
     async def working(self, on_start: OnStart) -> AsyncIterator[None]:
         self._on_start = on_start
-        running = asyncio.create_task(
+        worker = asyncio.create_task(
             self._app.run_worker_async(
                 concurrency=self._options.workers,
                 install_signal_handlers=False,
@@ -44,8 +44,8 @@ class ProcrastinateQueue:
         try:
             yield
         finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            worker.cancel()
+            await asyncio.gather(worker, return_exceptions=True)
 
 
 def install(url: str) -> None:
@@ -66,7 +66,7 @@ async def open_procrastinate(url: str, options: DriveOptions) -> AsyncIterator[P
 
 
 def _jobs_at_once(workers: int, variant: str = "") -> DriveOptions:
-    deleting = ", deletes what succeeded" if variant else ""
+    deleting = ", deletes succeeded jobs" if variant else ""
     return DriveOptions(workers=workers, connections=10, variant=variant, label=f"concurrency {workers}{deleting}")
 
 

@@ -1,4 +1,4 @@
-"""Tables for the terminal and for RESULTS.md: the same Markdown, padded so that both read well."""
+"""The report, as Markdown with padded columns for the terminal and for RESULTS.md."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from benchmarks.queue.report import count_disturbed, markdown_table, other_load_
 
 NAMES: Final = {OURS: "**Ingot**", "floor": "floor: the same rows", "bare": "two tables", "graphile": "graphile-worker"}
 ABOUT: Final = (
-    "Jobs do nothing and carry about 200 bytes. Every run is a process of its own on a fresh database; callers and the "
-    "worker share that process. All that is Python runs on uvloop. Figures are medians of the runs."
+    "Jobs do nothing and have a payload of about 200 bytes. Each run is a new process on a fresh database; callers and "
+    "the worker share that process. Systems in Python run on uvloop. All numbers are medians of the runs."
 )
 
 
@@ -44,15 +44,15 @@ class Report:
             held = f", {self.held_seconds:g} s" if table.part.name == "held" else ""
             lines += [f"### {table.part.title}{held}", "", *render(table), ""]
         if self.growth or self.growth_failure:
-            found = [f"A run failed: {self.growth_failure}"] if self.growth_failure else render_growth(self.growth)
-            lines += ["### Ingot with finished jobs already in the database", "", *found, ""]
+            rows = [f"A run failed: {self.growth_failure}"] if self.growth_failure else render_growth(self.growth)
+            lines += ["### Ingot with finished jobs already in the database", "", *rows, ""]
         lines += ["### Goals on PostgreSQL", "", *(f"- {goal.line}" for goal in self.goals), ""]
         return "\n".join(lines)
 
     @property
     def others_shares(self) -> list[float]:
         runs = [run for table in self.tables for row in table.rows for run in row.runs]
-        runs += [run for grown in self.growth for found in grown.runs.values() for run in found]
+        runs += [run for growth in self.growth for scenario_runs in growth.runs.values() for run in scenario_runs]
         return [run.others_share for run in runs]
 
     @property
@@ -61,14 +61,14 @@ class Report:
 
 
 def render(table: Table) -> list[str]:
-    heads = {
+    columns = {
         "single": ["jobs/s", "lowest–highest", "p50 ms", "p99 ms", "Ingot is"],
         "bulk": ["jobs/s", "lowest–highest", "Ingot is"],
         "run": ["jobs/s", "lowest–highest", "Ingot is"],
         "latency": ["p50 ms", "p99 ms", "p99 lowest–highest", "Ingot's p50 is"],
         "held": ["jobs/s before", "jobs/s at the end", "lost", "Ingot is, at the end"],
     }
-    head = ["system", "version", *heads[table.part.name], "how"]
+    head = ["system", "version", *columns[table.part.name], "how"]
     ours = table.row(OURS)
     rows = [
         [NAMES.get(row.system, row.system), row.version, *_cells(row, table, ours), _how(row)] for row in table.rows
@@ -82,16 +82,16 @@ def _cells(row: Row, table: Table, ours: Row | None) -> list[str]:
     if not row.runs:
         return [""] * {"single": 5, "latency": 4, "held": 4}.get(table.part.name, 3)
     if table.part.name == "latency":
-        tails = [run.p99_ms for run in row.runs]
+        p99s = [run.p99_ms for run in row.runs]
         ratio = f"{ours.median(lambda run: run.p50_ms) / p50:.2f} ×" if ours else ratio
-        return [f"{p50:.2f}", f"{p99:.2f}", f"{min(tails):.2f}–{max(tails):.2f}", ratio]
+        return [f"{p50:.2f}", f"{p99:.2f}", f"{min(p99s):.2f}–{max(p99s):.2f}", ratio]
     ratio = f"{ours.rate / row.rate:.2f} ×" if ours and row.rate else ratio
     if table.part.name == "held":
         before = f"{row.median(lambda run: run.before_rate):,.0f}"
         return [before, rate, f"{statistics.median(row.losses):.0%}" if row.losses else "–", ratio]
-    span = f"{min(row.rates):,.0f}–{max(row.rates):,.0f}"
-    tail = [f"{p50:.2f}", f"{p99:.2f}"] if table.part.name == "single" else []
-    return [rate, span, *tail, ratio]
+    rate_range = f"{min(row.rates):,.0f}–{max(row.rates):,.0f}"
+    latencies = [f"{p50:.2f}", f"{p99:.2f}"] if table.part.name == "single" else []
+    return [rate, rate_range, *latencies, ratio]
 
 
 def _how(row: Row) -> str:
@@ -103,10 +103,10 @@ def _how(row: Row) -> str:
 def render_growth(growth: Sequence[HistoryGrowth]) -> list[str]:
     head = ["finished jobs", "single enqueues/s", "× slower", "run to completion/s", "× slower"]
     rows = []
-    for grown in growth:
-        cells = [f"{grown.finished_jobs:,}"]
+    for entry in growth:
+        cells = [f"{entry.finished_jobs:,}"]
         for scenario in GROWING:
-            slower = statistics.median(grown.slower_than(growth[0], scenario))
-            cells += [f"{grown.rate(scenario):,.0f}", f"{slower:.2f}"]
+            slower = statistics.median(entry.slower_than(growth[0], scenario))
+            cells += [f"{entry.rate(scenario):,.0f}", f"{slower:.2f}"]
         rows.append(cells)
     return markdown_table([head, *rows], text_columns=())

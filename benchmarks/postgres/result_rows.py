@@ -1,4 +1,4 @@
-"""What was found: rows of runs, the tables they make, and how Ingot does as its history grows."""
+"""Results: rows of runs, tables of rows, and runs of Ingot with a growing history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GROWING: tuple[Scenario, ...] = ("single", "run")
 
 @dataclass(slots=True)
 class Row:
-    """One system, driven one way: its measured runs, or why there are none."""
+    """A system with one set of options: its measured runs, or the reason why it has none."""
 
     system: str
     version: str
@@ -45,13 +45,13 @@ class Table:
     rows: list[Row]
 
     def row(self, system: str) -> Row | None:
-        """The row of a system that was measured."""
+        """Return the row of a system, if it was measured."""
         return next((row for row in self.rows if row.system == system and row.runs), None)
 
 
 @dataclass(slots=True)
 class HistoryGrowth:
-    """Ingot's runs with this many finished jobs already in its database, one in each round."""
+    """Runs of Ingot, one per round, on a database with this number of finished jobs."""
 
     finished_jobs: int
     runs: dict[Scenario, list[RunResult]] = field(default_factory=lambda: {scenario: [] for scenario in GROWING})
@@ -60,6 +60,6 @@ class HistoryGrowth:
         return statistics.median(run.rate for run in self.runs[scenario])
 
     def slower_than(self, least: HistoryGrowth, scenario: Scenario) -> list[float]:
-        """How many times slower than with the least history, round by round: both saw the same minute."""
+        """Return how many times slower the runs were than those with the least history in the same round."""
         pairs = zip(least.runs[scenario], self.runs[scenario], strict=True)
-        return [before.rate / after.rate for before, after in pairs]
+        return [least_run.rate / run.rate for least_run, run in pairs]

@@ -1,4 +1,4 @@
-"""The PostgreSQL that is measured on: one server with fsync on, and a fresh database for every run."""
+"""The PostgreSQL server of the measured runs, with fsync on, and a fresh database for each run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import asyncpg
 
 from tests.postgres import Server, with_database
 
-# PostgreSQL's own settings otherwise.
+# All other settings have PostgreSQL's defaults.
 SETTINGS: Final = """
 listen_addresses = ''
 fsync = on
@@ -29,14 +29,14 @@ SHOWN: Final = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffe
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
-def name_in(url: str) -> str:
-    """The name of the database that an address leads to."""
+def database_name(url: str) -> str:
+    """Return the name of the database in a URL."""
     return url.partition("?")[0].rpartition("/")[2]
 
 
 def as_role(url: str, role: str) -> str:
-    """The same database as another role."""
-    return with_database(url, name_in(url), role)
+    """Return the URL of the same database for another role."""
+    return with_database(url, database_name(url), role)
 
 
 class PostgresServer:
@@ -48,35 +48,35 @@ class PostgresServer:
         self._numbers = count(1)
 
     def describe(self) -> str:
-        """Its version, and the settings that decide what is measured."""
+        """Return the version, and the settings that influence the results."""
 
-        async def ask(connection: Any) -> str:
+        async def read_settings(connection: Any) -> str:
             version = await connection.fetchval("SHOW server_version")
-            shown = [f"{name} {await connection.fetchval(f'SHOW {name}')}" for name in SHOWN]
-            return f"PostgreSQL {version}: {', '.join(shown)}; a socket, no TLS"
+            settings = [f"{name} {await connection.fetchval(f'SHOW {name}')}" for name in SHOWN]
+            return f"PostgreSQL {version}: {', '.join(settings)}; Unix socket, no TLS"
 
-        found: str = self._as_admin(ask)
-        return found
+        description: str = self._as_admin(read_settings)
+        return description
 
     def make(self, *, like: str = "") -> str:
-        """Make a database, empty or a copy of another; its address."""
+        """Create a database, empty or as a copy of another, and return its URL."""
         name = f"run_{next(self._numbers)}"
-        copied = f" TEMPLATE {name_in(like)} STRATEGY FILE_COPY" if like else ""
+        template = f" TEMPLATE {database_name(like)} STRATEGY FILE_COPY" if like else ""
 
-        async def ask(connection: Any) -> None:
-            await connection.execute(f"CREATE DATABASE {name}{copied}")
-            await connection.execute("CHECKPOINT")  # What the run before left to write would slow this one.
+        async def create(connection: Any) -> None:
+            await connection.execute(f"CREATE DATABASE {name}{template}")
+            await connection.execute("CHECKPOINT")  # Otherwise pending writes of the previous run would slow this one.
 
-        self._as_admin(ask)
+        self._as_admin(create)
         return with_database(self.url, name)
 
     def drop(self, url: str) -> None:
-        """Remove a database, whoever is still in it."""
-        self._as_admin(lambda connection: connection.execute(f"DROP DATABASE {name_in(url)} WITH (FORCE)"))
+        """Drop a database, even if it has connections."""
+        self._as_admin(lambda connection: connection.execute(f"DROP DATABASE {database_name(url)} WITH (FORCE)"))
 
     @contextmanager
     def database(self, *, like: str = "") -> Iterator[str]:
-        """A database for one run."""
+        """Create a database for one run, and drop it at the end of the block."""
         url = self.make(like=like)
         try:
             yield url
@@ -84,20 +84,20 @@ class PostgresServer:
             self.drop(url)
 
     def cpu_seconds(self) -> float:
-        """What the server and all its processes have used so far; the ended ones are counted in the first."""
-        own = _stat(self._pid)
-        found = sum(int(field) for field in own[11:15])
-        for place in Path("/proc").glob("[0-9]*"):
-            fields = _stat(int(place.name))
+        """Return the CPU time of the server and all its processes. The server includes that of ended ones."""
+        server_fields = _stat(self._pid)
+        ticks = sum(int(field) for field in server_fields[11:15])
+        for process in Path("/proc").glob("[0-9]*"):
+            fields = _stat(int(process.name))
             if len(fields) > 13 and fields[1] == str(self._pid):
-                found += int(fields[11]) + int(fields[12])
-        return found / TICKS_PER_SECOND
+                ticks += int(fields[11]) + int(fields[12])
+        return ticks / TICKS_PER_SECOND
 
-    def _as_admin(self, ask: Callable[[Any], Awaitable[Any]]) -> Any:
+    def _as_admin(self, use: Callable[[Any], Awaitable[Any]]) -> Any:
         async def call() -> Any:
             connection = await asyncpg.connect(self.url)
             try:
-                return await ask(connection)
+                return await use(connection)
             finally:
                 await connection.close()
 
@@ -105,7 +105,7 @@ class PostgresServer:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of a process after its name: state, parent and so on."""
+    """Return the fields of a process after its name: state, parent and so on."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -114,10 +114,10 @@ def _stat(pid: int) -> list[str]:
 
 @contextmanager
 def serving(folder: Path, *, more: str = "") -> Iterator[PostgresServer]:
-    """A server in a new folder below this one, stopped and removed at the end; `more` are settings beside ours."""
-    place = Path(tempfile.mkdtemp(dir=folder, prefix="pg-"))
-    place.chmod(0o755)
-    server = Server(place, settings=SETTINGS + more)
+    """Run a server in a new subfolder of `folder` until the end of the block. `more` are further settings."""
+    server_folder = Path(tempfile.mkdtemp(dir=folder, prefix="pg-"))
+    server_folder.chmod(0o755)
+    server = Server(server_folder, settings=SETTINGS + more)
     try:
         server.create()
         server.start()
@@ -126,4 +126,4 @@ def serving(folder: Path, *, more: str = "") -> Iterator[PostgresServer]:
         finally:
             server.stop("immediate")
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(server_folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Handlers that started: how many, when the first and the last, and waiting for them."""
+"""Counts the starts of handlers, and waits for them."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ import time
 
 
 class StartCounter:
-    """Counts starts, from the event loop's thread or from a worker's own. Each number counts once."""
+    """Counts starts, in the thread of the event loop or in that of a worker."""
 
-    def __init__(self, wanted: int) -> None:
+    def __init__(self, expected_jobs: int) -> None:
         self.jobs = 0
         self.first = self.last = 0.0
         self._loop = asyncio.get_running_loop()
-        self._upto = wanted
+        self._expected_jobs = expected_jobs
         self._reached = asyncio.Event()
 
     def record(self, number: int) -> None:
-        """A handler starts now."""
+        """Record that a handler starts now."""
         self.last = time.perf_counter()
         if not self.jobs:
             self.first = self.last
         self.jobs += 1
-        if self.jobs == self._upto:
+        if self.jobs == self._expected_jobs:
             self._loop.call_soon_threadsafe(self._reached.set)
 
-    async def all(self, seconds_max: float) -> None:
-        """Wait for as many as are wanted. Raises `TimeoutError`."""
+    async def await_all(self, seconds_max: float) -> None:
+        """Wait until all expected jobs have started. Raises `TimeoutError`."""
         async with asyncio.timeout(seconds_max):
             await self._reached.wait()
 
-    async def upto(self, jobs: int, seconds_max: float) -> None:
-        """Wait until this many have started. Raises `TimeoutError`."""
+    async def await_count(self, jobs: int, seconds_max: float) -> None:
+        """Wait until this number of jobs have started. Raises `TimeoutError`."""
         self._reached.clear()
-        self._upto = jobs
+        self._expected_jobs = jobs
         if self.jobs < jobs:
-            await self.all(seconds_max)
+            await self.await_all(seconds_max)

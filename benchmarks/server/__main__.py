@@ -15,7 +15,7 @@ import msgspec
 
 from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.machine import describe, sync_micros
-from benchmarks.queue.report import markdown_table, append_report
+from benchmarks.queue.report import append_report, markdown_table
 from benchmarks.server.benchmark_server import BenchmarkServer
 from benchmarks.server.load import LoadRequest, LoadResult
 from benchmarks.server.processes import MeasuredProcess, ask, engine_alone, following, heard, site, started

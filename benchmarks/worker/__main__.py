@@ -16,7 +16,7 @@ from benchmarks.queue.adapter import MissingDependency
 from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.machine import describe, sync_micros
 from benchmarks.queue.other_load import OtherLoad
-from benchmarks.queue.report import count_disturbed, append_report
+from benchmarks.queue.report import append_report, count_disturbed
 from benchmarks.worker import redis
 from benchmarks.worker.adapter import Row, RunRequest, RunResult
 from benchmarks.worker.report import Report

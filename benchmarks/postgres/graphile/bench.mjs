@@ -1,11 +1,11 @@
-// The process of one measured run of graphile-worker: reads an order, prints its figures as JSON.
-// The scenarios are those of measure.py and held.py, word for word as far as the languages allow.
+// The process of one measured run of graphile-worker. The argument is its request; it prints the result as JSON.
+// The scenarios are the same as in measure.py and open_transaction.py.
 
 import { Logger, makeWorkerUtils, run as startWorker, runMigrations } from "graphile-worker";
 import pg from "pg";
 
-const order = JSON.parse(process.argv[2]);
-const { way } = order;
+const request = JSON.parse(process.argv[2]);
+const { options } = request;
 const TASK = "noop";
 const PAD = "p".repeat(170);
 const FILL_JOBS = 500;
@@ -19,34 +19,34 @@ const BATCH_JOBS = 200;
 const logger = new Logger(() => () => {});
 const payload = (number) => ({ number, pad: PAD });
 const job = (number) => ({ identifier: TASK, payload: payload(number) });
-const range = (start, count) => Array.from({ length: count }, (_, place) => start + place);
+const range = (start, count) => Array.from({ length: count }, (_, index) => start + index);
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const now = () => performance.now();
 
 function percentile(values, percent) {
   const sorted = [...values].sort((a, b) => a - b);
-  const place = ((sorted.length - 1) * percent) / 100;
-  const low = Math.floor(place);
+  const position = ((sorted.length - 1) * percent) / 100;
+  const low = Math.floor(position);
   const high = Math.min(low + 1, sorted.length - 1);
-  return sorted[low] + (sorted[high] - sorted[low]) * (place - low);
+  return sorted[low] + (sorted[high] - sorted[low]) * (position - low);
 }
 
-class Starts {
+class StartCounter {
   jobs = 0;
   first = 0;
   last = 0;
-  wanted = Infinity;
+  expectedJobs = Infinity;
   reached = null;
 
-  saw = () => {
+  record = () => {
     this.last = now();
     if (!this.jobs) this.first = this.last;
     this.jobs += 1;
-    if (this.jobs >= this.wanted) this.reached?.();
+    if (this.jobs >= this.expectedJobs) this.reached?.();
   };
 
-  upto(jobs) {
-    this.wanted = jobs;
+  awaitCount(jobs) {
+    this.expectedJobs = jobs;
     if (this.jobs >= jobs) return Promise.resolve();
     return new Promise((resolve) => (this.reached = resolve));
   }
@@ -54,12 +54,12 @@ class Starts {
 
 const preset = {
   worker: {
-    connectionString: order.url,
-    concurrentJobs: way.workers,
-    maxPoolSize: way.connections,
+    connectionString: request.url,
+    concurrentJobs: options.workers,
+    maxPoolSize: options.connections,
     logger,
-    ...(way.claim_jobs > 1 && {
-      localQueue: { size: way.claim_jobs },
+    ...(options.claim_jobs > 1 && {
+      localQueue: { size: options.claim_jobs },
       completeJobBatchDelay: 0,
       failJobBatchDelay: 0,
     }),
@@ -67,7 +67,7 @@ const preset = {
 };
 
 async function working(starts, use) {
-  const taskList = { [TASK]: async () => starts.saw() };
+  const taskList = { [TASK]: async () => starts.record() };
   const worker = await startWorker({ preset, taskList, noHandleSignals: true, logger });
   try {
     return await use();
@@ -76,8 +76,8 @@ async function working(starts, use) {
   }
 }
 
-async function counted(utils, size, call) {
-  let found = [];
+async function measureCalls(utils, size, call) {
+  const latencies = [];
   let jobs = 0;
   let counting = false;
   let running = true;
@@ -90,40 +90,40 @@ async function counted(utils, size, call) {
       await call(utils, number);
       if (counting) {
         jobs += size;
-        found.push(now() - began);
+        latencies.push(now() - began);
       }
     }
   };
-  const callers = range(0, way.callers).map(caller);
-  await sleep(order.warm_seconds * 1000);
+  const callers = range(0, options.callers).map(caller);
+  await sleep(request.warm_seconds * 1000);
   counting = true;
   const began = now();
-  await sleep(order.seconds * 1000);
+  await sleep(request.seconds * 1000);
   counting = false;
   const seconds = (now() - began) / 1000;
   running = false;
   await Promise.all(callers);
-  return { rate: jobs / seconds, found };
+  return { rate: jobs / seconds, latencies };
 }
 
 async function single(utils) {
-  const { rate, found } = await counted(utils, 1, (to, number) => to.addJob(TASK, payload(number)));
-  return { rate, p50_ms: percentile(found, 50), p99_ms: percentile(found, 99) };
+  const { rate, latencies } = await measureCalls(utils, 1, (to, number) => to.addJob(TASK, payload(number)));
+  return { rate, p50_ms: percentile(latencies, 50), p99_ms: percentile(latencies, 99) };
 }
 
 async function bulk(utils) {
-  const add = (to, number) => to.addJobs(range(number, way.batch_jobs).map(job));
-  const { rate } = await counted(utils, way.batch_jobs, add);
+  const add = (to, number) => to.addJobs(range(number, options.batch_jobs).map(job));
+  const { rate } = await measureCalls(utils, options.batch_jobs, add);
   return { rate };
 }
 
 async function fill(utils) {
   let next = 0;
   const caller = async () => {
-    while (next < order.jobs) {
+    while (next < request.jobs) {
       const start = next;
       next += FILL_JOBS;
-      await utils.addJobs(range(start, Math.min(FILL_JOBS, order.jobs - start)).map(job));
+      await utils.addJobs(range(start, Math.min(FILL_JOBS, request.jobs - start)).map(job));
     }
   };
   await Promise.all(range(0, FILL_CALLERS).map(caller));
@@ -131,37 +131,37 @@ async function fill(utils) {
 
 async function run(utils) {
   await fill(utils);
-  const looking = new pg.Client({ connectionString: order.url });
-  await looking.connect();
-  await looking.query("ANALYZE");
-  const left = "SELECT EXISTS (SELECT FROM graphile_worker._private_jobs) AS any";
-  const starts = new Starts();
+  const client = new pg.Client({ connectionString: request.url });
+  await client.connect();
+  await client.query("ANALYZE");
+  const unsettled = "SELECT EXISTS (SELECT FROM graphile_worker._private_jobs) AS any";
+  const starts = new StartCounter();
   const seconds = await working(starts, async () => {
-    await starts.upto(order.jobs);
-    while ((await looking.query(left)).rows[0].any) await sleep(SETTLED_POLL_MS);
+    await starts.awaitCount(request.jobs);
+    while ((await client.query(unsettled)).rows[0].any) await sleep(SETTLED_POLL_MS);
     return (now() - starts.first) / 1000;
   });
-  await looking.end();
-  if (starts.jobs !== order.jobs) throw new Error(`${order.jobs} jobs were enqueued, but ${starts.jobs} were run`);
-  return { rate: order.jobs / seconds };
+  await client.end();
+  if (starts.jobs !== request.jobs) throw new Error(`${request.jobs} jobs were enqueued, but ${starts.jobs} were started`);
+  return { rate: request.jobs / seconds };
 }
 
 async function latency(utils) {
-  const starts = new Starts();
-  const found = [];
+  const starts = new StartCounter();
+  const latencies = [];
   await working(starts, async () => {
-    for (const number of range(0, order.samples + 1)) {
+    for (const number of range(0, request.samples + 1)) {
       await sleep(number < 2 ? IDLE_MS : GAP_MS[0] + Math.random() * (GAP_MS[1] - GAP_MS[0]));
       const began = now();
       await utils.addJob(TASK, payload(number));
-      await starts.upto(number + 1);
-      if (number) found.push(starts.last - began);
+      await starts.awaitCount(number + 1);
+      if (number) latencies.push(starts.last - began);
     }
   });
-  return { p50_ms: percentile(found, 50), p99_ms: percentile(found, 99) };
+  return { p50_ms: percentile(latencies, 50), p99_ms: percentile(latencies, 99) };
 }
 
-async function rateOf(starts, seconds) {
+async function measureRate(starts, seconds) {
   const jobs = starts.jobs;
   const began = now();
   await sleep(seconds * 1000);
@@ -169,7 +169,7 @@ async function rateOf(starts, seconds) {
 }
 
 async function held(utils) {
-  const starts = new Starts();
+  const starts = new StartCounter();
   let running = true;
   const enqueue = async () => {
     let enqueued = 0;
@@ -184,20 +184,20 @@ async function held(utils) {
   };
   return working(starts, async () => {
     const enqueueing = enqueue();
-    await sleep(order.warm_seconds * 1000);
-    const before = await rateOf(starts, order.window_seconds);
-    const holding = new pg.Client({ connectionString: order.url });
-    await holding.connect();
-    await holding.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
-    const tables = await holding.query(
+    await sleep(request.warm_seconds * 1000);
+    const before = await measureRate(starts, request.window_seconds);
+    const holder = new pg.Client({ connectionString: request.url });
+    await holder.connect();
+    await holder.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+    const tables = await holder.query(
       "SELECT format('%I.%I', schemaname, tablename) AS name FROM pg_tables " +
         "WHERE schemaname NOT IN ('pg_catalog', 'information_schema')",
     );
-    for (const { name } of tables.rows) await holding.query(`SELECT 1 FROM ${name} LIMIT 1`);
-    await sleep(Math.max(0, order.seconds - order.window_seconds) * 1000);
-    const after = await rateOf(starts, order.window_seconds);
-    await holding.query("COMMIT");
-    await holding.end();
+    for (const { name } of tables.rows) await holder.query(`SELECT 1 FROM ${name} LIMIT 1`);
+    await sleep(Math.max(0, request.seconds - request.window_seconds) * 1000);
+    const after = await measureRate(starts, request.window_seconds);
+    await holder.query("COMMIT");
+    await holder.end();
     running = false;
     await enqueueing;
     return { rate: after, before_rate: before };
@@ -206,9 +206,9 @@ async function held(utils) {
 
 await runMigrations({ preset, logger });
 const utils = await makeWorkerUtils({
-  preset: { worker: { connectionString: order.url, maxPoolSize: way.connections, logger } },
+  preset: { worker: { connectionString: request.url, maxPoolSize: options.connections, logger } },
 });
-const figures = await { single, bulk, run, latency, held }[order.scenario](utils);
+const result = await { single, bulk, run, latency, held }[request.scenario](utils);
 await utils.release();
-console.log(JSON.stringify(figures));
+console.log(JSON.stringify(result));
 process.exit(0);
