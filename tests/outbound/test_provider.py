@@ -134,7 +134,7 @@ async def test_what_the_token_leaves_out_is_asked_for(idp: FakeProvider, provide
 async def test_what_is_told_of_somebody_else_is_refused(idp: FakeProvider, provider: Provider) -> None:
     idp.id_token = idp.sign(email=None)
     idp.userinfo = {"sub": "eve", "email": "eve@example.com", "email_verified": True}
-    await refused(provider, "another person")
+    await refused(provider, "different people")
 
 
 async def test_a_provider_without_userinfo_is_not_asked(idp: FakeProvider, provider: Provider) -> None:
@@ -181,7 +181,7 @@ async def test_a_new_key_is_found_and_the_old_one_forgotten(
     idp.id_token = idp.sign(OTHER_KEY)
     assert await person(provider) == ada(idp)
     idp.id_token = idp.sign(RSA_KEY)
-    await refused(provider, "does not list")
+    await refused(provider, "does not publish")
 
 
 async def test_unknown_keys_are_looked_for_once_a_minute(
@@ -189,11 +189,11 @@ async def test_unknown_keys_are_looked_for_once_a_minute(
 ) -> None:
     idp.id_token = idp.sign(OTHER_KEY)
     for _ in range(3):
-        await refused(provider, "does not list")
+        await refused(provider, "does not publish")
     assert idp.paths().count("/keys") == 1
     clock.advance(seconds=KEYS_REFRESH_SECONDS)
     for _ in range(3):
-        await refused(provider, "does not list")
+        await refused(provider, "does not publish")
     assert idp.paths().count("/keys") == 2
 
 

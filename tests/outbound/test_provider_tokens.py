@@ -143,12 +143,12 @@ async def test_a_token_that_was_changed_is_refused(idp: FakeProvider, provider: 
 @pytest.mark.parametrize("listed", [{"alg": "PS256"}, {"use": "enc"}, {"kid": "another"}])
 async def test_a_key_signs_only_as_it_is_listed(idp: FakeProvider, provider: Provider, listed: dict[str, Any]) -> None:
     idp.instead["/keys"] = FakeResponse({"keys": [{**RSA_KEY.as_dict(private=False), **listed}]})
-    await refused(provider, "does not list")
+    await refused(provider, "does not publish")
 
 
 async def test_a_key_of_another_kind_under_a_known_kid_is_refused(idp: FakeProvider, provider: Provider) -> None:
     idp.id_token = idp.sign(EC_KEY, alg="ES256", header={"kid": "rsa"})
-    await refused(provider, "does not list")
+    await refused(provider, "does not publish")
 
 
 @pytest.mark.filterwarnings("ignore:Key size should be")
@@ -156,7 +156,7 @@ async def test_a_key_that_is_too_short_signs_nothing(idp: FakeProvider, provider
     short = RSAKey.generate_key(1024, {"kid": "short"}, private=True)
     idp.keys.append(short)
     idp.id_token = idp.sign(short)
-    await refused(provider, "does not list")
+    await refused(provider, "does not publish")
 
 
 async def test_a_token_without_a_kid_is_taken_only_when_one_key_fits(idp: FakeProvider, provider: Provider) -> None:
