@@ -48,10 +48,10 @@ CREATE OR REPLACE FUNCTION ingot.clock() RETURNS bigint LANGUAGE sql VOLATILE AS
         (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
     )
 $$;
-CREATE OR REPLACE FUNCTION ingot.spread() RETURNS double precision LANGUAGE sql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION ingot.random_fraction() RETURNS double precision LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(nullif(current_setting('ingot.chance', true), '')::double precision, random())
 $$;
-CREATE OR REPLACE FUNCTION ingot.up_since() RETURNS bigint LANGUAGE sql STABLE AS $$ SELECT 0::bigint $$;
+CREATE OR REPLACE FUNCTION ingot.server_started_at() RETURNS bigint LANGUAGE sql STABLE AS $$ SELECT 0::bigint $$;
 """
 
 

@@ -185,7 +185,7 @@ async def begin_upload(context: Context, command: ports.BeginUpload) -> StoredUp
 async def take_over_upload(context: Context, command: ports.TakeOverUpload) -> StoredUpload:
     """See `TakeOverUpload`."""
     _check_ids(command)
-    return await _call_for_upload(context, CALL.take_upload, command.tenant, command.id)
+    return await _call_for_upload(context, CALL.take_over_upload, command.tenant, command.id)
 
 
 async def record_upload_progress(context: Context, command: ports.RecordUploadProgress) -> StoredUpload:

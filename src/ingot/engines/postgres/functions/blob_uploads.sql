@@ -151,7 +151,7 @@ END
 $$;
 
 -- Give an upload its next epoch, and return it.
-CREATE OR REPLACE FUNCTION ingot.take_upload(of_tenant uuid, of_id uuid) RETURNS text
+CREATE OR REPLACE FUNCTION ingot.take_over_upload(of_tenant uuid, of_id uuid) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan

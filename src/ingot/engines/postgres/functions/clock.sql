@@ -4,7 +4,7 @@ LANGUAGE sql VOLATILE
 AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
 -- When this server started. Leases are not swept right after that.
-CREATE OR REPLACE FUNCTION ingot.up_since() RETURNS bigint
+CREATE OR REPLACE FUNCTION ingot.server_started_at() RETURNS bigint
 LANGUAGE sql STABLE
 AS $$ SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint $$;
 
@@ -29,6 +29,6 @@ AS $$
 $$;
 
 -- A random number for jitter, from 0 up to 1.
-CREATE OR REPLACE FUNCTION ingot.spread() RETURNS double precision
+CREATE OR REPLACE FUNCTION ingot.random_fraction() RETURNS double precision
 LANGUAGE sql VOLATILE
 AS $$ SELECT random() $$;

@@ -1,12 +1,12 @@
 -- The status of a job after an attempt: the same rules as `judge` in jobs/lifecycle.py, and a test compares both.
--- `spread` is a random number for jitter, from 0 up to 1. PostgreSQL inlines these functions.
+-- `random_fraction`, from 0 up to 1, varies the pause before a retry. PostgreSQL inlines these functions.
 CREATE OR REPLACE FUNCTION ingot.backoff(
     first_seconds double precision, factor double precision, max_seconds double precision, failures integer,
-    spread double precision
+    random_fraction double precision
 ) RETURNS bigint
 LANGUAGE sql IMMUTABLE
 AS $$
-    SELECT trunc((1 - 0.25 * spread) * 1000000 * least(max_seconds, CASE
+    SELECT trunc((1 - 0.25 * random_fraction) * 1000000 * least(max_seconds, CASE
         WHEN first_seconds <= 0 THEN 0
         WHEN ln(first_seconds) + (failures - 1) * ln(factor) >= 700 THEN max_seconds
         WHEN (failures - 1) * ln(factor) < 700 THEN first_seconds * power(factor, failures - 1)
@@ -18,7 +18,7 @@ CREATE OR REPLACE FUNCTION ingot.judge(
     outcome text, retry boolean, delay bigint, reported_error text,
     failures integer, crashes integer, max_attempts integer, cancel_requested boolean,
     crash_cap integer, first_seconds double precision, factor double precision, max_seconds double precision,
-    now bigint, spread double precision
+    now bigint, random_fraction double precision
 ) RETURNS TABLE (status text, failures_after integer, crashes_after integer, run_at_after bigint, error text)
 LANGUAGE sql STABLE
 AS $$
@@ -33,8 +33,8 @@ AS $$
         failures + (outcome = 'failed' AND NOT cancel_requested)::integer,
         crashes + (outcome = 'lost' AND NOT cancel_requested)::integer,
         CASE outcome
-            WHEN 'failed' THEN now + ingot.backoff(first_seconds, factor, max_seconds, failures + 1, spread)
-            WHEN 'lost' THEN now + trunc(5.0::double precision * spread * 1000000)::bigint
+            WHEN 'failed' THEN now + ingot.backoff(first_seconds, factor, max_seconds, failures + 1, random_fraction)
+            WHEN 'lost' THEN now + trunc(5.0::double precision * random_fraction * 1000000)::bigint
             WHEN 'snoozed' THEN now + delay
             ELSE now
         END,

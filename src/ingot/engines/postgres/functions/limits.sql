@@ -183,7 +183,7 @@ END
 $$;
 
 -- Record that workers just asked for jobs of these types.
-CREATE OR REPLACE FUNCTION ingot.note_askers(types text[], tenants uuid[]) RETURNS void
+CREATE OR REPLACE FUNCTION ingot.record_askers(types text[], tenants uuid[]) RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     INSERT INTO ingot.askers (type, tenant, at)

@@ -54,7 +54,7 @@ AS $$
 DECLARE
     now bigint := ingot.clock();
 BEGIN
-    IF now < ingot.up_since() + lease_length THEN
+    IF now < ingot.server_started_at() + lease_length THEN
         RETURN;
     END IF;
     RETURN QUERY

@@ -70,7 +70,7 @@ BEGIN
             INTO statuses, new_failures, new_crashes, next_run_ats, new_errors
             FROM (
                 SELECT h.*, places[h.ordinality] AS place, coalesce(outcomes[places[h.ordinality]], 'succeeded') AS outcome,
-                    ingot.spread() AS spread,
+                    ingot.random_fraction() AS random_fraction,
                     CASE WHEN outcomes[places[h.ordinality]] IN ('failed', 'lost') THEN (
                         SELECT d FROM ingot.definitions AS d
                         WHERE d.type = h.type AND d.tenant IN (h.tenant, '00000000-0000-0000-0000-000000000000')
@@ -82,7 +82,7 @@ BEGIN
             CROSS JOIN LATERAL ingot.judge(
                 h.outcome, coalesce(retries[h.place], true), coalesce(delays[h.place], 0), errors[h.place], h.failures, h.crashes,
                 h.max_attempts, h.cancel_requested, coalesce((h.rules).crash_cap, 3), coalesce((h.rules).first_seconds, 1),
-                coalesce((h.rules).factor, 2), coalesce((h.rules).max_seconds, 3600), greatest(now, h.started_at), h.spread
+                coalesce((h.rules).factor, 2), coalesce((h.rules).max_seconds, 3600), greatest(now, h.started_at), h.random_fraction
             ) AS v;
         END IF;
         -- By id, never by ctid: a row that was renewed after our snapshot has moved.

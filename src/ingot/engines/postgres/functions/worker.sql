@@ -175,7 +175,7 @@ BEGIN
             SELECT FROM ingot.askers AS a WHERE a.type = t AND a.tenant = tenant AND a.at > ingot.clock() - 10000000
         )
     ) THEN
-        PERFORM ingot.note_askers(distinct_types, array_fill(tenant, ARRAY[cardinality(distinct_types)]));
+        PERFORM ingot.record_askers(distinct_types, array_fill(tenant, ARRAY[cardinality(distinct_types)]));
     END IF;
 END
 $$;

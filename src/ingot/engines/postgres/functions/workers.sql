@@ -261,7 +261,7 @@ DECLARE
     offline_count integer := 0;
     deleted_count integer := 0;
 BEGIN
-    IF now >= ingot.up_since() + silent_after THEN
+    IF now >= ingot.server_started_at() + silent_after THEN
         WITH silent AS MATERIALIZED (
             SELECT w.tenant, w.id FROM ingot.workers AS w WHERE w.online AND w.seen_at <= now - silent_after
             ORDER BY w.seen_at LIMIT workers_max FOR UPDATE SKIP LOCKED
