@@ -1,4 +1,4 @@
-"""A call that is restricted to a worker speaks of that worker's attempts alone."""
+"""A call restricted to a worker affects only attempts of that worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def test_another_workers_attempt_can_neither_be_renewed_nor_settled(bench:
 
 
 @pytest.mark.parametrize("worker", ["press/1", "press"])
-async def test_a_worker_and_its_credential_speak_of_its_attempts(bench: Bench, worker: str) -> None:
+async def test_a_worker_and_its_credential_can_renew_and_settle_its_attempts(bench: Bench, worker: str) -> None:
     job = await bench.make_job()
     (claim,) = await bench.jobs.claim("press/1", ["noop"])
     assert (await bench.jobs.heartbeat(job.id, claim.fence, worker=worker)).job_id == job.id
@@ -29,7 +29,7 @@ async def test_a_worker_and_its_credential_speak_of_its_attempts(bench: Bench, w
     assert await bench.jobs.settle(job.id, claim.fence, Done(), worker=worker) == first
 
 
-async def test_the_answer_to_a_settle_is_not_repeated_to_another_worker(bench: Bench) -> None:
+async def test_a_repeated_settle_by_another_worker_is_refused(bench: Bench) -> None:
     job = await bench.make_job()
     (claim,) = await bench.jobs.claim("press/1", ["noop"])
     await bench.jobs.settle(job.id, claim.fence, Done(), worker="press")
@@ -37,7 +37,7 @@ async def test_the_answer_to_a_settle_is_not_repeated_to_another_worker(bench: B
         await bench.jobs.settle(job.id, claim.fence, Done(), worker="other")
 
 
-async def test_in_one_call_each_entry_is_held_to_its_own_worker(bench: Bench) -> None:
+async def test_each_settle_of_a_call_is_restricted_to_its_own_worker(bench: Bench) -> None:
     for _ in range(2):
         await bench.make_job()
     claims = await bench.jobs.claim("press/1", ["noop"], limit=2)

@@ -31,7 +31,7 @@ ENDED = ["done", "failed", "gone"]
 
 
 async def make_ended_upload(blobs: BlobFixture, how: str) -> str:
-    """An upload that has make_ended_upload."""
+    """Make an upload that has ended, and return its ID."""
     id = (await blobs.begin(10)).upload.id
     if how == "done":
         await blobs.finish(id, b"done")

@@ -1,4 +1,4 @@
-"""Caps: how many count_unfinished jobs a tenant may have, and how fast it may enqueue more."""
+"""Caps: how many unfinished jobs a tenant can have, and how fast it can enqueue more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def count_unfinished(bench: Bench) -> int:
     return sum(counts[status] for status in UNFINISHED)
 
 
-# -- count_unfinished jobs ----------------------------------------------------------------------------------------
+# -- unfinished jobs ----------------------------------------------------------------------------------------
 
 
 async def test_a_job_beyond_the_cap_is_refused(bench: Bench) -> None:

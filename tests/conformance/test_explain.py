@@ -1,4 +1,4 @@
-"""Explanations of why a job does not start_jobs: each reason is reported when it applies, and only then."""
+"""Explanations of why a job does not run: each reason is reported when it applies, and only then."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ async def reason(bench: Bench, job: Job, code: str) -> Reason:
 
 
 async def claim_and_release(bench: Bench, *types: str, tenant: str | None = None) -> None:
-    """Let a worker claim_and_release for work of these types, and give back what it gets."""
+    """Claim jobs of these types as a worker, and release them."""
     for claim in await bench.jobs.claim("asking", types or ["noop"], limit=1000, tenant=tenant):
         await bench.jobs.release(claim)
 
 
 async def start_jobs(bench: Bench, jobs: int, payload: object = None, type: str = "noop", **options: Any) -> list[str]:
-    """Make so many jobs and let them start_jobs; their ids."""
+    """Make and claim this many jobs, and return their IDs."""
     tenant = options.pop("tenant", bench.tenant)
     await bench.jobs.enqueue_many([new_job(tenant, type, payload, **options) for _ in range(jobs)])
     claims = await bench.jobs.claim("worker", [type], limit=jobs, tenant=tenant)

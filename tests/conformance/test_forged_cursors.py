@@ -21,7 +21,7 @@ from tests.factories import Bench
 REAL = {"jobs": ["0"]}  # On SQLite a position is a number.
 List = Callable[[Bench, str], Awaitable[Page[Any]]]
 
-# The engines read the positions of jobs and of history themselves; members stand for all other lists.
+# The engines parse positions of jobs and history themselves; members represent all other lists.
 LISTS: dict[str, tuple[Callable[[str], Sequence[str | None]], List]] = {
     "members": (lambda t: ("members", t), lambda b, c: PeopleFixture(b).members.list(b.tenant, cursor=c)),
     "jobs": (lambda t: ("jobs", t, *[None] * 6), lambda b, c: b.jobs.list(b.tenant, cursor=c)),

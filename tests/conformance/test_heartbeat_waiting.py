@@ -1,4 +1,4 @@
-"""Heartbeats that wait: answered when there is something to be told, by signals, and by one look for all of them."""
+"""Waiting heartbeats: notifications answer them when a worker has news, and one poll checks all of them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.factories import LEASE_SECONDS, Bench, open_store
 from tests.waiting import eventually
 
 TYPES = ["noop"]
-Waiting = asyncio.Task[HeartbeatAnswer]
+HeartbeatTask = asyncio.Task[HeartbeatAnswer]
 
 A = TypeVar("A")
 
 
-class Room:
-    """A bench on whose store heartbeats are watched."""
+class HeartbeatFixture:
+    """A service of workers on a store that counts heartbeats and lease checks."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -36,12 +36,12 @@ class Room:
         self.workers = Workers(cast("WorkerStore", self.store), bench.jobs, lease_seconds=LEASE_SECONDS)
 
     async def claim(self, name: str = "press/1") -> Claim:
-        """A job that a registered worker holds."""
+        """Register a worker, and claim a job for it."""
         await self.workers.register(self.bench.tenant, name, TYPES)
         return await self.bench.make_claim(worker=name)
 
-    async def wait(self, name: str, *claims: Claim, seconds: float = 60) -> Waiting:
-        """A heartbeat that was heard, and waits for longer than any test runs."""
+    async def wait(self, name: str, *claims: Claim, seconds: float = 60) -> HeartbeatTask:
+        """Start a heartbeat that waits longer than any test runs, and wait until the store has answered it."""
         beats = [self.bench.jobs.beat(claim.job.id, claim.fence) for claim in claims]
         waiting = asyncio.create_task(
             self.workers.heartbeat(self.bench.tenant, name, beats, wait_seconds=seconds), name=name
@@ -51,143 +51,145 @@ class Room:
         return waiting
 
 
-async def told(waiting: Waiting) -> tuple[list[str], bool]:
-    """What of each job is to be told, and whether to drain."""
+async def answer_of(waiting: HeartbeatTask) -> tuple[list[str], bool]:
+    """The state of each job in the response, and whether to drain."""
     async with asyncio.timeout(30):
-        heard = await waiting
-    words = {(True, False): "lost", (False, True): "cancel", (False, False): "held"}
-    return [words[held.lost, held.cancel_requested] for held in heard.jobs], heard.drain
+        answer = await waiting
+    states = {(True, False): "lost", (False, True): "cancel", (False, False): "held"}
+    return [states[job.lost, job.cancel_requested] for job in answer.jobs], answer.drain
 
 
 @pytest.fixture
-def room(bench: Bench) -> Room:
-    return Room(bench)
+def fixture(bench: Bench) -> HeartbeatFixture:
+    return HeartbeatFixture(bench)
 
 
-async def end(*waiting: asyncio.Task[Any]) -> None:
+async def cancel_tasks(*waiting: asyncio.Task[Any]) -> None:
     for task in waiting:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
 
 
-def listeners_of(tenant: str) -> int:
-    """How many heartbeats of a tenant are kept anywhere in memory."""
+def count_waiters(tenant: str) -> int:
+    """The number of heartbeats of a tenant that exist in memory."""
     gc.collect()
     return sum(type(one) is HeartbeatWaiter and one.worker_key[0] == tenant for one in gc.get_objects())
 
 
-async def test_a_cancel_is_told_at_once_to_who_runs_the_job(room: Room) -> None:
-    own, other = await room.claim(), await room.claim()
-    strange = await room.claim("other/1")
-    waiting = await room.wait("press/1", own, other)
-    bystander = await room.wait("other/1", strange)
-    await room.bench.jobs.cancel(room.bench.tenant, other.job.id)
-    assert await told(waiting) == (["held", "cancel"], False)
-    assert not bystander.done()
-    assert room.store.looks == [2]
-    await end(bystander)
+async def test_a_cancel_ends_the_waiting_heartbeat_of_its_worker_at_once(fixture: HeartbeatFixture) -> None:
+    own, other = await fixture.claim(), await fixture.claim()
+    other_claim = await fixture.claim("other/1")
+    waiting = await fixture.wait("press/1", own, other)
+    other_waiting = await fixture.wait("other/1", other_claim)
+    await fixture.bench.jobs.cancel(fixture.bench.tenant, other.job.id)
+    assert await answer_of(waiting) == (["held", "cancel"], False)
+    assert not other_waiting.done()
+    assert fixture.store.looks == [2]
+    await cancel_tasks(other_waiting)
 
 
-async def test_a_drain_is_told_at_once_to_the_heartbeat_and_the_claims(room: Room) -> None:
-    tenant = room.bench.tenant
-    await room.claim("press/1")
-    await room.claim("press/2")
+async def test_a_drain_ends_waiting_heartbeats_and_claims_of_the_worker_at_once(fixture: HeartbeatFixture) -> None:
+    tenant = fixture.bench.tenant
+    await fixture.claim("press/1")
+    await fixture.claim("press/2")
     claims = [
-        asyncio.create_task(room.bench.jobs.claim(name, ["none"], tenant=tenant, wait_seconds=60))
+        asyncio.create_task(fixture.bench.jobs.claim(name, ["none"], tenant=tenant, wait_seconds=60))
         for name in ("press/1", "press/2")
     ]
-    beats = [await room.wait(name) for name in ("press/1", "press/2")]
-    await room.workers.drain(tenant, "press/1")
-    assert await told(beats[0]) == ([], True)
+    beats = [await fixture.wait(name) for name in ("press/1", "press/2")]
+    await fixture.workers.drain(tenant, "press/1")
+    assert await answer_of(beats[0]) == ([], True)
     async with asyncio.timeout(30):
         assert await claims[0] == []
     assert not beats[1].done()
     assert not claims[1].done()
-    await end(beats[1], claims[1])
+    await cancel_tasks(beats[1], claims[1])
 
 
-async def test_what_is_to_be_told_already_is_told_without_waiting(room: Room) -> None:
-    gone, stopped = await room.claim(), await room.claim()
-    await room.bench.jobs.release(gone)
-    await room.bench.jobs.cancel(room.bench.tenant, stopped.job.id)
-    assert await told(await room.wait("press/1", gone, stopped)) == (["lost", "cancel"], False)
-    assert room.store.looks == []
+async def test_a_heartbeat_with_lost_or_canceled_jobs_returns_without_waiting(fixture: HeartbeatFixture) -> None:
+    released, stopped = await fixture.claim(), await fixture.claim()
+    await fixture.bench.jobs.release(released)
+    await fixture.bench.jobs.cancel(fixture.bench.tenant, stopped.job.id)
+    assert await answer_of(await fixture.wait("press/1", released, stopped)) == (["lost", "cancel"], False)
+    assert fixture.store.looks == []
 
 
-async def test_what_others_do_is_found_by_one_look_for_all(room: Room) -> None:
+async def test_one_poll_checks_the_leases_of_all_waiting_heartbeats(fixture: HeartbeatFixture) -> None:
     names = [f"press/{number}" for number in range(5)]
-    claims = [await room.claim(name) for name in names]
-    waiting = [await room.wait(name, claim) for name, claim in zip(names, claims, strict=True)]
-    await room.workers.poll()
-    assert room.store.looks == [5]
+    claims = [await fixture.claim(name) for name in names]
+    waiting = [await fixture.wait(name, claim) for name, claim in zip(names, claims, strict=True)]
+    await fixture.workers.poll()
+    assert fixture.store.looks == [5]
     assert not any(task.done() for task in waiting)
-    await room.bench.jobs.release(claims[3])
-    await room.workers.poll()
-    assert await told(waiting[3]) == (["lost"], False)
-    assert room.store.looks == [5, 5, 1]
+    await fixture.bench.jobs.release(claims[3])
+    await fixture.workers.poll()
+    assert await answer_of(waiting[3]) == (["lost"], False)
+    assert fixture.store.looks == [5, 5, 1]
     assert [task.done() for task in waiting] == [False, False, False, True, False]
-    await end(*waiting)
+    await cancel_tasks(*waiting)
 
 
-async def test_what_was_just_told_is_no_news(room: Room) -> None:
-    claim = await room.claim()
-    await room.bench.jobs.cancel(room.bench.tenant, claim.job.id)
-    assert await told(await room.wait("press/1", claim)) == (["cancel"], False)
-    waiting = await room.wait("press/1", claim)
-    await room.workers.poll()
+async def test_a_cancel_request_already_reported_does_not_end_the_next_wait(fixture: HeartbeatFixture) -> None:
+    claim = await fixture.claim()
+    await fixture.bench.jobs.cancel(fixture.bench.tenant, claim.job.id)
+    assert await answer_of(await fixture.wait("press/1", claim)) == (["cancel"], False)
+    waiting = await fixture.wait("press/1", claim)
+    await fixture.workers.poll()
     assert not waiting.done()
-    await room.workers.drain(room.bench.tenant, "press/1")
-    assert await told(waiting) == (["cancel"], True)
+    await fixture.workers.drain(fixture.bench.tenant, "press/1")
+    assert await answer_of(waiting) == (["cancel"], True)
 
 
-async def test_what_was_told_some_time_ago_is_told_again(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancel_request_reported_long_ago_is_reported_again(
+    fixture: HeartbeatFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ingot.jobs.workers.REPEAT_NOTICE_SECONDS", 0.01)
-    claim = await room.claim()
-    await room.bench.jobs.cancel(room.bench.tenant, claim.job.id)
+    claim = await fixture.claim()
+    await fixture.bench.jobs.cancel(fixture.bench.tenant, claim.job.id)
     for _ in range(3):
-        assert await told(await room.wait("press/1", claim)) == (["cancel"], False)
+        assert await answer_of(await fixture.wait("press/1", claim)) == (["cancel"], False)
 
 
-async def test_with_nothing_to_tell_the_wait_ends_by_itself(room: Room) -> None:
-    claim = await room.claim()
-    assert await told(await room.wait("press/1", claim, seconds=0.05)) == (["held"], False)
+async def test_a_heartbeat_without_news_ends_after_its_wait(fixture: HeartbeatFixture) -> None:
+    claim = await fixture.claim()
+    assert await answer_of(await fixture.wait("press/1", claim, seconds=0.05)) == (["held"], False)
 
 
-async def test_nothing_is_left_of_a_heartbeat_whose_caller_went_away(room: Room) -> None:
-    waiting = await room.wait("press/1", await room.claim())
-    assert (room.workers.waiting_heartbeats, listeners_of(room.bench.tenant)) == (1, 1)
-    await end(waiting)
-    assert room.workers.waiting_heartbeats == 0
-    del waiting  # Its error has a traceback, which keeps the heartbeat.
-    await eventually(lambda: listeners_of(room.bench.tenant) == 0, why="nothing is kept")
-    await room.workers.poll()
-    assert room.store.looks == []
+async def test_a_canceled_heartbeat_leaves_nothing_in_memory(fixture: HeartbeatFixture) -> None:
+    waiting = await fixture.wait("press/1", await fixture.claim())
+    assert (fixture.workers.waiting_heartbeats, count_waiters(fixture.bench.tenant)) == (1, 1)
+    await cancel_tasks(waiting)
+    assert fixture.workers.waiting_heartbeats == 0
+    del waiting  # The traceback of the task refers to the heartbeat.
+    await eventually(lambda: count_waiters(fixture.bench.tenant) == 0, why="no heartbeat is kept")
+    await fixture.workers.poll()
+    assert fixture.store.looks == []
 
 
-async def test_heartbeats_end_when_the_server_does(room: Room) -> None:
-    claim = await room.claim()
-    waiting = await room.wait("press/1", claim)
-    room.workers.stop_waiting()
-    assert await told(waiting) == (["held"], False)
-    assert await told(await room.wait("press/1", claim)) == (["held"], False)
+async def test_waiting_heartbeats_end_when_the_server_stops(fixture: HeartbeatFixture) -> None:
+    claim = await fixture.claim()
+    waiting = await fixture.wait("press/1", claim)
+    fixture.workers.stop_waiting()
+    assert await answer_of(waiting) == (["held"], False)
+    assert await answer_of(await fixture.wait("press/1", claim)) == (["held"], False)
 
 
-async def test_who_is_removed_is_answered(room: Room) -> None:
-    await room.claim("press/2")
-    waiting = [await room.wait("press/1", await room.claim()), await room.wait("press/2")]
+async def test_removing_a_worker_ends_its_waiting_heartbeat(fixture: HeartbeatFixture) -> None:
+    await fixture.claim("press/2")
+    waiting = [await fixture.wait("press/1", await fixture.claim()), await fixture.wait("press/2")]
     for name in ("press/1", "press/2"):
-        await room.workers.remove(room.bench.tenant, name)
-    assert await told(waiting[0]) == (["lost"], False)
-    assert await told(waiting[1]) == ([], False)
+        await fixture.workers.remove(fixture.bench.tenant, name)
+    assert await answer_of(waiting[0]) == (["lost"], False)
+    assert await answer_of(waiting[1]) == ([], False)
 
 
 # -- another process ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-async def elsewhere(engine: str, bench: Bench, tmp_path: Path) -> AsyncIterator[Bench]:
-    """The same store, as another process opens it."""
+async def other_process(engine: str, bench: Bench, tmp_path: Path) -> AsyncIterator[Bench]:
+    """The same store, opened by another process."""
     if engine == "sqlite":
         pytest.skip("one process has a SQLite store")
     store = await open_store(engine, tmp_path / "data", bench.clock)
@@ -195,38 +197,42 @@ async def elsewhere(engine: str, bench: Bench, tmp_path: Path) -> AsyncIterator[
     await store.close()
 
 
-async def test_what_another_process_does_is_found_by_the_next_look(room: Room, elsewhere: Bench) -> None:
-    tenant = room.bench.tenant
-    claim = await room.claim("press/1")
-    await room.claim("press/2")
-    asking = asyncio.create_task(room.bench.jobs.claim("press/2", ["none"], tenant=tenant, wait_seconds=60))
-    waiting = [await room.wait("press/1", claim), await room.wait("press/2")]
-    await elsewhere.jobs.cancel(tenant, claim.job.id)
-    await elsewhere.workers.drain(tenant, "press/2")
-    await room.workers.poll()
-    assert await told(waiting[0]) == (["cancel"], False)
-    assert await told(waiting[1]) == ([], True)
+async def test_changes_by_another_process_are_found_by_the_next_poll(
+    fixture: HeartbeatFixture, other_process: Bench
+) -> None:
+    tenant = fixture.bench.tenant
+    claim = await fixture.claim("press/1")
+    await fixture.claim("press/2")
+    waiting_claim = asyncio.create_task(fixture.bench.jobs.claim("press/2", ["none"], tenant=tenant, wait_seconds=60))
+    waiting = [await fixture.wait("press/1", claim), await fixture.wait("press/2")]
+    await other_process.jobs.cancel(tenant, claim.job.id)
+    await other_process.workers.drain(tenant, "press/2")
+    await fixture.workers.poll()
+    assert await answer_of(waiting[0]) == (["cancel"], False)
+    assert await answer_of(waiting[1]) == ([], True)
     async with asyncio.timeout(30):
-        assert await asking == []
-    await elsewhere.workers.register(tenant, "press/2", TYPES)
-    await room.workers.poll()
-    await room.bench.make_job()
-    assert len(await room.bench.jobs.claim("press/2", TYPES, tenant=tenant)) == 1
+        assert await waiting_claim == []
+    await other_process.workers.register(tenant, "press/2", TYPES)
+    await fixture.workers.poll()
+    await fixture.bench.make_job()
+    assert len(await fixture.bench.jobs.claim("press/2", TYPES, tenant=tenant)) == 1
 
 
-async def test_a_drain_that_a_heartbeat_tells_of_holds_for_claims_too(room: Room, elsewhere: Bench) -> None:
-    tenant = room.bench.tenant
-    claim = await room.claim()
-    await elsewhere.workers.drain(tenant, "press/1")
-    assert await told(await room.wait("press/1", claim)) == (["held"], True)
-    await room.bench.make_job()
-    assert await room.bench.jobs.claim("press/1", TYPES, tenant=tenant) == []
-    waiting = await room.wait("press/1", claim)
-    await room.bench.jobs.cancel(tenant, claim.job.id)
-    assert await told(waiting) == (["cancel"], True)
+async def test_a_drain_found_by_a_heartbeat_applies_to_claims_too(
+    fixture: HeartbeatFixture, other_process: Bench
+) -> None:
+    tenant = fixture.bench.tenant
+    claim = await fixture.claim()
+    await other_process.workers.drain(tenant, "press/1")
+    assert await answer_of(await fixture.wait("press/1", claim)) == (["held"], True)
+    await fixture.bench.make_job()
+    assert await fixture.bench.jobs.claim("press/1", TYPES, tenant=tenant) == []
+    waiting = await fixture.wait("press/1", claim)
+    await fixture.bench.jobs.cancel(tenant, claim.job.id)
+    assert await answer_of(waiting) == (["cancel"], True)
 
 
-async def test_a_drain_outlives_the_process(bench: Bench) -> None:
+async def test_a_drain_is_kept_across_a_restart(bench: Bench) -> None:
     await bench.workers.register(bench.tenant, "press", TYPES)
     await bench.workers.drain(bench.tenant, "press")
     await bench.make_job()
@@ -235,36 +241,38 @@ async def test_a_drain_outlives_the_process(bench: Bench) -> None:
     assert await jobs.claim("press", TYPES, tenant=bench.tenant) == []
 
 
-async def test_a_look_that_began_before_a_drain_does_not_undo_it(bench: Bench) -> None:
+async def test_a_poll_that_started_before_a_drain_does_not_undo_it(bench: Bench) -> None:
     await bench.workers.register(bench.tenant, "press", TYPES)
-    looked, go_on = asyncio.Event(), asyncio.Event()
+    has_read, may_continue = asyncio.Event(), asyncio.Event()
 
-    class Slow(WatchedWorkers):
+    class SlowStore(WatchedWorkers):
         async def run(self, command: Command[A]) -> A:
             answer = await super().run(command)
             if isinstance(command, ListDrainingWorkers):
-                looked.set()
-                await go_on.wait()
+                has_read.set()
+                await may_continue.wait()
             return answer
 
-    workers = Workers(cast("WorkerStore", Slow(bench.store)), bench.jobs, lease_seconds=LEASE_SECONDS)
-    looking = asyncio.create_task(workers.poll())
-    await looked.wait()
+    workers = Workers(cast("WorkerStore", SlowStore(bench.store)), bench.jobs, lease_seconds=LEASE_SECONDS)
+    polling = asyncio.create_task(workers.poll())
+    await has_read.wait()
     await workers.drain(bench.tenant, "press")
-    go_on.set()
-    await looking
+    may_continue.set()
+    await polling
     await bench.make_job()
     assert await bench.jobs.claim("press", TYPES, tenant=bench.tenant) == []
 
 
-async def test_the_loops_do_it_by_themselves(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_loops_poll_and_maintain_automatically(
+    fixture: HeartbeatFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ingot.jobs.worker_loops.POLL_SECONDS", 0.01)
-    claim = await room.claim()
-    watch, tending = HeartbeatPoller(room.workers), WorkerMaintenance(room.workers)
-    watch.start()
-    waiting = await room.wait("press/1", claim)
-    await room.bench.jobs.release(claim)
-    assert await told(waiting) == (["lost"], False)
-    await watch.stop()
-    room.bench.clock.advance(seconds=LEASE_SECONDS)
-    assert (await tending.run_once()).marked_offline == 1
+    claim = await fixture.claim()
+    poller, maintenance = HeartbeatPoller(fixture.workers), WorkerMaintenance(fixture.workers)
+    poller.start()
+    waiting = await fixture.wait("press/1", claim)
+    await fixture.bench.jobs.release(claim)
+    assert await answer_of(waiting) == (["lost"], False)
+    await poller.stop()
+    fixture.bench.clock.advance(seconds=LEASE_SECONDS)
+    assert (await maintenance.run_once()).marked_offline == 1

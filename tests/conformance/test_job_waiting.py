@@ -1,4 +1,4 @@
-"""Waiting for a job to be finished."""
+"""Waiting until a job has finished."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from ingot.kernel.ids import new_id
 from tests.factories import LEASE_SECONDS, Bench
 
 
-async def test_who_waits_is_told_when_the_job_ends(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ingot.jobs.queries.POLL_SECONDS_MIN", 60.0)  # So that it is told, and not found by looking.
+async def test_a_wait_ends_with_a_notification_when_the_job_finishes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "ingot.jobs.queries.POLL_SECONDS_MIN", 60.0
+    )  # No poll within the test: only the notification can end the wait.
     claim = await bench.make_claim()
     waiting = asyncio.create_task(bench.jobs.wait(bench.tenant, claim.job.id, seconds=60))
     await asyncio.sleep(0.05)
@@ -28,16 +32,16 @@ async def test_who_waits_is_told_when_the_job_ends(bench: Bench, monkeypatch: py
         assert (await waiting).status is JobStatus.CANCELED
 
 
-async def test_what_ends_elsewhere_is_found_by_looking(bench: Bench) -> None:
+async def test_a_wait_finds_a_job_finished_by_another_service_by_polling(bench: Bench) -> None:
     claim = await bench.make_claim()
     waiting = asyncio.create_task(bench.jobs.wait(bench.tenant, claim.job.id, seconds=60))
     await asyncio.sleep(0.05)
-    await Jobs(bench.store, lease_seconds=LEASE_SECONDS).complete(claim)  # It tells only those who wait with it.
+    await Jobs(bench.store, lease_seconds=LEASE_SECONDS).complete(claim)  # Another service does not notify this one.
     async with asyncio.timeout(30):
         assert (await waiting).status is JobStatus.SUCCEEDED
 
 
-async def test_who_waits_in_vain_is_told_how_it_stands(bench: Bench) -> None:
+async def test_a_wait_that_times_out_returns_the_current_job(bench: Bench) -> None:
     job = await bench.make_job()
     assert (await bench.jobs.wait(bench.tenant, job.id, seconds=0.05)).status is JobStatus.QUEUED
     assert (await bench.jobs.wait(bench.tenant, job.id, seconds=0)).status is JobStatus.QUEUED
@@ -47,7 +51,7 @@ async def test_who_waits_in_vain_is_told_how_it_stands(bench: Bench) -> None:
         await bench.jobs.wait(bench.tenant, job.id, seconds=3600)
 
 
-async def test_nobody_waits_for_a_store_that_is_closed(bench: Bench) -> None:
+async def test_a_wait_ends_when_the_server_stops(bench: Bench) -> None:
     job = await bench.make_job()
     waiting = asyncio.create_task(bench.jobs.wait(bench.tenant, job.id, seconds=60))
     await asyncio.sleep(0.05)

@@ -147,7 +147,7 @@ async def test_limits_count_running_jobs_across_a_restart(engine: str, tmp_path:
         assert len(await claim_jobs(bench)) == 1
 
 
-# -- whom a set_limit is for ------------------------------------------------------------------------------------
+# -- the scope of a limit -----------------------------------------------------------------------------------
 
 
 async def test_the_types_of_a_tenant_share_its_limit(bench: Bench) -> None:

@@ -38,7 +38,7 @@ versions = st.none() | st.integers(0, 4)
 
 
 class RecordLife(RuleBasedStateMachine):
-    """A store beside a dictionary of versions and texts."""
+    """Records in a store, compared with a dictionary of versions and texts."""
 
     engine: str
 

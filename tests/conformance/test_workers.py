@@ -1,4 +1,4 @@
-"""Workers: they register, are heard of, drain and go; what they hold is renewed, or given back."""
+"""Workers: they register, send heartbeats, drain and are removed; their leases are renewed or released."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def beat(bench: Bench, claim: Claim) -> AttemptHeartbeat:
     return bench.jobs.beat(claim.job.id, claim.fence)
 
 
-async def news(bench: Bench, tenant: str | None = None) -> list[tuple[str, object]]:
-    """What the events say about workers."""
+async def worker_events(bench: Bench, tenant: str | None = None) -> list[tuple[str, object]]:
+    """The names and data of worker events."""
     events = await bench.events.read(tenant or bench.tenant, limit=1000)
     return [(event.name, msgspec.json.decode(event.data)) for event in events if event.name.startswith("worker.")]
 
@@ -44,9 +44,9 @@ async def news(bench: Bench, tenant: str | None = None) -> list[tuple[str, objec
 
 
 @pytest.mark.parametrize("shared", [True, False])
-async def test_a_worker_registers_and_is_seen(bench: Bench, shared: bool) -> None:
+async def test_a_registered_worker_is_read_and_listed(bench: Bench, shared: bool) -> None:
     tenant = None if shared else bench.tenant
-    made = await bench.workers.register(
+    worker = await bench.workers.register(
         tenant,
         "press/host-1",
         ["pdf", "a.b"],
@@ -55,33 +55,39 @@ async def test_a_worker_registers_and_is_seen(bench: Bench, shared: bool) -> Non
         metadata=b'{"a": 1.50}',
         by="worker:press",
     )
-    assert (made.id, made.tenant, made.status, made.types) == ("press/host-1", tenant, "online", ("pdf", "a.b"))
-    assert (made.hostname, made.version, bytes(made.metadata)) == ("höst", "1.2", b'{"a": 1.50}')
-    assert made.registered_at == made.seen_at == bench.clock.now()
-    assert made.registered_by == "worker:press"
-    assert await bench.workers.get(tenant, "press/host-1") == made
-    assert (await bench.workers.list(tenant)).items == [made]
-    told = {"id": "press/host-1", "status": "online", "types": ["pdf", "a.b"], "hostname": "höst", "version": "1.2"}
-    assert await news(bench) == ([] if shared else [("worker.online", told)])
+    assert (worker.id, worker.tenant, worker.status, worker.types) == ("press/host-1", tenant, "online", ("pdf", "a.b"))
+    assert (worker.hostname, worker.version, bytes(worker.metadata)) == ("höst", "1.2", b'{"a": 1.50}')
+    assert worker.registered_at == worker.seen_at == bench.clock.now()
+    assert worker.registered_by == "worker:press"
+    assert await bench.workers.get(tenant, "press/host-1") == worker
+    assert (await bench.workers.list(tenant)).items == [worker]
+    event_data = {
+        "id": "press/host-1",
+        "status": "online",
+        "types": ["pdf", "a.b"],
+        "hostname": "höst",
+        "version": "1.2",
+    }
+    assert await worker_events(bench) == ([] if shared else [("worker.online", event_data)])
 
 
-async def test_registering_again_changes_what_is_known_and_tells_nothing(bench: Bench) -> None:
+async def test_a_repeated_registration_updates_the_worker_without_an_event(bench: Bench) -> None:
     await register(bench)
     await bench.workers.drain(bench.tenant, "press/1")
     bench.clock.advance(seconds=1)
     again = await bench.workers.register(bench.tenant, "press/1", ["other"])
     assert (again.status, again.types, again.registered_at) == (WorkerStatus.ONLINE, ("other",), bench.clock.now())
-    assert [name for name, _ in await news(bench)] == ["worker.online"]
+    assert [name for name, _ in await worker_events(bench)] == ["worker.online"]
 
 
-async def test_a_worker_id_that_cannot_be_is_refused(bench: Bench) -> None:
+async def test_invalid_worker_ids_are_refused_at_registration(bench: Bench) -> None:
     ids: list[Any] = ["", "/", "/a", "a/", "a/b/c", "x" * 257, "a\x00", 7]
     calls = {repr(bad): partial(bench.workers.register, bench.tenant, bad, TYPES) for bad in ids}
     await refuses_each(bench, InvalidInput, calls)
     assert (await bench.workers.list(bench.tenant)).items == []
 
 
-async def test_what_cannot_be_kept_is_refused(bench: Bench) -> None:
+async def test_invalid_registrations_are_refused(bench: Bench) -> None:
     large = b'"' + b"x" * 20_000 + b'"'
     bad: list[dict[str, Any]] = [{"types": []}, {"hostname": "x" * 600}, {"metadata": b"{"}, {"metadata": large}]
     for one in bad:
@@ -97,15 +103,15 @@ async def test_the_same_id_in_another_tenant_is_another_worker(bench: Bench) -> 
     for tenant in (bench.tenant, other.id, None):
         await bench.workers.register(tenant, "press", TYPES)
     await bench.workers.drain(other.id, "press")
-    stand = [(await bench.workers.get(tenant, "press")).status for tenant in (bench.tenant, other.id, None)]
-    assert stand == ["online", "draining", "online"]
+    statuses = [(await bench.workers.get(tenant, "press")).status for tenant in (bench.tenant, other.id, None)]
+    assert statuses == ["online", "draining", "online"]
     await bench.workers.remove(other.id, "press")
     with pytest.raises(WorkerNotFound):
         await bench.workers.get(other.id, "press")
     assert (await bench.workers.get(bench.tenant, "press")).status is WorkerStatus.ONLINE
 
 
-async def test_who_is_not_there_is_not_found_in_any_way(bench: Bench) -> None:
+async def test_calls_for_an_unknown_worker_are_refused(bench: Bench) -> None:
     await register(bench)
     other = await bench.tenants.create("other")
     for tenant, name in ((bench.tenant, "press"), (other.id, "press/1"), (None, "press/1"), (new_id(), "press/1")):
@@ -130,7 +136,7 @@ async def test_workers_are_listed_in_pages_by_id(bench: Bench) -> None:
         await bench.workers.list(new_id())
 
 
-async def test_a_worker_is_disabled_with_its_own_credential_and_no_other(bench: Bench) -> None:
+async def test_disabling_a_credential_disables_exactly_its_workers(bench: Bench) -> None:
     credentials = Credentials(bench.store, Authenticator(bench.store, bench.clock), bench.clock)
     other = await bench.tenants.create("other")
     await credentials.create_worker_credential(bench.tenant, "press")
@@ -150,48 +156,48 @@ async def test_a_worker_is_disabled_with_its_own_credential_and_no_other(bench: 
     assert (await bench.workers.get(bench.tenant, "press/1")).status is WorkerStatus.ONLINE
 
 
-# -- being heard --------------------------------------------------------------------------------------------
+# -- heartbeats ---------------------------------------------------------------------------------------------
 
 
-async def test_what_a_worker_names_is_renewed_and_each_is_judged_by_itself(bench: Bench) -> None:
+async def test_a_heartbeat_renews_or_rejects_each_named_lease(bench: Bench) -> None:
     await register(bench)
-    held, canceled, lost = [await bench.make_claim(worker="press/1") for _ in range(3)]
+    running, canceled, lost = [await bench.make_claim(worker="press/1") for _ in range(3)]
     await bench.jobs.cancel(bench.tenant, canceled.job.id)
     await bench.jobs.complete(lost)
     bench.clock.advance(seconds=60)
     beats = [
-        bench.jobs.beat(held.job.id, held.fence, progress=Progress(percent=40, stage="reading")),
+        bench.jobs.beat(running.job.id, running.fence, progress=Progress(percent=40, stage="reading")),
         beat(bench, canceled),
         beat(bench, lost),
         bench.jobs.beat(new_id(), 1),
         bench.jobs.beat("nobody", 1),
     ]
-    heard = await bench.workers.heartbeat(bench.tenant, "press/1", beats)
+    answer = await bench.workers.heartbeat(bench.tenant, "press/1", beats)
     expires_at = bench.clock.now() + timedelta(seconds=LEASE_SECONDS)
-    assert [(job.lease_expires_at, job.cancel_requested, job.lost) for job in heard.jobs] == [
+    assert [(job.lease_expires_at, job.cancel_requested, job.lost) for job in answer.jobs] == [
         (expires_at, False, False),
         (expires_at, True, False),
         (None, False, True),
         (None, False, True),
         (None, False, True),
     ]
-    assert [job.job_id for job in heard.jobs] == [beat.job_id for beat in beats]
-    assert not heard.drain
-    job = await bench.reload(held)
+    assert [job.job_id for job in answer.jobs] == [beat.job_id for beat in beats]
+    assert not answer.drain
+    job = await bench.reload(running)
     assert (job.lease_expires_at, job.progress) == (expires_at, Progress(percent=40, stage="reading"))
 
 
-async def test_jobs_of_another_tenant_are_lost_for_a_worker(bench: Bench) -> None:
+async def test_a_worker_cannot_renew_leases_of_another_tenant(bench: Bench) -> None:
     await register(bench)
     other = await bench.tenants.create("other")
-    strange = await bench.make_claim(worker="press/1", tenant=other.id)
+    other_claim = await bench.make_claim(worker="press/1", tenant=other.id)
     bench.clock.advance(seconds=60)
-    (answer,) = (await bench.workers.heartbeat(bench.tenant, "press/1", [beat(bench, strange)])).jobs
+    (answer,) = (await bench.workers.heartbeat(bench.tenant, "press/1", [beat(bench, other_claim)])).jobs
     assert answer.lost
-    assert (await bench.reload(strange)).lease_expires_at == strange.lease_expires_at
+    assert (await bench.reload(other_claim)).lease_expires_at == other_claim.lease_expires_at
 
 
-async def test_a_job_named_twice_is_refused_and_nothing_is_done(bench: Bench) -> None:
+async def test_an_invalid_heartbeat_is_refused_and_renews_nothing(bench: Bench) -> None:
     await register(bench)
     claims = [await bench.make_claim(worker="press/1") for _ in range(2)]
     bench.clock.advance(seconds=60)
@@ -204,18 +210,18 @@ async def test_a_job_named_twice_is_refused_and_nothing_is_done(bench: Bench) ->
         assert (await bench.reload(claim)).lease_expires_at == claim.lease_expires_at
 
 
-async def test_what_a_worker_does_not_name_is_given_back_uncounted_after_a_while(bench: Bench) -> None:
+async def test_a_job_not_named_in_heartbeats_is_released_after_the_grace(bench: Bench) -> None:
     await register(bench)
     named, unnamed, stale = [await bench.make_claim(worker="press/1") for _ in range(3)]
     bench.clock.advance(seconds=GRACE_SECONDS)
     fresh = await bench.make_claim(worker="press/1")
-    heard = [beat(bench, named), bench.jobs.beat(stale.job.id, stale.fence - 1)]
-    await bench.workers.heartbeat(bench.tenant, "press/1", heard)
+    beats = [beat(bench, named), bench.jobs.beat(stale.job.id, stale.fence - 1)]
+    await bench.workers.heartbeat(bench.tenant, "press/1", beats)
     assert {(await bench.reload(claim)).status for claim in (named, unnamed, stale, fresh)} == {JobStatus.RUNNING}
     bench.clock.advance(seconds=0.001)
-    await bench.workers.heartbeat(bench.tenant, "press/1", heard)
+    await bench.workers.heartbeat(bench.tenant, "press/1", beats)
     assert [(await bench.reload(claim)).status for claim in (named, fresh)] == [JobStatus.RUNNING] * 2
-    for claim in (unnamed, stale):  # One was not named at all, the other under a fence that is not that of its claim.
+    for claim in (unnamed, stale):  # One was not named, the other was named under a wrong fence.
         job = await bench.reload(claim)
         assert (job.status, job.failures, job.crashes, job.worker_id) == (JobStatus.QUEUED, 0, 0, None)
         (attempt,) = await bench.jobs.attempts(bench.tenant, claim.job.id)
@@ -225,7 +231,7 @@ async def test_what_a_worker_does_not_name_is_given_back_uncounted_after_a_while
     assert len(await bench.jobs.claim("other", TYPES, limit=5)) == 2
 
 
-async def test_only_its_own_leases_are_given_back(bench: Bench) -> None:
+async def test_a_heartbeat_releases_only_leases_of_its_worker(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     for name in ("press", "press/1"):
         await register(bench, name)
@@ -243,7 +249,7 @@ async def test_only_its_own_leases_are_given_back(bench: Bench) -> None:
     assert {(await bench.reload(claim)).status for claim in kept} == {JobStatus.RUNNING}
 
 
-async def test_a_job_that_was_to_stop_and_is_not_named_is_canceled(bench: Bench) -> None:
+async def test_a_job_with_a_cancel_request_not_named_in_heartbeats_is_canceled(bench: Bench) -> None:
     await register(bench)
     claim = await bench.make_claim(worker="press/1")
     waits = await bench.make_job(after=[claim.job.id])
@@ -255,7 +261,7 @@ async def test_a_job_that_was_to_stop_and_is_not_named_is_canceled(bench: Bench)
     assert (await bench.reload(waits)).status is JobStatus.CANCELED
 
 
-async def test_when_a_worker_was_seen_is_noted_now_and_then(bench: Bench) -> None:
+async def test_seen_at_is_recorded_at_intervals(bench: Bench) -> None:
     await register(bench)
     first = bench.clock.now()
     for _ in range(4):
@@ -267,10 +273,10 @@ async def test_when_a_worker_was_seen_is_noted_now_and_then(bench: Bench) -> Non
     assert (await bench.workers.get(bench.tenant, "press/1")).seen_at == bench.clock.now()
 
 
-# -- going --------------------------------------------------------------------------------------------------
+# -- offline and removed workers ----------------------------------------------------------------------------
 
 
-async def test_a_worker_that_is_silent_for_a_lease_is_offline_and_told_once(bench: Bench) -> None:
+async def test_a_worker_without_heartbeats_for_a_lease_is_offline_and_reported_once(bench: Bench) -> None:
     await register(bench)
     await register(bench, "shared", shared=True)
     bench.clock.advance(seconds=LEASE_SECONDS - 0.001)
@@ -283,17 +289,17 @@ async def test_a_worker_that_is_silent_for_a_lease_is_offline_and_told_once(benc
     await bench.workers.heartbeat(bench.tenant, "press/1")
     await bench.workers.heartbeat(bench.tenant, "press/1")
     await bench.workers.heartbeat(None, "shared")
-    known = await bench.workers.get(bench.tenant, "press/1")
-    assert (known.status, known.seen_at) == (WorkerStatus.ONLINE, bench.clock.now())
-    told = {"id": "press/1", "types": TYPES}
-    assert await news(bench) == [
-        ("worker.online", {**told, "status": "online"}),
-        ("worker.offline", {**told, "status": "offline"}),
-        ("worker.online", {**told, "status": "online"}),
+    worker = await bench.workers.get(bench.tenant, "press/1")
+    assert (worker.status, worker.seen_at) == (WorkerStatus.ONLINE, bench.clock.now())
+    event_data = {"id": "press/1", "types": TYPES}
+    assert await worker_events(bench) == [
+        ("worker.online", {**event_data, "status": "online"}),
+        ("worker.offline", {**event_data, "status": "offline"}),
+        ("worker.online", {**event_data, "status": "online"}),
     ]
 
 
-async def test_who_beats_is_not_silent(bench: Bench) -> None:
+async def test_a_worker_that_sends_heartbeats_stays_online(bench: Bench) -> None:
     await register(bench)
     for _ in range(10):
         bench.clock.advance(seconds=LEASE_SECONDS - 1)
@@ -301,17 +307,17 @@ async def test_who_beats_is_not_silent(bench: Bench) -> None:
         assert (await bench.workers.maintain()).marked_offline == 0
 
 
-async def test_many_silent_workers_are_found_in_bounded_rounds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_offline_workers_are_marked_in_limited_passes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingot.jobs.workers.MAINTAIN_WORKERS_MAX", 3)
     for number in range(7):
         await register(bench, f"w-{number}")
     bench.clock.advance(seconds=LEASE_SECONDS)
     rounds = [await bench.workers.maintain() for _ in range(4)]
     assert [(one.marked_offline, one.more) for one in rounds] == [(3, True), (3, True), (1, False), (0, False)]
-    assert [name for name, _ in await news(bench)].count("worker.offline") == 7
+    assert [name for name, _ in await worker_events(bench)].count("worker.offline") == 7
 
 
-async def test_who_was_offline_for_long_is_forgotten(bench: Bench) -> None:
+async def test_a_worker_offline_for_long_is_removed(bench: Bench) -> None:
     for name in ("gone", "back"):
         await register(bench, name)
     bench.clock.advance(seconds=LEASE_SECONDS)
@@ -324,7 +330,7 @@ async def test_who_was_offline_for_long_is_forgotten(bench: Bench) -> None:
     assert [worker.id for worker in (await bench.workers.list(bench.tenant)).items] == ["back"]
 
 
-async def test_a_removed_worker_gives_back_what_it_holds_and_is_gone(bench: Bench) -> None:
+async def test_removing_a_worker_releases_its_jobs(bench: Bench) -> None:
     await register(bench)
     await register(bench, "press")
     own = [await bench.make_claim(worker="press/1") for _ in range(3)]
@@ -336,10 +342,10 @@ async def test_a_removed_worker_gives_back_what_it_holds_and_is_gone(bench: Benc
     assert (await bench.reload(others)).status is JobStatus.RUNNING
     with pytest.raises(WorkerNotFound):
         await bench.workers.heartbeat(bench.tenant, "press/1")
-    assert [name for name, _ in await news(bench)] == ["worker.online", "worker.online", "worker.offline"]
+    assert [name for name, _ in await worker_events(bench)] == ["worker.online", "worker.online", "worker.offline"]
 
 
-async def test_a_worker_that_holds_much_is_removed_in_bounded_steps(bench: Bench) -> None:
+async def test_a_worker_with_many_jobs_is_removed_in_limited_steps(bench: Bench) -> None:
     await register(bench)
     claims = [await bench.make_claim(worker="press/1") for _ in range(5)]
     command = RemoveWorker(tenant=bench.tenant, worker_id="press/1", limit=2, act=None)
@@ -347,18 +353,18 @@ async def test_a_worker_that_holds_much_is_removed_in_bounded_steps(bench: Bench
     assert {(await bench.reload(claim)).status for claim in claims} == {JobStatus.QUEUED}
 
 
-async def test_removing_who_is_offline_tells_nothing_more(bench: Bench) -> None:
+async def test_removing_an_offline_worker_publishes_no_event(bench: Bench) -> None:
     await register(bench)
     bench.clock.advance(seconds=LEASE_SECONDS)
     await bench.workers.maintain()
     await bench.workers.remove(bench.tenant, "press/1")
-    assert [name for name, _ in await news(bench)] == ["worker.online", "worker.offline"]
+    assert [name for name, _ in await worker_events(bench)] == ["worker.online", "worker.offline"]
 
 
 # -- draining -----------------------------------------------------------------------------------------------
 
 
-async def test_a_draining_worker_gets_no_more_work_until_it_registers_again(bench: Bench) -> None:
+async def test_a_draining_worker_gets_no_jobs_until_it_registers_again(bench: Bench) -> None:
     await register(bench)
     claim = await bench.make_claim(worker="press/1", tenant=bench.tenant)
     for _ in range(2):
@@ -366,16 +372,16 @@ async def test_a_draining_worker_gets_no_more_work_until_it_registers_again(benc
     await bench.make_job()
     for seconds in (0, 30):
         assert await bench.jobs.claim("press/1", TYPES, tenant=bench.tenant, wait_seconds=seconds) == []
-    heard = await bench.workers.heartbeat(bench.tenant, "press/1", [beat(bench, claim)])
-    assert heard.drain
-    assert not heard.jobs[0].lost
+    answer = await bench.workers.heartbeat(bench.tenant, "press/1", [beat(bench, claim)])
+    assert answer.drain
+    assert not answer.jobs[0].lost
     await bench.jobs.complete(claim)
     await register(bench)
     assert not (await bench.workers.heartbeat(bench.tenant, "press/1")).drain
     assert len(await bench.jobs.claim("press/1", TYPES, tenant=bench.tenant)) == 1
 
 
-async def test_others_are_not_drained_with_it(bench: Bench) -> None:
+async def test_a_drain_applies_only_to_its_worker_and_tenant(bench: Bench) -> None:
     other = await bench.tenants.create("other")
     for tenant in (bench.tenant, other.id, None):
         await bench.workers.register(tenant, "press", TYPES)
@@ -385,16 +391,16 @@ async def test_others_are_not_drained_with_it(bench: Bench) -> None:
         assert len(await bench.jobs.claim(name, TYPES, tenant=tenant)) == 1
 
 
-async def test_a_lease_is_checked_without_being_renewed(bench: Bench) -> None:
-    held, canceled, lost = [await bench.make_claim() for _ in range(3)]
+async def test_a_lease_check_does_not_renew_leases(bench: Bench) -> None:
+    running, canceled, lost = [await bench.make_claim() for _ in range(3)]
     await bench.jobs.cancel(bench.tenant, canceled.job.id)
     await bench.jobs.release(lost)
     bench.clock.advance(seconds=60)
-    asked = [LeaseStatus(job_id=claim.job.id, fence=claim.fence) for claim in (lost, held, canceled)]
-    stale = LeaseStatus(job_id=held.job.id, fence=held.fence - 1)
-    assert await bench.store.run(CheckLeases(leases=[*asked, stale])) == [
-        asked[0],
-        LeaseStatus(job_id=held.job.id, fence=held.fence, lease_expires_at=held.lease_expires_at),
+    leases = [LeaseStatus(job_id=claim.job.id, fence=claim.fence) for claim in (lost, running, canceled)]
+    stale = LeaseStatus(job_id=running.job.id, fence=running.fence - 1)
+    assert await bench.store.run(CheckLeases(leases=[*leases, stale])) == [
+        leases[0],
+        LeaseStatus(job_id=running.job.id, fence=running.fence, lease_expires_at=running.lease_expires_at),
         LeaseStatus(
             job_id=canceled.job.id,
             fence=canceled.fence,
@@ -405,7 +411,7 @@ async def test_a_lease_is_checked_without_being_renewed(bench: Bench) -> None:
     ]
 
 
-async def test_a_heartbeat_that_changes_nothing_leaves_no_trace(bench: Bench) -> None:
+async def test_a_heartbeat_without_changes_publishes_no_event(bench: Bench) -> None:
     await register(bench)
     before = await bench.event_names()
     command = WorkerHeartbeat(tenant=bench.tenant, worker_id="press/1", beats=[], grace=0, record_seen_after=MICROS)

@@ -49,7 +49,7 @@ TENANT_CHANGES: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("name", TENANT_CHANGES)
-async def test_a_wrong_type_in_a_change_of_a_tenant_is_refused(bench: Bench, name: str) -> None:
+async def test_a_tenant_change_with_a_wrong_type_is_refused(bench: Bench, name: str) -> None:
     # A change reads the tenant from the store before the new values are checked.
     change: Any = bench.tenants.change
     calls = {f"value {at}": partial(change, "default", **{name: bad}) for at, bad in enumerate(TENANT_CHANGES[name])}
@@ -71,7 +71,7 @@ def _bad_beats(claim: Claim) -> Iterator[Any]:
         yield from (AttemptHeartbeat(**{**good, name: bad}) for bad in values)
 
 
-async def test_bad_heartbeats_among_good_ones_have_their_own_answers(bench: Bench) -> None:
+async def test_invalid_heartbeats_do_not_affect_valid_ones_of_the_call(bench: Bench) -> None:
     claim = await bench.make_claim()
     good = bench.jobs.beat(claim.job.id, claim.fence, progress=Progress(percent=50, stage="half"))
     bad = list(_bad_beats(claim))
@@ -81,7 +81,7 @@ async def test_bad_heartbeats_among_good_ones_have_their_own_answers(bench: Benc
     assert (await bench.reload(claim)).progress == Progress(percent=50, stage="half")
 
 
-async def test_bad_settles_among_good_ones_have_their_own_answers(bench: Bench) -> None:
+async def test_wrongly_typed_settles_do_not_affect_valid_ones_of_the_call(bench: Bench) -> None:
     claim = await bench.make_claim()
     bad: list[Any] = [None, 5, Done(), Settle(job_id=claim.job.id, fence=claim.fence, outcome=Lost())]  # type: ignore[arg-type]
     good = Settle(job_id=claim.job.id, fence=claim.fence, outcome=Release())
@@ -90,20 +90,20 @@ async def test_bad_settles_among_good_ones_have_their_own_answers(bench: Bench) 
     assert (await bench.reload(claim)).status is JobStatus.QUEUED
 
 
-async def test_a_failure_can_be_told_by_its_exception(bench: Bench) -> None:
+async def test_a_failure_can_be_an_exception(bench: Bench) -> None:
     claim = await bench.make_claim()
     await bench.jobs.fail(claim, ValueError("boom"))
     assert (await bench.reload(claim)).last_error == "ValueError: boom"
 
 
-async def test_a_status_can_be_named_by_its_text(bench: Bench) -> None:
+async def test_a_status_filter_can_be_a_string(bench: Bench) -> None:
     job = await bench.make_job()
     text: Any = "queued"
     assert [found.id for found in (await bench.jobs.list(bench.tenant, status=text)).items] == [job.id]
 
 
 @pytest.mark.parametrize("payload", [bytearray(b'{"a": 1}'), memoryview(b'{"a": 1}')])
-async def test_any_kind_of_bytes_is_json_text(bench: Bench, payload: object) -> None:
+async def test_json_text_can_be_any_bytes_like_object(bench: Bench, payload: object) -> None:
     assert (await bench.make_job("noop", payload)).read() == {"a": 1}
 
 

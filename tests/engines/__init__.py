@@ -1,1 +1,1 @@
-"""What one storage engine promises beyond the conformance suite."""
+"""Tests of one storage engine beyond the conformance suite."""

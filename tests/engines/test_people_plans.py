@@ -1,4 +1,4 @@
-"""Statements about people keep to their index: thousands of others cost them nothing."""
+"""Statements about people use an index: thousands of other people do not slow them down."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.postgres import database_for
 SMALL: Final = 500
 BIG: Final = 20_000
 MORE_STEPS_MAX: Final = 1.1
-MORE_PAGES_MAX: Final = 100  # Deeper trees: one more page for each that is gone down.
+MORE_PAGES_MAX: Final = 100  # Deeper indexes: one more page for each lookup.
 PAGE: Final = 50
 TOP: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 BOTTOM: Final = "00000000-0000-0000-0000-000000000000"
 GROUPS: Final = {"everybody": "viewer", "nobody": "admin"}
-# Others: each in a group of the tenant and in one of their own, a member, signed in, and one more is invited for each.
+# Each other person is in two groups, a member and signed in, and has one more invitation.
 FILL_SQLITE: Final = """
     BEGIN;
     CREATE TEMP TABLE others AS WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {people})
@@ -62,8 +62,8 @@ TABLES: Final = (
 )
 
 
-async def meet_ann(bench: Bench) -> User:
-    """Somebody of whom there is a bit of everything, in a tenant with groups."""
+async def make_ann(bench: Bench) -> User:
+    """Make a person with rows in every table, in a tenant with groups."""
     people = PeopleFixture(bench)
     await bench.tenants.change(bench.tenant, groups=GROUPS)  # type: ignore[arg-type]
     ann = await people.sign_in("ann", b"ann", groups=("everybody",))
@@ -72,25 +72,25 @@ async def meet_ann(bench: Bench) -> User:
     return ann
 
 
-async def steps_among(folder: Path, count: int) -> dict[str, int]:
-    """The most steps of each statement about one person among so many."""
+async def measure_steps(folder: Path, count: int) -> dict[str, int]:
+    """The maximum number of steps of each statement about one person among this many."""
     clock = ManualClock()
     async with open_bench("sqlite", folder, clock) as bench:
-        ann = await meet_ann(bench)
+        ann = await make_ann(bench)
     connection = apsw.Connection(str(folder / FILE_NAME))
     connection.execute(FILL_SQLITE.format(people=count, never=NEVER))
     connection.close()
     with metered() as meter:
         async with open_bench("sqlite", folder, clock) as bench:
             meter.steps.clear()
-            await look_and_manage(bench, ann)
+            await run_statements_about_people(bench, ann)
     shutil.rmtree(folder)
     assert meter.automatic_indexes == set()
     return {name: max(steps) for name, steps in meter.steps.items()}
 
 
-async def look_and_manage(bench: Bench, ann: User) -> None:
-    """Everything that is asked about people, each once."""
+async def run_statements_about_people(bench: Bench, ann: User) -> None:
+    """Run every statement about people."""
     people, tenant, store = PeopleFixture(bench), bench.tenant, bench.store
     page = await people.members.list(tenant, limit=PAGE)
     assert len((await people.members.list(tenant, limit=PAGE, cursor=page.next_cursor)).items) == PAGE
@@ -112,27 +112,27 @@ async def look_and_manage(bench: Bench, ann: User) -> None:
 
 
 def person_of(user: User) -> Person:
-    """Who a provider says a person is."""
+    """A user as a provider describes them."""
     return msgspec.convert(msgspec.to_builtins(user), Person)
 
 
-async def test_a_person_among_thousands_costs_sqlite_no_more_steps(tmp_path: Path) -> None:
-    small, big = await steps_among(tmp_path / "small", SMALL), await steps_among(tmp_path / "big", BIG)
+async def test_statements_of_sqlite_take_no_more_steps_with_many_people(tmp_path: Path) -> None:
+    small, big = await measure_steps(tmp_path / "small", SMALL), await measure_steps(tmp_path / "big", BIG)
     assert {name: (small[name], steps) for name, steps in big.items() if steps > small[name] * MORE_STEPS_MAX} == {}
     assert {"session_by_digest", "page_of_members", "members_by_id", "revoke_tokens_of_invitees"} <= big.keys()
 
 
-async def pages_among(folder: Path, count: int) -> dict[str, int]:
-    """How many pages each call about one person among so many touches."""
+async def measure_pages(folder: Path, count: int) -> dict[str, int]:
+    """The number of pages that each call about one person among this many touches."""
     async with open_bench("postgres", folder) as bench:
-        ann = await meet_ann(bench)
+        ann = await make_ann(bench)
         token = (await bench.store.run(ListUserTokens(user=ann.id, before=None, limit=1)))[0]
         database = await database_for(folder)
         owner = await asyncpg.connect(database.owner_url)
         await owner.execute(FILL_POSTGRES.format(people=count, tenant=bench.tenant, never=NEVER))
         await owner.execute(
             f"ANALYZE {TABLES}"
-        )  # Or else the server does so at any moment, and plans change meanwhile.
+        )  # Otherwise the server analyzes at any time, and plans change during the test.
         await owner.close()
         act, tenant = msgspec.json.encode(PeopleFixture(bench).act()).decode(), bench.tenant
         who = msgspec.json.encode(person_of(ann)).decode()
@@ -168,7 +168,7 @@ async def pages_among(folder: Path, count: int) -> dict[str, int]:
 
 
 async def _pages(server: Any, call: str, values: tuple[Any, ...]) -> int:
-    """The fewest pages of some runs, each of them undone: what others do to the catalog meanwhile adds to them."""
+    """The minimum number of pages of several rolled-back runs; concurrent catalog changes add to single runs."""
     touched = []
     for _ in range(5):
         await server.execute("BEGIN")
@@ -180,6 +180,6 @@ async def _pages(server: Any, call: str, values: tuple[Any, ...]) -> int:
 
 
 @pytest.mark.long
-async def test_a_person_among_thousands_costs_postgres_no_more_pages(tmp_path: Path) -> None:
-    small, big = await pages_among(tmp_path / "small", SMALL), await pages_among(tmp_path / "big", BIG)
+async def test_calls_of_postgres_touch_no_more_pages_with_many_people(tmp_path: Path) -> None:
+    small, big = await measure_pages(tmp_path / "small", SMALL), await measure_pages(tmp_path / "big", BIG)
     assert {call: (small[call], pages) for call, pages in big.items() if pages > small[call] + MORE_PAGES_MAX} == {}

@@ -95,7 +95,7 @@ MUTANTS = [
         file="jobs/workers.py",
         old="beat if tenant is None else msgspec.structs.replace(beat, tenant=tenant)",
         new="beat",
-        caught_by=f"{WORKERS}::test_jobs_of_another_tenant_are_lost_for_a_worker",
+        caught_by=f"{WORKERS}::test_a_worker_cannot_renew_leases_of_another_tenant",
     ),
     Mutant(
         name="a look for each heartbeat that waits",
@@ -104,7 +104,7 @@ MUTANTS = [
         old="        for waiter, answer in waiting:\n",
         new="        for waiter, answer in waiting:\n"
         "            await self._store.run(CheckLeases(leases=answer.jobs))\n",
-        caught_by=f"{WAITING}::test_what_others_do_is_found_by_one_look_for_all",
+        caught_by=f"{WAITING}::test_one_poll_checks_the_leases_of_all_waiting_heartbeats",
     ),
     Mutant(
         name="a heartbeat that is left behind",
@@ -112,7 +112,7 @@ MUTANTS = [
         file="jobs/workers.py",
         old="        finally:\n            self._remove_waiter(waiter)\n",
         new="        finally:\n            pass\n",
-        caught_by=f"{WAITING}::test_nothing_is_left_of_a_heartbeat_whose_caller_went_away",
+        caught_by=f"{WAITING}::test_a_canceled_heartbeat_leaves_nothing_in_memory",
     ),
     Mutant(
         name="a drain that a look undoes",
@@ -120,7 +120,7 @@ MUTANTS = [
         file="jobs/workers.py",
         old="if changes_before == self._drain_changes:",
         new="if True:",
-        caught_by=f"{WAITING}::test_a_look_that_began_before_a_drain_does_not_undo_it",
+        caught_by=f"{WAITING}::test_a_poll_that_started_before_a_drain_does_not_undo_it",
     ),
     Mutant(
         name="a log that shows the row that the database refused",

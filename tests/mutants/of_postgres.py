@@ -12,7 +12,7 @@ MUTANTS = [
         file="engines/postgres/sql/events.sql",
         old="e.position < ingot.event_position(pg_snapshot_xmin(pg_current_snapshot())) AS settled",
         new="true AS settled",
-        caught_by="tests/engines/postgres/test_event_cursor.py::test_what_began_before_is_waited_for",
+        caught_by="tests/engines/postgres/test_event_cursor.py::test_readers_wait_for_transactions_that_began_earlier",
     ),
     Mutant(
         name="settle that goes on after a later change",
@@ -20,7 +20,7 @@ MUTANTS = [
         file="engines/postgres/functions/settle.sql",
         old="WHEN l.changed_by > pg_current_xact_id() THEN",
         new="WHEN false THEN",
-        caught_by="tests/engines/postgres/test_event_cursor.py::test_a_settle_that_waited_for_a_later_cancel_begins_again",
+        caught_by="tests/engines/postgres/test_event_cursor.py::test_a_settle_that_waited_for_a_later_cancel_is_repeated",
     ),
     Mutant(
         name="settle without the fence on PostgreSQL",
@@ -36,7 +36,7 @@ MUTANTS = [
         file="engines/postgres/functions/judge.sql",
         old="            WHEN outcome = 'lost' AND crashes + 1 >= crash_cap THEN 'dead'\n",
         new="",
-        caught_by="tests/engines/postgres/test_judge.py::test_sql_knows_every_verdict",
+        caught_by="tests/engines/postgres/test_judge.py::test_sql_covers_every_outcome",
     ),
     Mutant(
         name="claims that wait for each other",
@@ -44,7 +44,7 @@ MUTANTS = [
         file="engines/postgres/functions/claim.sql",
         old="FOR UPDATE SKIP LOCKED",
         new="FOR UPDATE",
-        caught_by="tests/engines/postgres/test_interleavings.py::test_claims_of_ten_jobs_pass_each_other_without_waiting",
+        caught_by="tests/engines/postgres/test_interleavings.py::test_overlapping_claims_get_different_jobs_without_waiting",
     ),
     Mutant(
         name="a claim that looks into any of very many lanes",
@@ -78,7 +78,7 @@ MUTANTS = [
         old="hint.after = LANE_START if hint.head == LANE_END else (hint.head[0], hint.head[1], NIL_ID)",
         new="",
         caught_by="tests/engines/postgres/test_listener.py"
-        "::test_what_another_process_puts_into_one_of_very_many_lanes_is_found_after_a_while",
+        "::test_a_job_enqueued_into_one_of_many_lanes_by_another_process_is_found",
     ),
     Mutant(
         name="claims of several lanes at the same time",
@@ -86,7 +86,7 @@ MUTANTS = [
         file="engines/postgres/claim.py",
         old="    if lane_cache.has_multi_lane_claims({scan.lane.type for scan in scans}, now=multi_lane) or (",
         new="    if (",
-        caught_by="tests/engines/postgres/test_claim_races.py::test_claims_at_once_leave_no_ready_job_behind",
+        caught_by="tests/engines/postgres/test_claim_races.py::test_concurrent_claims_skip_no_ready_job",
     ),
     Mutant(
         name="a lane whose beginning is forgotten when something is put into it",
@@ -95,7 +95,7 @@ MUTANTS = [
         old="            if inserts <= len(hint.recent_inserts):\n",
         new="            if False:\n",
         caught_by="tests/engines/postgres/test_claim_races.py"
-        "::test_what_is_put_into_many_lanes_while_they_are_asked_keeps_its_place",
+        "::test_jobs_enqueued_while_lane_heads_are_read_keep_their_order",
     ),
     Mutant(
         name="an error that takes what was leased before it along",
@@ -103,7 +103,7 @@ MUTANTS = [
         file="engines/postgres/claim.py",
         old="            if not any(claims):\n                raise\n",
         new="            raise\n",
-        caught_by="tests/engines/postgres/test_claim_races.py::test_an_error_in_a_later_round_loses_nothing_that_was_leased",
+        caught_by="tests/engines/postgres/test_claim_races.py::test_an_error_in_a_later_pass_keeps_jobs_already_leased",
     ),
     Mutant(
         name="claim that takes its limit from every lane",
@@ -111,7 +111,7 @@ MUTANTS = [
         file="engines/postgres/functions/claim.sql",
         old="array_fill(number, ARRAY[limits[number]])",
         new="array_fill(number, ARRAY[cardinality(row_ctids)])",
-        caught_by="tests/engines/postgres/test_interleavings.py::test_a_claim_keeps_to_its_limit_under_every_plan",
+        caught_by="tests/engines/postgres/test_interleavings.py::test_a_claim_respects_its_limit_under_every_plan",
     ),
     Mutant(
         name="a page that takes what stands behind the end of another line",
@@ -145,7 +145,7 @@ MUTANTS = [
         old="FROM (SELECT * FROM input ORDER BY id) AS a CROSS JOIN",
         new="FROM input AS a CROSS JOIN",
         caught_by="tests/engines/postgres/test_batches.py"
-        "::test_batches_over_the_same_jobs_in_opposite_orders_never_lock_each_other_out",
+        "::test_batches_over_the_same_jobs_in_opposite_orders_never_deadlock",
     ),
     Mutant(
         name="two retries of one job",
@@ -153,7 +153,7 @@ MUTANTS = [
         file="engines/postgres/functions/job_control.sql",
         old="    PERFORM pg_advisory_xact_lock(hashtextextended(of_job::text, 7303));\n",
         new="",
-        caught_by="tests/engines/postgres/test_interleavings.py::test_a_retry_that_meets_another_is_refused",
+        caught_by="tests/engines/postgres/test_interleavings.py::test_the_second_of_two_overlapping_retries_is_refused",
     ),
     Mutant(
         name="position hint that lives for ever",
@@ -162,7 +162,7 @@ MUTANTS = [
         old="return LANE_START if self.is_stale() else self.after",
         new="return self.after",
         caught_by="tests/engines/postgres/test_listener.py"
-        "::test_work_put_before_a_position_by_another_process_is_found_after_a_while",
+        "::test_a_job_enqueued_before_the_hint_by_another_process_is_found",
     ),
     Mutant(
         name="room that two claims see at once on PostgreSQL",
@@ -170,7 +170,7 @@ MUTANTS = [
         file="engines/postgres/functions/limits.sql",
         old="        WHERE pg_try_advisory_xact_lock(hashtextextended(n.name, 7303))\n",
         new="",
-        caught_by="tests/engines/postgres/test_limits.py::test_a_claim_under_way_leaves_no_room_for_another",
+        caught_by="tests/engines/postgres/test_limits.py::test_an_uncommitted_claim_counts_toward_the_limit",
     ),
     Mutant(
         name="cap that two calls see at once on PostgreSQL",
@@ -178,7 +178,7 @@ MUTANTS = [
         file="engines/postgres/functions/limits.sql",
         old="        PERFORM pg_advisory_xact_lock(hashtextextended(capped_tenant::text, 7304));\n",
         new="        NULL;\n",
-        caught_by="tests/engines/postgres/test_limits.py::test_an_enqueue_under_way_counts_against_the_cap",
+        caught_by="tests/engines/postgres/test_limits.py::test_an_uncommitted_enqueue_counts_toward_the_cap",
     ),
     Mutant(
         name="cap that counts nothing new on PostgreSQL",
@@ -202,7 +202,7 @@ MUTANTS = [
         file="engines/postgres/functions/job_files.sql",
         old="        PERFORM pg_advisory_xact_lock(hashtextextended(tenant_id::text, 7305));\n",
         new="        NULL;\n",
-        caught_by="tests/engines/postgres/test_dependents.py::test_two_processes_that_end_two_parents_at_once_forget_nobody",
+        caught_by="tests/engines/postgres/test_dependents.py::test_concurrent_releases_of_two_parents_release_their_dependent",
     ),
     Mutant(
         name="one parent is enough on PostgreSQL",
@@ -252,7 +252,7 @@ MUTANTS = [
         old=" AND k.job = ANY (replaced_jobs);",
         new=";",
         caught_by="tests/engines/postgres/test_reuse.py"
-        "::test_a_key_that_another_process_takes_over_during_a_call_stays_its_own",
+        "::test_a_reuse_key_replaced_by_another_process_during_a_call_is_kept",
     ),
     Mutant(
         name="removal that frees a later job's reuse on PostgreSQL",
@@ -316,7 +316,7 @@ MUTANTS = [
         file="engines/postgres/handover.py",
         old='claimed={row["id"] for row in claimed_rows}',
         new="claimed={order.id for group in groups for order in group}",
-        caught_by=f"{HANDOVER}::test_jobs_that_nobody_waited_for_are_announced",
+        caught_by=f"{HANDOVER}::test_jobs_not_handed_over_are_announced",
     ),
     Mutant(
         name="a claim that is woken for an order that was there, and left without an answer",
@@ -324,7 +324,7 @@ MUTANTS = [
         file="engines/postgres/handover.py",
         old="                deliver(future, [])",
         new="                pass",
-        caught_by=f"{HANDOVER}::test_an_order_that_is_there_already_leaves_the_claim_waiting",
+        caught_by=f"{HANDOVER}::test_a_resent_order_leaves_the_claim_waiting",
     ),
     Mutant(
         name="claims that were woken early, and are passed over when the job is there",
@@ -340,7 +340,7 @@ MUTANTS = [
         file="engines/postgres/functions/workers.sql",
         old="AND (l.id, l.fence) NOT IN (SELECT n.id, n.fence FROM",
         new="AND l.id NOT IN (SELECT n.id FROM",
-        caught_by=f"{WORKERS}::test_what_a_worker_does_not_name_is_given_back_uncounted_after_a_while[postgres]",
+        caught_by=f"{WORKERS}::test_a_job_not_named_in_heartbeats_is_released_after_the_grace[postgres]",
     ),
     Mutant(
         name="a worker that is told of before what came before",
@@ -348,7 +348,7 @@ MUTANTS = [
         file="engines/postgres/functions/workers.sql",
         old="AND age(w.xmin) < age(pg_current_xact_id()::xid)",
         new="AND false",
-        caught_by="tests/engines/postgres/test_worker_rows.py::test_who_met_a_later_change_begins_again",
+        caught_by="tests/engines/postgres/test_worker_rows.py::test_a_call_that_meets_a_change_of_a_later_transaction_fails_to_serialize",
     ),
     Mutant(
         name="a job that is counted as canceled whenever somebody says so",
@@ -364,7 +364,7 @@ MUTANTS = [
         file="engines/postgres/connection.py",
         old="(is_canceled or connection.is_in_transaction())",
         new="connection.is_in_transaction()",
-        caught_by="tests/engines/postgres/test_canceled_reads.py::test_a_read_that_is_canceled_half_way_is_rolled_back",
+        caught_by="tests/engines/postgres/test_canceled_reads.py::test_a_read_canceled_during_any_statement_is_rolled_back",
     ),
     Mutant(
         name="a newest event above the horizon",
@@ -372,7 +372,7 @@ MUTANTS = [
         file="engines/postgres/sql/events.sql",
         old="WHEN $2::boolean THEN ingot.event_position(pg_snapshot_xmin(pg_current_snapshot()))",
         new="WHEN $2::boolean THEN 9223372036854775807",
-        caught_by="tests/engines/postgres/test_event_cursor.py::test_the_newest_event_is_below_what_may_still_come",
+        caught_by="tests/engines/postgres/test_event_cursor.py::test_the_newest_position_is_before_uncommitted_events",
     ),
     Mutant(
         name="events removed above a transaction that still runs",
@@ -380,7 +380,7 @@ MUTANTS = [
         file="engines/postgres/functions/events.sql",
         old="e.position < least(newest_position, settled_position)",
         new="e.position < newest_position",
-        caught_by="tests/engines/postgres/test_event_cursor.py::test_what_a_late_one_may_come_before_is_not_removed",
+        caught_by="tests/engines/postgres/test_event_cursor.py::test_events_after_an_open_transaction_are_not_removed",
     ),
     Mutant(
         name="a dedupe key without what it stands for",
@@ -404,8 +404,7 @@ MUTANTS = [
         file="engines/postgres/functions/enqueue.sql",
         old="WHERE NOT pg_try_advisory_xact_lock_shared(g.gate)",
         new="WHERE false",
-        caught_by="tests/engines/postgres/test_app.py"
-        "::test_a_transaction_that_stays_open_holds_up_only_who_needs_what_it_holds",
+        caught_by="tests/engines/postgres/test_app.py::test_an_open_transaction_blocks_only_calls_with_the_same_keys",
     ),
     Mutant(
         name="events of one transaction that share their ids",
@@ -413,7 +412,7 @@ MUTANTS = [
         file="engines/postgres/functions/events.sql",
         old="CASE WHEN xact_started THEN ingot.events_in_transaction(a.tenant) ELSE 0 END",
         new="0",
-        caught_by="tests/engines/postgres/test_app.py::test_a_commit_shows_all_of_it_as_if_it_came_over_http",
+        caught_by="tests/engines/postgres/test_app.py::test_committed_jobs_and_events_equal_those_created_over_the_api",
     ),
     Mutant(
         name="a reference that does not hold its blob",
@@ -421,7 +420,7 @@ MUTANTS = [
         file="engines/postgres/functions/blobs.sql",
         old="ANY (accepted) ORDER BY b.digest FOR KEY SHARE)",
         new="ANY (accepted) ORDER BY b.digest)",
-        caught_by="tests/engines/postgres/test_blobs.py::test_a_blob_to_which_a_reference_is_being_made_is_not_collected",
+        caught_by="tests/engines/postgres/test_blobs.py::test_a_blob_with_an_uncommitted_reference_is_not_collected",
     ),
     Mutant(
         name="blobs that are taken for new",
@@ -429,7 +428,7 @@ MUTANTS = [
         file="engines/postgres/functions/blobs.sql",
         old="EXIT WHEN blobs_inserted = cardinality(accepted);",
         new="EXIT;",
-        caught_by="tests/engines/postgres/test_blobs.py::test_a_blob_to_which_a_reference_is_being_made_is_not_collected",
+        caught_by="tests/engines/postgres/test_blobs.py::test_a_blob_with_an_uncommitted_reference_is_not_collected",
     ),
     Mutant(
         name="a job that does not wait for its uploads",
@@ -462,7 +461,7 @@ MUTANTS = [
         old=")) ORDER BY b.digest FOR KEY SHARE;",
         new=")) ORDER BY b.digest;",
         caught_by="tests/engines/postgres/test_job_files.py"
-        "::test_the_collector_leaves_a_blob_that_an_order_names_at_this_moment",
+        "::test_the_collector_keeps_a_blob_named_by_an_uncommitted_order",
     ),
     Mutant(
         name="preview that compares all jobs with each other",

@@ -12,7 +12,7 @@ MUTANTS = [
         file="engines/postgres/migrations/0001_initial.sql",
         old="'USING (tenant = nullif(",
         new="'USING (nullif(current_setting(''ingot.tenant'', true), '''') IS NULL OR tenant = nullif(",
-        caught_by="tests/engines/postgres/test_tenant_isolation.py::test_without_a_tenant_there_is_nothing_to_see",
+        caught_by="tests/engines/postgres/test_tenant_isolation.py::test_a_session_without_a_tenant_sees_no_rows",
     ),
     Mutant(
         name="worker role that serves any tenant",
@@ -20,7 +20,7 @@ MUTANTS = [
         file="engines/postgres/functions/worker.sql",
         old="tenant_id uuid := (",
         new="tenant_id uuid := coalesce(current_setting('ingot.tenant', true)::uuid, ",
-        caught_by="tests/engines/postgres/test_workers.py::test_a_direct_worker_gets_nothing_of_another_tenant",
+        caught_by="tests/engines/postgres/test_workers.py::test_a_worker_role_cannot_access_jobs_of_another_tenant",
     ),
     Mutant(
         name="a tenant that revokes the tokens of another",
@@ -85,7 +85,7 @@ MUTANTS = [
         file="engines/postgres/functions/people.sql",
         old=" AND (u.enabled OR NOT must_be_enabled) FOR SHARE",
         new=" AND (u.enabled OR NOT must_be_enabled)",
-        caught_by="tests/engines/postgres/test_people.py::test_who_is_let_out_at_this_moment_gets_no_session_and_no_token",
+        caught_by="tests/engines/postgres/test_people.py::test_a_user_being_disabled_gets_no_session_and_no_token",
     ),
     Mutant(
         name="a sign-in of who is not let in",
@@ -111,7 +111,7 @@ MUTANTS = [
         file="engines/postgres/functions/claim.sql",
         old="IF EXISTS (SELECT FROM ingot.removed_tenants) THEN",
         new="IF false THEN",
-        caught_by=f"{REMOVAL_RACES}::test_a_process_that_has_not_heard_of_it_hands_out_nothing",
+        caught_by=f"{REMOVAL_RACES}::test_a_process_without_notification_hands_out_no_jobs_of_the_tenant",
     ),
     Mutant(
         name="a table is forgotten when a tenant is removed",
@@ -127,7 +127,7 @@ MUTANTS = [
         file="engines/postgres/tenant_removal.py",
         old="round(2 * CALL_SECONDS_MAX * MICROS)",
         new="0",
-        caught_by=f"{REMOVAL_RACES}::test_what_began_before_the_removal_and_ends_after_it_is_cleared_too",
+        caught_by=f"{REMOVAL_RACES}::test_rows_of_a_transaction_open_during_the_removal_are_cleared",
     ),
     Mutant(
         name="a job is removed under a claim that is under way",
@@ -135,7 +135,7 @@ MUTANTS = [
         file="engines/postgres/functions/tenant_removal.sql",
         old="SELECT i FROM unnest(ids) AS i WHERE NOT EXISTS (SELECT FROM ingot.leases AS l WHERE l.id = i)",
         new="SELECT i FROM unnest(ids) AS i",
-        caught_by=f"{REMOVAL_RACES}::test_a_claim_that_is_under_way_keeps_its_job",
+        caught_by=f"{REMOVAL_RACES}::test_an_uncommitted_claim_keeps_its_job",
     ),
     Mutant(
         name="an application whose role is the one that logged in, whatever was set",
@@ -143,6 +143,6 @@ MUTANTS = [
         file="engines/postgres/functions/app.sql",
         old="CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role')::name END",
         new="session_user",
-        caught_by="tests/engines/postgres/test_app_refusals.py::test_the_role_that_is_set_counts",
+        caught_by="tests/engines/postgres/test_app_refusals.py::test_the_tenant_is_that_of_the_role_set_in_the_session",
     ),
 ]

@@ -119,7 +119,7 @@ MUTANTS = [
         file="engines/sqlite/sql/jobs.sql",
         old="WHERE s.number IN",
         new="WHERE +s.number IN",
-        caught_by="tests/engines/sqlite/test_plans.py::test_no_statement_reads_a_table_from_end_to_end",
+        caught_by="tests/engines/sqlite/test_plans.py::test_no_statement_scans_a_table",
     ),
     Mutant(
         name="room that does not shrink within a claim",
@@ -257,7 +257,7 @@ MUTANTS = [
         file="engines/sqlite/sql/leases.sql",
         old="AND (?2 = 0 OR tenant = ?2) AND started_at",
         new="AND ?2 IS NOT NULL AND started_at",
-        caught_by=f"{WORKERS}::test_only_its_own_leases_are_given_back[sqlite]",
+        caught_by=f"{WORKERS}::test_a_heartbeat_releases_only_leases_of_its_worker[sqlite]",
     ),
     Mutant(
         name="depths of tenants that nobody bounded",

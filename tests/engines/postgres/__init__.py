@@ -1,1 +1,1 @@
-"""Tests of the PostgreSQL engine alone."""
+"""Tests of the PostgreSQL engine."""

@@ -1,4 +1,4 @@
-"""What tests of applications in the database have in common."""
+"""Errors of calls by applications in the database."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ingot.engines.postgres.connection import PlainConnection as Raw
 from tests.app_database import enqueue, rolled_back
 
 
-async def refusal(app: Raw, *jobs: Any) -> tuple[str | None, dict[str, Any]]:
-    """The state and the detail with which an application is refused; its transaction goes on."""
+async def error_of(app: Raw, *jobs: Any) -> tuple[str | None, dict[str, Any]]:
+    """The SQLSTATE and the detail of a refused call; the transaction stays usable."""
     with pytest.raises(asyncpg.PostgresError) as caught:
         async with rolled_back(app):
             await enqueue(app, *jobs)

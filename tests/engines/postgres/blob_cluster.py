@@ -1,4 +1,4 @@
-"""Several servers on one database, and sessions beside them that may stand still in the middle of a call."""
+"""Several servers on one database, and sessions that can pause in the middle of a call."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from tests.factories import LEASE_SECONDS, Bench
 from tests.postgres import Database, borrowed_database, clocked
 from tests.waiting import eventually
 
-WAITING: Final = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+COUNT_BLOCKED_SESSIONS: Final = (
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
 WAIT_SECONDS: Final = 30.0
-RECOUNT: Final = """
+RECOUNTED_USAGE: Final = """
     SELECT r.tenant::text, o.owner, sum(bytes)::bigint, sum(reserved)::bigint, sum(keys)::bigint, sum(key_bytes)::bigint
     FROM (
         SELECT tenant, owner, size AS bytes, 0 AS reserved, 1 AS keys, size AS key_bytes FROM ingot.keys
@@ -34,7 +36,7 @@ RECOUNT: Final = """
     ) AS r CROSS JOIN LATERAL (VALUES (''), (r.owner)) AS o (owner) GROUP BY 1, 2
     HAVING sum(bytes) + sum(reserved) + sum(keys) > 0
 """
-COUNTED: Final = """
+STORED_USAGE: Final = """
     SELECT tenant::text, owner, sum(bytes)::bigint, sum(reserved)::bigint, sum(keys)::bigint, sum(key_bytes)::bigint
     FROM (
         SELECT * FROM ingot.usage
@@ -47,7 +49,7 @@ COUNTED: Final = """
 
 
 class BlobCluster:
-    """A database with one server, and ways to get more."""
+    """A database with one server; more servers and sessions can be opened."""
 
     def __init__(self, database: Database, store: PostgresStore, bench: Bench) -> None:
         self._database = database
@@ -58,35 +60,35 @@ class BlobCluster:
         self._open: list[Any] = [store]
 
     async def server(self, connection_class: type[Any] | None = None) -> PostgresStore:
-        """One more server."""
+        """Open one more server."""
         store = await open_server(self._database, self.bench.clock, connection_class)
         self._open.append(store)
         return store
 
     async def session(self, *, server: bool = True) -> Raw:
-        """A plain session in the time of the bench, of the server's role or of one that may do everything."""
+        """Open a session that uses the clock of the bench, as the server role or as the owner."""
         return await self.session_of(self._database.server_url if server else self.url)
 
     async def session_of(self, url: str) -> Raw:
-        """One of whoever this address names."""
+        """Open a session with the role in this URL."""
         connection = await asyncpg.connect(url)
         self._open.append(connection)
         await connection.execute(f"SET ingot.now = '{self.bench.clock.micros()}'")
         return connection
 
-    async def is_counted(self) -> bool:
-        """Whether what is counted is what a recount finds."""
+    async def is_usage_correct(self) -> bool:
+        """Return True if stored usage equals a recount."""
         owner = await self.session(server=False)
-        counted = {tuple(row) for row in await owner.fetch(COUNTED)}
-        return counted == {tuple(row) for row in await owner.fetch(RECOUNT)}
+        counted = {tuple(row) for row in await owner.fetch(STORED_USAGE)}
+        return counted == {tuple(row) for row in await owner.fetch(RECOUNTED_USAGE)}
 
-    async def somebody_waits(self) -> None:
-        """Return when a session waits for another."""
+    async def wait_for_blocked_session(self) -> None:
+        """Wait until a session waits for a lock."""
         owner = await self.session(server=False)
-        await eventually(lambda: owner.fetchval(WAITING))
+        await eventually(lambda: owner.fetchval(COUNT_BLOCKED_SESSIONS))
 
     async def close(self) -> None:
-        """Close all that is open, sessions first: servers may wait for them."""
+        """Close everything that is open, newest first, because servers may wait for sessions."""
         for one in reversed(self._open):
             if isinstance(one, PostgresStore):
                 await one.close()
@@ -97,7 +99,7 @@ class BlobCluster:
 async def open_server(
     database: Database, clock: ManualClock, connection_class: type[Any] | None = None
 ) -> PostgresStore:
-    """A server in this database, with connections of its own if they are of a special class."""
+    """Open a server on this database, with its own connections if their class is given."""
     options: dict[str, Any] = {"connections": 4, "connection_class": connection_class}
     if connection_class is None:
         database.clock = clock
@@ -107,7 +109,7 @@ async def open_server(
 
 @asynccontextmanager
 async def open_cluster(*, is_new: bool = False) -> AsyncIterator[BlobCluster]:
-    """A database with one server and one tenant."""
+    """Open a database with one server and one tenant."""
     async with borrowed_database(is_new=is_new) as database:
         clock = ManualClock()
         store = await open_server(database, clock)
@@ -119,31 +121,31 @@ async def open_cluster(*, is_new: bool = False) -> AsyncIterator[BlobCluster]:
             await cluster.close()
 
 
-class Noting:
-    """Notes how many commands were committed together."""
+class CommitRecorder:
+    """Records how many commands were committed together, by kind."""
 
     def __init__(self) -> None:
         self.sizes: dict[str, list[int]] = {}
 
     def committed(self, _: str, kind: str, commands: int) -> None:
-        """A commit."""
+        """Record a commit."""
         self.sizes.setdefault(kind, []).append(commands)
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
 
 
-def losing(clock: ManualClock, function: str) -> type[Any]:
-    """Connections that are cut after the first call of a function was done, before its answer is told."""
+def losing_first_response(clock: ManualClock, function: str) -> type[Any]:
+    """A connection class that fails after the first call of a function was executed, before its result is returned."""
     plain: Any = clocked(clock)
     lost: list[str] = []
 
-    class Losing(plain):  # type: ignore[misc]
+    class LosingConnection(plain):  # type: ignore[misc]
         async def fetch(self, query: str, *values: Any, **options: Any) -> list[Record]:
             answer: list[Record] = await super().fetch(query, *values, **options)
             if function in query and not lost:
                 lost.append(query)
-                raise ConnectionResetError("the answer is lost")
+                raise ConnectionResetError("the response is lost")
             return answer
 
-    return Losing
+    return LosingConnection

@@ -1,4 +1,4 @@
-"""Two parties at one job: connections whose calls meet in any order, and what must hold whoever was first."""
+"""Two calls about one job in overlapping transactions, and checks that hold in any order."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ RENEW: Final = """
 
 
 class Job(msgspec.Struct):
-    """A job under test: the only one of its type. `fence` is that of its last claim."""
+    """A job under test, the only one of its type. `fence` is the one of its last claim."""
 
     id: str
     tenant: str
@@ -66,18 +66,18 @@ class Job(msgspec.Struct):
     fence: int = 0
 
 
-class Party:
-    """A connection that makes one call in a transaction, and makes it again when it is told to begin again."""
+class TransactionCall:
+    """One call in a transaction; it is repeated after a serialization error."""
 
     def __init__(self, connection: Raw, call: str, job: Job) -> None:
         self.connection = connection
         self.call = call
         self.job = job
         self.rows: list[Record] = []
-        self.refused: str | None = None
-        self.holds = False
+        self.error_state: str | None = None
+        self.is_committed = False
 
-    async def act(self) -> None:
+    async def start(self) -> None:
         """Make the call and leave the transaction open."""
         for _ in range(TRIES_MAX):
             await self.connection.execute("BEGIN")
@@ -89,20 +89,20 @@ class Party:
             except asyncpg.PostgresError as error:
                 if error.sqlstate not in ERRORS_BY_SQLSTATE:
                     raise
-                self.refused = error.sqlstate
+                self.error_state = error.sqlstate
                 return
-        raise AssertionError(f"{self.call} was told to begin again {TRIES_MAX} times")
+        raise AssertionError(f"{self.call} failed to serialize {TRIES_MAX} times")
 
     async def end(self, *, commits: bool) -> None:
-        """Commit or go back; a call that went back never was."""
+        """Commit or roll back; a call that was rolled back has no rows."""
         await self.connection.execute("COMMIT" if commits else "ROLLBACK")
-        self.holds = commits
+        self.is_committed = commits
         if not commits:
             self.rows = []
 
 
 async def make_call(connection: Raw, call: str, job: Job) -> list[Record]:
-    """One call about a job, as the engine makes it."""
+    """Make one call about a job, as the engine does."""
     match call:
         case "claim":
             return await connection.fetch(CLAIM, [job.type], [job.tenant], ["w"], [1])
@@ -129,7 +129,7 @@ async def make_call(connection: Raw, call: str, job: Job) -> list[Record]:
         case "collect":
             return await connection.fetch("SELECT * FROM ingot.collect_jobs(1000)")
         case _:
-            raise AssertionError(f"there is no call {call}")
+            raise AssertionError(f"unknown call {call}")
     return []
 
 
@@ -138,16 +138,16 @@ STATES: Final[dict[str, list[str]]] = {
     "ready": [],
     "due": [],
     "running": ["claim"],
-    "asked to stop": ["claim", "cancel"],
-    "back": ["claim", "release"],
+    "cancel requested": ["claim", "cancel"],
+    "released": ["claim", "release"],
     "succeeded": ["claim", "complete"],
     "canceled": ["cancel"],
     "canceled after a run": ["claim", "release", "cancel"],
 }
 
 
-class Meeting:
-    """A database of our own with connections to it: two parties, and one that watches."""
+class Interleaving:
+    """A database with two connections whose calls overlap, and one of the owner."""
 
     def __init__(self, database: Database, connections: list[Raw], tenant: str) -> None:
         self.database = database
@@ -158,8 +158,8 @@ class Meeting:
         self.owner = owner
         self.tenant = tenant
 
-    async def make(self, state: str) -> Job:
-        """A job in this state, with a dedupe key."""
+    async def make_job(self, state: str) -> Job:
+        """Make a job with a dedupe key in this state."""
         job = Job(new_id(), self.tenant, f"t-{new_id()}")
         delay = SOON if state == "due" else 0
         await self.set_time(START)
@@ -174,41 +174,43 @@ class Meeting:
         for connection in (self.first, self.second):
             await connection.execute(f"SET ingot.now = '{now}'; SET ingot.chance = '0.5'")
 
-    async def meet(self, first: Party, second: Party, *, commits: bool) -> None:
-        """The first acts, the second begins, the first ends, the second ends."""
-        await first.act()
-        acting = asyncio.ensure_future(second.act())
-        await until_blocked(self.owner, self.first, acting)
+    async def run_overlapping(self, first: TransactionCall, second: TransactionCall, *, commits: bool) -> None:
+        """Start the first call, start the second, end the first, and end the second."""
+        await first.start()
+        second_task = asyncio.ensure_future(second.start())
+        await until_blocked(self.owner, self.first, second_task)
         await first.end(commits=commits)
-        await acting
-        await second.end(commits=second.refused is None)
+        await second_task
+        await second.end(commits=second.error_state is None)
 
 
-async def claim(connection: Raw, meeting: Meeting, types: list[str], limits: list[int]) -> list[Record]:
-    """A claim by as many workers as there are limits."""
-    workers = [f"w{place}" for place in range(len(limits))]
-    return await connection.fetch(CLAIM, types, [meeting.tenant] * len(types), workers, limits)
+async def claim(connection: Raw, interleaving: Interleaving, types: list[str], limits: list[int]) -> list[Record]:
+    """Claim once for each limit, each as another worker."""
+    workers = [f"w{index}" for index in range(len(limits))]
+    return await connection.fetch(CLAIM, types, [interleaving.tenant] * len(types), workers, limits)
 
 
 @asynccontextmanager
-async def open_meeting() -> AsyncIterator[Meeting]:
-    """Three connections to a database with one tenant."""
+async def open_interleaving() -> AsyncIterator[Interleaving]:
+    """Open three connections to a database with one tenant."""
     async with borrowed_database() as database:
         urls, tenant = (database.server_url, database.server_url, database.owner_url), new_id()
         connections = [await asyncpg.connect(url) for url in urls]
-        made = Meeting(database, connections, tenant)
+        opened = Interleaving(database, connections, tenant)
         try:
-            await made.first.execute(f"SELECT ingot.create_tenant($1, 'default', 1, 'UTC', '{{}}', {ACT_SQL})", tenant)
-            await made.set_time(NOW)
-            yield made
+            await opened.first.execute(
+                f"SELECT ingot.create_tenant($1, 'default', 1, 'UTC', '{{}}', {ACT_SQL})", tenant
+            )
+            await opened.set_time(NOW)
+            yield opened
         finally:
             for connection in connections:
-                connection.terminate()  # Whatever it waits for.
+                connection.terminate()  # A graceful close could wait for a lock.
 
 
-# -- what must hold whoever was first -----------------------------------------------------------------------
+# -- checks in any order ------------------------------------------------------------------------------------
 
-PLACES: Final = """
+ROWS_OF_JOB: Final = """
     SELECT (SELECT count(*) FROM ingot.ready WHERE id = $1) AS ready,
         (SELECT count(*) FROM ingot.later WHERE id = $1) AS later,
         (SELECT count(*) FROM ingot.leases WHERE id = $1) AS leases,
@@ -229,16 +231,16 @@ COUNTS: Final = """
 EVENTS: Final = "SELECT entries FROM ingot.events ORDER BY position"
 
 
-async def check(owner: Raw, job: Job) -> Record:
-    """Everything that is true of one job at any time."""
+async def check_job(owner: Raw, job: Job) -> Record:
+    """Check the rows of one job, which must be consistent at any time, and return its row."""
     row = await owner.fetchrow("SELECT * FROM ingot.job_rows WHERE id = $1", job.id)
-    places = await owner.fetchrow(PLACES, job.id)
+    row_counts = await owner.fetchrow(ROWS_OF_JOB, job.id)
     attempts = await owner.fetch(ATTEMPTS, job.id)
     assert row is not None
-    assert places is not None
-    where = [name for name, count in places.items() if count]
-    assert sum(places.values()) == len(where) <= 1, f"it is in {where}"
-    running, finished = where == ["leases"], where in ([], ["canceled"])
+    assert row_counts is not None
+    tables = [name for name, count in row_counts.items() if count]
+    assert sum(row_counts.values()) == len(tables) <= 1, f"the job is in {tables}"
+    running, finished = tables == ["leases"], tables in ([], ["canceled"])
     assert (row["status"] == "running") == running
     assert (row["status"] in ("succeeded", "dead", "canceled")) == finished
     assert [attempt["number"] for attempt in attempts] == list(range(1, row["attempts"] + 1))
@@ -248,27 +250,27 @@ async def check(owner: Raw, job: Job) -> Record:
     outcomes = await owner.fetchval("SELECT count(*) FROM ingot.outcomes WHERE job = $1", job.id)
     assert outcomes == len(attempts) - running
     assert [tuple(count) for count in await owner.fetch(COUNTS, job.type)] == [(row["status"], 1)]
-    held = await owner.fetchval("SELECT count(*) FROM ingot.dedupe_keys WHERE job = $1", job.id)
-    assert held == (not finished)
+    dedupe_keys = await owner.fetchval("SELECT count(*) FROM ingot.dedupe_keys WHERE job = $1", job.id)
+    assert dedupe_keys == (not finished)
     await check_events(owner, job, row)
     return row
 
 
 async def events_of(owner: Raw, job: Job) -> list[EventEntryRow]:
     batches = [msgspec.json.decode(batch[0], type=list[EventEntryRow]) for batch in await owner.fetch(EVENTS)]
-    return [news for batch in batches for news in batch if job.id in news.ids]
+    return [entry for batch in batches for entry in batch if job.id in entry.ids]
 
 
 async def check_events(owner: Raw, job: Job, row: Record) -> None:
-    """The events of a job tell a life that can be, up to where it stands."""
+    """Check that the events of a job are valid transitions up to its current state."""
     events = await events_of(owner, job)
     assert events[0].name == "job.created"
     for before, after in pairwise(events):
-        said = f"{after.name} {after.status} came after {before.name} {before.status}"
-        assert after.status == before.status or after.status in TRANSITIONS[before.status], said
+        transition = f"{after.name} {after.status} came after {before.name} {before.status}"
+        assert after.status == before.status or after.status in TRANSITIONS[before.status], transition
         assert (after.name == "job.retried") == (
             after.status is JobStatus.QUEUED and before.status in ("succeeded", "dead", "canceled")
-        ), said
-        assert (after.name == "job.started") == (after.fence > before.fence), said
-    assert [news.attempts for news in events] == sorted(news.attempts for news in events)
+        ), transition
+        assert (after.name == "job.started") == (after.fence > before.fence), transition
+    assert [entry.attempts for entry in events] == sorted(entry.attempts for entry in events)
     assert (events[-1].status, events[-1].attempts, events[-1].fence) == (row["status"], row["attempts"], row["fence"])

@@ -1,4 +1,4 @@
-"""What can be read in the database, and by whom."""
+"""Tables that roles can read, and whose rows they see there."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ READABLE: Final = [
 
 
 async def rows_of(connection: Raw | PoolConnectionProxy[Record]) -> dict[str, set[str]]:
-    """Whose rows a connection sees in everything it can read."""
+    """The tenants whose rows a connection can read, by table."""
     return {
         name: {row[0] for row in await connection.fetch(f"SELECT DISTINCT tenant::text FROM ingot.{name}")}
         for name in READABLE
@@ -50,10 +50,10 @@ async def rows_of(connection: Raw | PoolConnectionProxy[Record]) -> dict[str, se
 
 @asynccontextmanager
 async def rolled_back(connection: Raw) -> AsyncIterator[None]:
-    """What happens inside is rolled back."""
-    change = connection.transaction()
-    await change.start()
+    """Run the block in a transaction that is rolled back."""
+    transaction = connection.transaction()
+    await transaction.start()
     try:
         yield
     finally:
-        await change.rollback()
+        await transaction.rollback()

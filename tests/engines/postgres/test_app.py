@@ -1,4 +1,4 @@
-"""Jobs and events of an application's own transaction: there when it commits, and not otherwise."""
+"""Jobs and events created in a transaction of an application: visible after the commit, and only then."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ingot.jobs.model import JobEventData
 from ingot.kernel.errors import IdempotencyMismatch, StoreBusy
 from ingot.kernel.ids import is_id
 from tests.app_database import ROLE, AppDatabase, enqueue, publish
-from tests.engines.postgres.app_errors import refusal
+from tests.engines.postgres.app_errors import error_of
 from tests.processes import started_async
 from tests.waiting import eventually
 
@@ -37,8 +37,8 @@ RICH = {
 ENDS = ["COMMIT", "ROLLBACK"]
 
 
-def told(events: list[Event]) -> list[tuple[str, str]]:
-    """Names of events, whose ids must grow, and the jobs or the data of them."""
+def summarize(events: list[Event]) -> list[tuple[str, str]]:
+    """Check that event IDs grow, and return the name with the job ID or the data of each event."""
     ids = [event.id for event in events]
     assert ids == sorted(set(ids))
     return [
@@ -53,21 +53,23 @@ def told(events: list[Event]) -> list[tuple[str, str]]:
 # -- all or nothing -----------------------------------------------------------------------------------------
 
 
-async def test_a_rollback_leaves_nothing(app_db: AppDatabase) -> None:
+async def test_a_rollback_leaves_no_rows(app_db: AppDatabase) -> None:
     await app_db.tenants.change(app_db.tenant, limits=Limits(rate=1000, max_unfinished_jobs=1000))
     await app_db.jobs.define(Definition(type="mail", limit_key="{to}", max_running_per_key=1, reuse=True))
     parent = (await app_db.jobs.enqueue(app_db.tenant, "parent")).job
     before = await app_db.rows()
     app = await app_db.begin()
-    (made,) = await enqueue(app, RICH)
-    await enqueue(app, {"type": "child", "after": [str(made["id"]), parent.id]}, {"type": "later", "delay_seconds": 60})
+    (created,) = await enqueue(app, RICH)
+    await enqueue(
+        app, {"type": "child", "after": [str(created["id"]), parent.id]}, {"type": "later", "delay_seconds": 60}
+    )
     await publish(app, "order.paid", {"n": 1}, "key")
     await app.execute("ROLLBACK")
     assert await app_db.rows() == before
     assert await app.fetchval("SELECT count(*) FROM orders") == 0
 
 
-async def test_a_commit_shows_all_of_it_as_if_it_came_over_http(app_db: AppDatabase) -> None:
+async def test_committed_jobs_and_events_equal_those_created_over_the_api(app_db: AppDatabase) -> None:
     await app_db.tenants.change(app_db.tenant, limits=Limits(rate=1000, max_unfinished_jobs=1000))
     app = await app_db.begin()
     first, again = await enqueue(app, RICH, RICH)
@@ -92,7 +94,7 @@ async def test_a_commit_shows_all_of_it_as_if_it_came_over_http(app_db: AppDatab
     counts = (await app_db.jobs.summary(app_db.tenant)).counts
     assert (counts[JobStatus.QUEUED], counts[JobStatus.BLOCKED]) == (3, 1)
     events = await app_db.all_events()
-    assert told(events)[:5] == [
+    assert summarize(events)[:5] == [
         ("job.created", str(first["id"])),
         ("job.created", str(child["id"])),
         ("job.created", str(later["id"])),
@@ -102,21 +104,21 @@ async def test_a_commit_shows_all_of_it_as_if_it_came_over_http(app_db: AppDatab
     assert [events[3].id, events[4].id] == [event["id"], last["id"]]
 
 
-async def test_followers_neither_miss_it_nor_see_it_early(app_db: AppDatabase) -> None:
+async def test_readers_see_events_of_a_transaction_only_after_its_commit_and_in_order(app_db: AppDatabase) -> None:
     app = await app_db.begin()
     (mine,) = await enqueue(app, {"type": "mail"})
     other = (await app_db.jobs.enqueue(app_db.tenant, "other")).job
     await publish(app, "order.paid", 1)
     assert await app_db.events.read(app_db.tenant) == []
     await app.execute("COMMIT")
-    assert told(await app_db.all_events()) == [
+    assert summarize(await app_db.all_events()) == [
         ("job.created", str(mine["id"])),
         ("order.paid", "1"),
         ("job.created", other.id),
     ]
 
 
-async def test_what_a_savepoint_takes_back_was_never_there(app_db: AppDatabase) -> None:
+async def test_a_rollback_to_a_savepoint_removes_jobs_events_and_keys(app_db: AppDatabase) -> None:
     app = await app_db.begin()
     (kept,) = await enqueue(app, {"type": "mail", "dedupe_key": "a"})
     await app.execute("SAVEPOINT s")
@@ -127,7 +129,7 @@ async def test_what_a_savepoint_takes_back_was_never_there(app_db: AppDatabase) 
     (after,) = await enqueue(app, {"type": "mail", "dedupe_key": "b"})
     await app.execute("COMMIT")
     events = await app_db.all_events()
-    assert told(events) == [
+    assert summarize(events) == [
         ("job.created", str(kept["id"])),
         ("order.paid", "2"),
         ("job.created", str(after["id"])),
@@ -136,7 +138,7 @@ async def test_what_a_savepoint_takes_back_was_never_there(app_db: AppDatabase) 
     assert (await app_db.jobs.summary(app_db.tenant)).counts[JobStatus.QUEUED] == 2
 
 
-async def test_an_application_that_is_killed_has_done_nothing(app_db: AppDatabase) -> None:
+async def test_a_killed_application_leaves_no_rows(app_db: AppDatabase) -> None:
     before = await app_db.rows()
     program = """
 import asyncio, sys, asyncpg
@@ -162,31 +164,31 @@ asyncio.run(main())
     assert (await app_db.jobs.enqueue(app_db.tenant, "mail", dedupe_key="k")).created
 
 
-async def test_servers_are_told_when_it_commits_and_not_before(app_db: AppDatabase) -> None:
-    heard: list[str] = []
+async def test_servers_are_notified_at_the_commit(app_db: AppDatabase) -> None:
+    notifications: list[str] = []
     listener = await app_db.connect("postgres")
-    await listener.add_listener("ingot_ready", lambda *told: heard.append(str(told[-1])))
+    await listener.add_listener("ingot_ready", lambda *arguments: notifications.append(str(arguments[-1])))
     app = await app_db.begin()
     await enqueue(app, {"type": "mail"})
     await listener.fetchval("SELECT 1")
-    assert heard == []
+    assert notifications == []
     await app.execute("COMMIT")
-    await eventually(lambda: heard)
+    await eventually(lambda: notifications)
     await app.execute("SET ingot.notify = 'off'")
     await enqueue(app, {"type": "mail"})
     await app.execute("SET ingot.notify = 'on'")
     await enqueue(app, {"type": "mail"})
-    await eventually(lambda: len(heard) > 1)
-    assert len(heard) == 2
+    await eventually(lambda: len(notifications) > 1)
+    assert len(notifications) == 2
 
 
 # -- keys ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_of_two_at_once_with_the_same_dedupe_key_one_makes_the_job(app_db: AppDatabase, end: str) -> None:
+async def test_a_second_transaction_with_one_dedupe_key_waits_for_the_first(app_db: AppDatabase, end: str) -> None:
     first, second = await app_db.begin(), await app_db.begin()
-    (made,) = await enqueue(first, {"type": "mail", "dedupe_key": "k"})
+    (created,) = await enqueue(first, {"type": "mail", "dedupe_key": "k"})
     waiting = asyncio.ensure_future(enqueue(second, {"type": "mail", "dedupe_key": "k"}))
     await app_db.wait_until_blocked(first, waiting)
     assert not waiting.done()
@@ -199,7 +201,7 @@ async def test_of_two_at_once_with_the_same_dedupe_key_one_makes_the_job(app_db:
         assert (caught.value.sqlstate, detail["code"], detail["holder_id"]) == (
             "IN005",
             "duplicate_job",
-            str(made["id"]),
+            str(created["id"]),
         )
     else:
         (own,) = await waiting
@@ -209,25 +211,29 @@ async def test_of_two_at_once_with_the_same_dedupe_key_one_makes_the_job(app_db:
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_of_two_at_once_with_the_same_idempotency_key_both_get_one_job(app_db: AppDatabase, end: str) -> None:
+async def test_a_second_transaction_with_one_idempotency_key_gets_the_committed_job(
+    app_db: AppDatabase, end: str
+) -> None:
     first, second = await app_db.begin(), await app_db.begin()
-    (made,) = await enqueue(first, {"type": "mail", "idempotency_key": "k"})
+    (created,) = await enqueue(first, {"type": "mail", "idempotency_key": "k"})
     waiting = asyncio.ensure_future(enqueue(second, {"type": "mail", "idempotency_key": "k"}))
     await app_db.wait_until_blocked(first, waiting)
     await first.execute(end)
-    (got,) = await waiting
-    assert (got["id"] == made["id"], got["created"]) == ((True, False) if end == "COMMIT" else (False, True))
+    (repeated,) = await waiting
+    assert (repeated["id"] == created["id"], repeated["created"]) == (
+        (True, False) if end == "COMMIT" else (False, True)
+    )
 
 
-async def test_keys_are_one_for_an_application_and_the_api(app_db: AppDatabase) -> None:
+async def test_applications_and_the_api_share_keys(app_db: AppDatabase) -> None:
     app = await app_db.connect()
     ours = (
         await app_db.jobs.enqueue(app_db.tenant, "mail", {"b": 1e16, "a": "é"}, idempotency_key="k", dedupe_key="d")
     ).job
     (same,) = await enqueue(app, {"type": "mail", "payload": {"a": "é", "b": 1e16}, "idempotency_key": "k"})
     assert (str(same["id"]), same["created"]) == (ours.id, False)
-    assert (await refusal(app, {"type": "mail", "payload": 2, "idempotency_key": "k"}))[0] == "IN042"
-    state, detail = await refusal(app, {"type": "x", "dedupe_key": "d"})
+    assert (await error_of(app, {"type": "mail", "payload": 2, "idempotency_key": "k"}))[0] == "IN042"
+    state, detail = await error_of(app, {"type": "x", "dedupe_key": "d"})
     assert (state, detail["holder_id"]) == ("IN005", ours.id)
     (mine,) = await enqueue(app, {"type": "mail", "payload": [1.5], "idempotency_key": "m", "dedupe_key": "e"})
     again = await app_db.jobs.enqueue(app_db.tenant, "mail", [1.5], idempotency_key="m")
@@ -242,7 +248,7 @@ async def test_keys_are_one_for_an_application_and_the_api(app_db: AppDatabase) 
         await app_db.events.publish(app_db.tenant, "order.paid", {"n": 2}, dedupe_key="k")
 
 
-async def test_one_moment_for_the_whole_transaction_is_told_to_begin_again(app_db: AppDatabase) -> None:
+async def test_a_repeatable_read_transaction_with_an_outdated_snapshot_fails_to_serialize(app_db: AppDatabase) -> None:
     app = await app_db.connect()
     await app.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
     await app.fetch("SELECT count(*) FROM orders")
@@ -251,7 +257,7 @@ async def test_one_moment_for_the_whole_transaction_is_told_to_begin_again(app_d
         await enqueue(app, {"type": "mail", "dedupe_key": "k"})
 
 
-async def test_what_a_definition_asks_for_holds(app_db: AppDatabase) -> None:
+async def test_jobs_of_applications_follow_limits_and_reuse_of_definitions(app_db: AppDatabase) -> None:
     await app_db.jobs.define(
         Definition(type="mail", tenant=app_db.tenant, limit_key="{to}:{n.0}", max_running_per_key=1, priority=1)
     )
@@ -268,24 +274,24 @@ async def test_what_a_definition_asks_for_holds(app_db: AppDatabase) -> None:
     assert forced["created"]
 
 
-# -- who waits for a transaction that stays open ---------------------------------------------------------------
+# -- transactions that stay open -------------------------------------------------------------------------------
 
 
-async def test_a_transaction_that_stays_open_holds_up_only_who_needs_what_it_holds(app_db: AppDatabase) -> None:
+async def test_an_open_transaction_blocks_only_calls_with_the_same_keys(app_db: AppDatabase) -> None:
     app = await app_db.begin()
     await enqueue(app, {"type": "mail", "dedupe_key": "d", "idempotency_key": "i"})
     await publish(app, "order.paid", 1, "e")
-    held = [
+    blocked = [
         app_db.jobs.enqueue(app_db.tenant, "mail", dedupe_key="d"),
         app_db.jobs.enqueue(app_db.tenant, "mail", idempotency_key="i"),
         app_db.events.publish(app_db.tenant, "order.paid", 1, dedupe_key="e"),
     ]
-    free = [app_db.jobs.enqueue(app_db.tenant, "other", n, dedupe_key=f"d{n}") for n in range(20)]
+    unaffected = [app_db.jobs.enqueue(app_db.tenant, "other", n, dedupe_key=f"d{n}") for n in range(20)]
     other = app_db.events.publish(app_db.tenant, "b.c", 1, dedupe_key="f")
-    asked = asyncio.gather(*held, *free, other, return_exceptions=True)
-    await app_db.wait_until_blocked(app, asked)
-    assert asked.done(), "a server waits for an application"
-    answers = asked.result()
+    pending = asyncio.gather(*blocked, *unaffected, other, return_exceptions=True)
+    await app_db.wait_until_blocked(app, pending)
+    assert pending.done(), "a server call waits for the application"
+    answers = pending.result()
     assert [type(one) for one in answers[:3]] == [StoreBusy] * 3
     assert [one for one in answers if isinstance(one, BaseException)] == answers[:3]
     assert len(await app_db.claim("other")) == 20
@@ -295,28 +301,28 @@ async def test_a_transaction_that_stays_open_holds_up_only_who_needs_what_it_hol
     assert len(await app_db.claim("mail")) == 1
 
 
-async def test_a_transaction_that_stays_open_in_a_capped_tenant_holds_up_no_other_tenant(app_db: AppDatabase) -> None:
+async def test_an_open_transaction_in_a_capped_tenant_blocks_no_other_tenant(app_db: AppDatabase) -> None:
     other = await app_db.tenants.create("other")
     for tenant in (app_db.tenant, other.id):
         await app_db.tenants.change(tenant, limits=Limits(max_unfinished_jobs=3))
     app = await app_db.begin()
     await enqueue(app, {"type": "mail"}, {"type": "mail"})
-    asked = asyncio.gather(
+    pending = asyncio.gather(
         app_db.jobs.enqueue(app_db.tenant, "mail"), app_db.jobs.enqueue(other.id, "mail"), return_exceptions=True
     )
-    await app_db.wait_until_blocked(app, asked)
-    assert asked.done(), "a server waits for an application"
-    mine, theirs = asked.result()
+    await app_db.wait_until_blocked(app, pending)
+    assert pending.done(), "a server call waits for the application"
+    mine, others = pending.result()
     assert isinstance(mine, StoreBusy)
-    assert not isinstance(theirs, BaseException)
-    assert (await refusal(app, {"type": "mail"}, {"type": "mail"})) == ("IN008", {"code": "job_limit_exceeded"})
+    assert not isinstance(others, BaseException)
+    assert (await error_of(app, {"type": "mail"}, {"type": "mail"})) == ("IN008", {"code": "job_limit_exceeded"})
     await enqueue(app, {"type": "mail"})
     await app.execute("COMMIT")
     assert (await app_db.jobs.summary(app_db.tenant)).counts[JobStatus.QUEUED] == 3
-    assert (await refusal(app, {"type": "mail"}))[0] == "IN008"
+    assert (await error_of(app, {"type": "mail"}))[0] == "IN008"
 
 
-async def test_an_event_key_is_held_in_its_own_tenant_only(app_db: AppDatabase) -> None:
+async def test_an_open_event_key_blocks_only_its_own_tenant(app_db: AppDatabase) -> None:
     other = await app_db.tenants.create("other")
     app, server = await app_db.begin(), await app_db.connect("ingot_server")
     await publish(app, "order.paid", 1, "key")
@@ -327,7 +333,7 @@ async def test_an_event_key_is_held_in_its_own_tenant_only(app_db: AppDatabase) 
     assert [tuple(row) for row in rows] == [(2, True)]
 
 
-async def test_a_transaction_with_very_many_keys_leaves_room_for_the_locks_of_others(app_db: AppDatabase) -> None:
+async def test_a_transaction_with_many_keys_takes_a_limited_number_of_locks(app_db: AppDatabase) -> None:
     app, admin = await app_db.begin(), await app_db.connect("postgres")
     for call in range(5):
         await enqueue(app, *({"type": "mail", "idempotency_key": f"{call}-{n}"} for n in range(100)))
@@ -339,7 +345,7 @@ async def test_a_transaction_with_very_many_keys_leaves_room_for_the_locks_of_ot
     assert await admin.fetchval(count) == 1
 
 
-async def test_a_tenant_is_not_removed_under_an_open_transaction(app_db: AppDatabase) -> None:
+async def test_a_tenant_with_an_open_transaction_cannot_be_removed(app_db: AppDatabase) -> None:
     other = await app_db.tenants.create("other")
     app = await app_db.connect(await app_db.make_role(other.id))
     await app.execute("BEGIN")
@@ -348,11 +354,11 @@ async def test_a_tenant_is_not_removed_under_an_open_transaction(app_db: AppData
         await app_db.tenants.remove(other.id)
     await app.execute("COMMIT")
     await app_db.tenants.remove(other.id)
-    assert (await refusal(app, {"type": "mail"}))[0] == "42501"
+    assert (await error_of(app, {"type": "mail"}))[0] == "42501"
 
 
-async def test_applications_and_servers_at_once_over_few_keys_never_lock_each_other_out(app_db: AppDatabase) -> None:
-    """Every key ends up with one job that holds it, and nobody is told of a deadlock."""
+async def test_applications_and_servers_with_the_same_keys_never_deadlock(app_db: AppDatabase) -> None:
+    """Every unfinished job holds its key in the end, and no call reports a deadlock."""
     keys = [f"k{n}" for n in range(4)]
     states: set[str | None] = set()
 
@@ -384,32 +390,32 @@ async def test_applications_and_servers_at_once_over_few_keys_never_lock_each_ot
         "SELECT count(*) FROM ingot.dedupe_keys"
     )
     counts = (await app_db.jobs.summary(app_db.tenant)).counts
-    events = told(await app_db.all_events())
+    events = summarize(await app_db.all_events())
     assert sum(counts.values()) == len([name for name, _ in events if name == "job.created"])
 
 
 # -- order, and triggers -----------------------------------------------------------------------------------
 
 
-async def test_jobs_of_one_call_and_of_one_transaction_start_in_order(app_db: AppDatabase) -> None:
+async def test_jobs_of_one_transaction_have_growing_ids(app_db: AppDatabase) -> None:
     app = await app_db.begin()
-    made = [
+    ids = [
         row["id"] for _ in range(3) for row in await enqueue(app, *({"type": "mail", "payload": n} for n in range(50)))
     ]
     await app.execute("COMMIT")
-    assert made == sorted(made)
+    assert ids == sorted(ids)
     claims = await app_db.claim("mail")
     assert len(claims) == 150
 
 
-async def test_a_trigger_of_the_application_enqueues(app_db: AppDatabase) -> None:
+async def test_a_trigger_of_an_application_can_enqueue_jobs(app_db: AppDatabase) -> None:
     app = await app_db.connect()
     await app.execute("""
-        CREATE FUNCTION pg_temp.tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        CREATE FUNCTION pg_temp.enqueue_order() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             PERFORM ingot.enqueue_jobs(jsonb_build_array(jsonb_build_object('type', 'mail', 'payload', to_jsonb(new))));
             RETURN new;
         END $$;
-        CREATE TRIGGER tell AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION pg_temp.tell()
+        CREATE TRIGGER enqueue_order AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION pg_temp.enqueue_order()
     """)
     await app.execute("INSERT INTO orders SELECT FROM generate_series(1, 3)")
     assert (await app_db.jobs.summary(app_db.tenant)).counts[JobStatus.QUEUED] == 3

@@ -1,4 +1,4 @@
-"""What applications may not do in their transactions, and what they cannot enqueue."""
+"""Calls that applications cannot make in their transactions, and invalid jobs and events."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from ingot.jobs import JobStatus
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.app_database import ROLE, AppDatabase, enqueue, publish, rolled_back
-from tests.engines.postgres.app_errors import refusal
+from tests.engines.postgres.app_errors import error_of
 
-# -- who may ------------------------------------------------------------------------------------------------
+# -- permissions --------------------------------------------------------------------------------------------
 
 
-async def test_a_role_works_in_its_own_tenant_only(app_db: AppDatabase) -> None:
+async def test_a_role_works_only_in_its_own_tenant(app_db: AppDatabase) -> None:
     other = await app_db.tenants.create("other")
     app = await app_db.connect(await app_db.make_role(other.id))
-    theirs = (await app_db.jobs.enqueue(app_db.tenant, "mail", dedupe_key="k", idempotency_key="k")).job
-    (made,) = await enqueue(app, {"type": "mail", "dedupe_key": "k", "idempotency_key": "k"})
-    assert (await app_db.jobs.get(other.id, str(made["id"]))).tenant == other.id
-    assert (await refusal(app, {"type": "mail", "after": [theirs.id]}))[1]["code"] == "parent_not_found"
-    assert (await refusal(app, {"type": "mail", "tenant": app_db.tenant}))[1]["code"] == "invalid_input"
+    existing = (await app_db.jobs.enqueue(app_db.tenant, "mail", dedupe_key="k", idempotency_key="k")).job
+    (created,) = await enqueue(app, {"type": "mail", "dedupe_key": "k", "idempotency_key": "k"})
+    assert (await app_db.jobs.get(other.id, str(created["id"]))).tenant == other.id
+    assert (await error_of(app, {"type": "mail", "after": [existing.id]}))[1]["code"] == "parent_not_found"
+    assert (await error_of(app, {"type": "mail", "tenant": app_db.tenant}))[1]["code"] == "invalid_input"
 
 
-async def test_the_role_that_is_set_counts(app_db: AppDatabase) -> None:
+async def test_the_tenant_is_that_of_the_role_set_in_the_session(app_db: AppDatabase) -> None:
     other = await app_db.tenants.create("other")
     role = await app_db.make_role(other.id)
     admin = await app_db.connect("postgres")
-    assert (await refusal(admin, {"type": "mail"})) == ("42501", {"code": "forbidden"})
+    assert (await error_of(admin, {"type": "mail"})) == ("42501", {"code": "forbidden"})
     await admin.execute(f"SET ROLE {role}")
-    (made,) = await enqueue(admin, {"type": "mail"})
-    assert (await app_db.jobs.get(other.id, str(made["id"]))).created_by == f"role/{role}"
+    (created,) = await enqueue(admin, {"type": "mail"})
+    assert (await app_db.jobs.get(other.id, str(created["id"]))).created_by == f"role/{role}"
     app = await app_db.connect()
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         await app.execute(f"SET ROLE {role}")
@@ -45,7 +45,7 @@ async def test_the_role_that_is_set_counts(app_db: AppDatabase) -> None:
     assert (await app_db.jobs.get(app_db.tenant, str(mine["id"]))).tenant == app_db.tenant
 
 
-async def test_an_application_sees_no_table_and_calls_nothing_else(app_db: AppDatabase) -> None:
+async def test_an_application_can_read_no_table_and_call_no_other_function(app_db: AppDatabase) -> None:
     app = await app_db.connect()
     for statement in (
         "SELECT * FROM ingot.jobs",
@@ -59,7 +59,7 @@ async def test_an_application_sees_no_table_and_calls_nothing_else(app_db: AppDa
             await app.fetch(statement)
 
 
-async def test_a_role_is_let_in_once_and_let_out(app_db: AppDatabase) -> None:
+async def test_a_role_can_be_granted_one_tenant_and_revoked(app_db: AppDatabase) -> None:
     other = await app_db.tenants.create("other")
     with pytest.raises(InvalidInput, match="another tenant"):
         await grant_app_role(app_db.owner_url, ROLE, other.id)
@@ -67,11 +67,11 @@ async def test_a_role_is_let_in_once_and_let_out(app_db: AppDatabase) -> None:
     app = await app_db.connect()
     with pytest.raises(
         asyncpg.InsufficientPrivilegeError, match="no access to a tenant"
-    ):  # Not out of other databases.
+    ):  # Roles in other databases keep their tenants.
         await enqueue(app, {"type": "mail"})
     await grant_app_role(app_db.owner_url, ROLE, other.id)
-    (made,) = await enqueue(app, {"type": "mail"})
-    assert (await app_db.jobs.get(other.id, str(made["id"]))).tenant == other.id
+    (created,) = await enqueue(app, {"type": "mail"})
+    assert (await app_db.jobs.get(other.id, str(created["id"]))).tenant == other.id
     for role in ("nobody", "ingot_server", "pg_monitor", 'x"; DROP ROLE shop; --'):
         with pytest.raises(InvalidInput):
             await grant_app_role(app_db.owner_url, role, app_db.tenant)
@@ -80,7 +80,7 @@ async def test_a_role_is_let_in_once_and_let_out(app_db: AppDatabase) -> None:
             await grant_app_role(app_db.owner_url, ROLE, tenant)
 
 
-async def test_a_role_that_could_not_call_is_not_let_in(app_db: AppDatabase) -> None:
+async def test_a_role_without_inheritance_is_refused(app_db: AppDatabase) -> None:
     with pytest.raises(InvalidInput, match="does not inherit"):
         await app_db.make_role(app_db.tenant, "NOINHERIT")
 
@@ -145,7 +145,7 @@ BAD: list[tuple[Any, str]] = [
 ]
 BAD_EVENTS: list[tuple[str, Any, str | None]] = [
     ("Order", 1, None),
-    ("job.made", 1, None),
+    ("job.created", 1, None),
     ("gap", 1, None),
     ("a", "x" * 65_535, None),
     ("a", 1, ""),
@@ -153,11 +153,11 @@ BAD_EVENTS: list[tuple[str, Any, str | None]] = [
 ]
 
 
-async def test_bad_input_changes_nothing_and_leaves_the_transaction_usable(app_db: AppDatabase) -> None:
+async def test_invalid_input_changes_nothing_and_keeps_the_transaction_usable(app_db: AppDatabase) -> None:
     before = await app_db.rows()
     app = await app_db.begin()
-    found = [(await refusal(app, {"type": "x", "dedupe_key": "k"}, bad))[1]["code"] for bad, _ in BAD]
-    assert found == [code for _, code in BAD]
+    codes = [(await error_of(app, {"type": "x", "dedupe_key": "k"}, bad))[1]["code"] for bad, _ in BAD]
+    assert codes == [code for _, code in BAD]
     for name, data, key in BAD_EVENTS:
         with pytest.raises(asyncpg.PostgresError) as caught:
             async with rolled_back(app):
@@ -174,7 +174,7 @@ async def test_bad_input_changes_nothing_and_leaves_the_transaction_usable(app_d
     assert await app.fetchval("SELECT count(*) FROM orders") == 1
 
 
-async def test_how_a_session_reads_strings_changes_no_check(app_db: AppDatabase) -> None:
+async def test_checks_do_not_depend_on_standard_conforming_strings(app_db: AppDatabase) -> None:
     app = await app_db.connect()
     await app.execute("SET standard_conforming_strings = off")
     for name in ("order\nevent:job.completed", "order paid"):
@@ -182,11 +182,11 @@ async def test_how_a_session_reads_strings_changes_no_check(app_db: AppDatabase)
             with pytest.raises(asyncpg.PostgresError, match="not valid"):
                 await publish(app, name)
     await publish(app, "order.paid")
-    (made,) = await enqueue(app, {"type": "mail", "priority": 2, "run_at": "2026-01-01T00:00:00.5Z"})
-    assert made["status"] == JobStatus.QUEUED
+    (created,) = await enqueue(app, {"type": "mail", "priority": 2, "run_at": "2026-01-01T00:00:00.5Z"})
+    assert created["status"] == JobStatus.QUEUED
 
 
-async def test_more_events_than_have_an_id_are_refused(app_db: AppDatabase) -> None:
+async def test_more_than_65536_events_in_one_transaction_are_refused(app_db: AppDatabase) -> None:
     admin = await app_db.connect("postgres")
     async with admin.transaction():
         await admin.execute("SELECT ingot.expect_event_capacity($1, 65536)", app_db.tenant)

@@ -1,4 +1,4 @@
-"""Calls that go together on PostgreSQL: gathered without a timer, replayed one by one, never in each other's way."""
+"""Batches of commands on PostgreSQL: gathered without a timer, replayed one by one after a failure, no deadlocks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from tests.postgres import database_for
 from tests.waiting import eventually
 
 LEASE = 60_000_000
-WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+COUNT_BLOCKED_SESSIONS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+)
 
 
 class Echo:
-    """Answers every command with itself, holds each batch until it is let go, and fails where told."""
+    """Returns every command as its result, holds batches until the gate opens, and fails for commands in `bad`."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []
@@ -39,16 +41,16 @@ class Echo:
         return list(commands)
 
 
-def _weigh_one(_: int) -> int:
+def _weight_of_one(_: int) -> int:
     return 1
 
 
-async def _turns(count: int = 5) -> None:
+async def _yield_to_loop(count: int = 5) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-async def test_a_batch_is_about_no_request_and_tells_its_size_once() -> None:
+async def test_a_batch_has_no_request_fields_and_reports_its_size_once() -> None:
     seen: list[object] = []
     sizes: list[int] = []
 
@@ -58,7 +60,7 @@ async def test_a_batch_is_about_no_request_and_tells_its_size_once() -> None:
             raise InvalidInput("not together")
         return list(commands)
 
-    batches: CommandBatcher[int, int] = CommandBatcher(run, weigh=_weigh_one, on_commit=sizes.append)
+    batches: CommandBatcher[int, int] = CommandBatcher(run, weigh=_weight_of_one, on_commit=sizes.append)
     request_fields.set({"request_id": "r1"})
     assert await asyncio.gather(*map(batches.submit, [1, 2])) == [1, 2]
     assert await asyncio.gather(*map(batches.submit, [12, 13])) == [12, 13]
@@ -66,15 +68,15 @@ async def test_a_batch_is_about_no_request_and_tells_its_size_once() -> None:
     assert sizes == [2, 1, 1]
 
 
-async def test_what_comes_while_batches_are_under_way_gathers_for_the_next() -> None:
+async def test_commands_gather_while_batches_are_in_flight() -> None:
     echo = Echo()
-    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weigh_one)
+    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weight_of_one)
     answers = []
     for number in range(IN_FLIGHT_MAX):
         answers.append(batches.submit(number))
-        await _turns()
+        await _yield_to_loop()
     answers += [batches.submit(number) for number in range(IN_FLIGHT_MAX, 20)]
-    await _turns()
+    await _yield_to_loop()
     assert batches.waiting_commands == 20 - IN_FLIGHT_MAX
     assert echo.batches == [[number] for number in range(IN_FLIGHT_MAX)]
     echo.gate.set()
@@ -82,28 +84,28 @@ async def test_what_comes_while_batches_are_under_way_gathers_for_the_next() -> 
     assert echo.batches[IN_FLIGHT_MAX] == list(range(IN_FLIGHT_MAX, 20))
 
 
-async def test_as_many_batches_are_under_way_as_may_be() -> None:
+async def test_at_most_in_flight_max_batches_run_at_once() -> None:
     echo = Echo()
-    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weigh_one, in_flight_max=1)
+    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weight_of_one, in_flight_max=1)
     answers = []
     for number in range(3):
         answers.append(batches.submit(number))
-        await _turns()
+        await _yield_to_loop()
     assert echo.batches == [[0]]
     echo.gate.set()
     assert await asyncio.gather(*answers) == [0, 1, 2]
     assert echo.batches == [[0], [1, 2]]
 
 
-async def test_commands_of_one_turn_of_the_loop_go_together() -> None:
+async def test_commands_of_one_loop_iteration_form_one_batch() -> None:
     echo = Echo()
     echo.gate.set()
-    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weigh_one)
+    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weight_of_one)
     assert await asyncio.gather(*(batches.submit(number) for number in range(50))) == list(range(50))
     assert echo.batches == [list(range(50))]
 
 
-async def test_a_batch_holds_a_bounded_number_of_rows_and_at_least_one_command() -> None:
+async def test_a_batch_has_a_maximum_number_of_rows_and_at_least_one_command() -> None:
     echo = Echo()
     echo.gate.set()
     batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=lambda rows: rows)
@@ -112,29 +114,29 @@ async def test_a_batch_holds_a_bounded_number_of_rows_and_at_least_one_command()
     assert echo.batches == [[BATCH_ROWS_MAX - 1, 1], [1], [10 * BATCH_ROWS_MAX], [5]]
 
 
-async def test_a_batch_that_fails_is_replayed_one_by_one_and_only_the_bad_one_fails() -> None:
+async def test_a_failed_batch_is_replayed_one_by_one_and_only_the_invalid_command_fails() -> None:
     echo = Echo()
     echo.gate.set()
     echo.bad = {3}
-    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weigh_one)
+    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weight_of_one)
     answers = await asyncio.gather(*(batches.submit(number) for number in range(5)), return_exceptions=True)
     assert [answer for answer in answers if not isinstance(answer, Exception)] == [0, 1, 2, 4]
     assert isinstance(answers[3], InvalidInput)
 
 
-async def test_a_caller_that_went_away_keeps_no_answer_from_the_others() -> None:
+async def test_a_canceled_caller_does_not_affect_others_of_the_batch() -> None:
     echo = Echo()
-    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weigh_one)
+    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weight_of_one)
     first, second = batches.submit(1), batches.submit(2)
-    await _turns()
+    await _yield_to_loop()
     first.cancel()
     echo.gate.set()
     assert await second == 2
 
 
-async def test_too_many_that_wait_are_refused_and_a_closed_one_takes_nothing() -> None:
+async def test_commands_are_refused_when_the_queue_is_full_or_closed() -> None:
     echo = Echo()
-    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weigh_one)
+    batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weight_of_one)
     answers = [batches.submit(number) for number in range(QUEUED_COMMANDS_MAX)]
     with pytest.raises(StoreBusy):
         await batches.submit(QUEUED_COMMANDS_MAX)
@@ -158,16 +160,21 @@ async def _renew(connection: Any, ids: list[str], fences: list[int]) -> object:
 
 async def _settle(connection: Any, ids: list[str], fences: list[int]) -> object:
     blank, count = [None] * len(ids), len(ids)
-    said = ["snoozed"] * count, [True] * count, [0] * count
+    outcomes = ["snoozed"] * count, [True] * count, [0] * count
     return await connection.fetch(
-        "SELECT * FROM ingot.settle($1, $2, $3, $4, $5, $6, $7, $8, $9)", ids, fences, blank, *said, blank, blank, blank
+        "SELECT * FROM ingot.settle($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        ids,
+        fences,
+        blank,
+        *outcomes,
+        blank,
+        blank,
+        blank,
     )
 
 
 @pytest.mark.parametrize("call", [_renew, _settle])
-async def test_batches_over_the_same_jobs_in_opposite_orders_never_lock_each_other_out(
-    tmp_path: Path, call: Call
-) -> None:
+async def test_batches_over_the_same_jobs_in_opposite_orders_never_deadlock(tmp_path: Path, call: Call) -> None:
     async with open_bench("postgres", tmp_path / "data") as bench:
         await bench.jobs.enqueue_many([new_job(bench.tenant, "noop") for _ in range(9)])
         ids, fences = zip(*[(c.job.id, c.fence) for c in await bench.jobs.claim("w", ["noop"], limit=9)], strict=True)
@@ -175,29 +182,33 @@ async def test_batches_over_the_same_jobs_in_opposite_orders_never_lock_each_oth
         watcher, holder, *others = [await asyncpg.connect(url) for _ in range(4)]
 
         async def all_wait() -> bool:
-            return bool(await watcher.fetchval(WAITING) == len(others))  # A transaction sees it only once.
+            return bool(
+                await watcher.fetchval(COUNT_BLOCKED_SESSIONS) == len(others)
+            )  # Statistics are fixed within a transaction.
 
         try:
-            async with holder.transaction():  # Both wait for the one in the middle, with what they locked before it.
+            async with (
+                holder.transaction()
+            ):  # Both calls wait for the row in the middle, and hold the rows they locked before it.
                 await _renew(holder, [ids[4]], [fences[4]])
                 calls = [
                     asyncio.create_task(call(other, list(ids[::step]), list(fences[::step])))
                     for other, step in zip(others, [1, -1], strict=True)
                 ]
                 await eventually(all_wait)
-            answered = [await asyncio.gather(call, return_exceptions=True) for call in calls]
+            results = [await asyncio.gather(call, return_exceptions=True) for call in calls]
         finally:
             for connection in (watcher, holder, *others):
                 await connection.close()
-    assert not any(isinstance(answer, asyncpg.DeadlockDetectedError) for (answer,) in answered)
+    assert not any(isinstance(answer, asyncpg.DeadlockDetectedError) for (answer,) in results)
 
 
-async def test_settles_of_many_callers_each_get_their_own_answer(tmp_path: Path) -> None:
+async def test_concurrent_settles_each_get_their_own_result(tmp_path: Path) -> None:
     async with open_bench("postgres", tmp_path / "data") as bench:
-        await _settled_by_many(bench)
+        await _settle_by_many(bench)
 
 
-async def _settled_by_many(bench: Bench) -> None:
+async def _settle_by_many(bench: Bench) -> None:
     await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", number) for number in range(200)])
     claims = await bench.jobs.claim("w", ["noop"], limit=200)
     answers = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""What calls about blobs touch: a few pages, however many keys, blobs, uploads, files and tombstones there are."""
+"""Calls about blobs touch few pages, however many keys, blobs, uploads, files and tombstones exist."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.engines.postgres.blob_cluster import BlobCluster, open_cluster
 from tests.engines.postgres.tenant_visibility import rolled_back
 
 KEYS: Final = 100_000
-PAGES_MAX: Final = 250  # Down a few trees, whatever there is; a table read to its end has thousands.
-RUNS: Final = 6  # The first five are planned with their values.
+PAGES_MAX: Final = 250  # Enough for a few index lookups; a sequential scan reads thousands.
+RUNS: Final = 6  # The first five runs use custom plans.
 
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[BlobCluster]:
-    """A cluster in a new database: plans depend on statistics."""
-    async with open_cluster(is_new=True) as made:
-        yield made
+    """A cluster in a new database, because plans depend on statistics."""
+    async with open_cluster(is_new=True) as opened:
+        yield opened
 
 
 FILL: Final = """
@@ -91,40 +91,40 @@ CALLS: Final[dict[str, str]] = {
 }
 
 
-async def pages(session: Raw, statement: str, *values: Any) -> int:
-    """How many pages a statement touches."""
+async def pages_touched(session: Raw, statement: str, *values: Any) -> int:
+    """The number of pages a statement touches."""
     text = await session.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", *values)
-    (found,) = msgspec.json.decode(text)
-    return int(found["Plan"]["Shared Hit Blocks"] + found["Plan"]["Shared Read Blocks"])
+    (plan,) = msgspec.json.decode(text)
+    return int(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])
 
 
 async def fill(cluster: BlobCluster) -> None:
-    """Very many of everything."""
+    """Insert many rows into every table of blobs."""
     owner = await cluster.session(server=False)
     later = cluster.bench.clock.micros() + 1000 * MICROS
     async with owner.transaction():
         await owner.execute(FILL.format(keys=KEYS, tenant=cluster.tenant, later=later))
 
 
-async def test_calls_touch_a_few_pages_and_a_page_of_keys_costs_the_same_wherever_it_is(cluster: BlobCluster) -> None:
+async def test_every_call_touches_few_pages_in_large_tables(cluster: BlobCluster) -> None:
     await fill(cluster)
     session, touched = await cluster.session(), {}
     for name, call in CALLS.items():
         for _ in range(RUNS):
             async with rolled_back(session):
-                touched[name] = await pages(session, call, cluster.tenant)
+                touched[name] = await pages_touched(session, call, cluster.tenant)
     for prefix, after, end in (("", "", None), ("k/5", "k/50", "k/6"), ("k/5000", "", "k/5001"), ("x", "", "y")):
         statement = SQL.page_of_keys if end is None else SQL.page_of_keys_below
         values = (cluster.tenant, prefix, after, 10, *(() if end is None else (end,)))
         for _ in range(RUNS):
             async with rolled_back(session):
                 await session.execute(f"SET LOCAL ingot.tenant = '{cluster.tenant}'")
-                touched[f"keys from {prefix}"] = await pages(session, statement, *values)
+                touched[f"keys from {prefix}"] = await pages_touched(session, statement, *values)
     for statement in (SQL.files_of_job, SQL.open_uploads):
         for _ in range(RUNS):
             async with rolled_back(session):
                 await session.execute(f"SET LOCAL ingot.tenant = '{cluster.tenant}'")
-                touched[statement] = await pages(session, statement, new_id())
+                touched[statement] = await pages_touched(session, statement, new_id())
     assert {name: number for name, number in touched.items() if number > PAGES_MAX} == {}
     keys = await cluster.blobs.store.run(ListKeys(tenant=cluster.tenant, prefix="k/5000", after="", limit=100))
     assert [key.key for key in keys] == ["k/5000", *(f"k/5000{n}" for n in range(10))]

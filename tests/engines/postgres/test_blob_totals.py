@@ -1,4 +1,4 @@
-"""How many blobs there are is told without counting them, and is what a count would find."""
+"""Totals of blobs are maintained without counting, and equal a recount."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOBS = 30
 TOTALS = "SELECT count(*), coalesce(sum(blobs), 0), coalesce(sum(bytes), 0) FROM ingot.blob_totals"
 
 
-async def test_totals_stay_right_while_they_are_summed_up_by_several(cluster: BlobCluster) -> None:
+async def test_totals_stay_exact_while_several_servers_fold_them(cluster: BlobCluster) -> None:
     servers = [await cluster.server() for _ in range(SERVERS)]
 
     async def sum_up(store: PostgresStore) -> None:
@@ -33,22 +33,22 @@ async def test_totals_stay_right_while_they_are_summed_up_by_several(cluster: Bl
     await asyncio.gather(*map(sum_up, servers))
     assert await cluster.blobs.collect(grace=0)
     owner = await cluster.session(server=False)
-    ((rows, *told),) = await owner.fetch(TOTALS)
+    ((rows, *totals),) = await owner.fetch(TOTALS)
     (counted,) = await owner.fetch("SELECT count(*), sum(size) FROM ingot.blobs")
-    assert told == [*counted]
+    assert totals == [*counted]
     assert rows > 1
-    figures = await cluster.blobs.store.run(GetBlobMetrics())
-    assert [figures.blobs, figures.bytes] == told
+    metrics = await cluster.blobs.store.run(GetBlobMetrics())
+    assert [metrics.blobs, metrics.bytes] == totals
     await cluster.blobs.store.run(SweepUploads(limit=1))
     ((*after,),) = await owner.fetch(TOTALS)
-    assert after == [1, *told]
+    assert after == [1, *totals]
 
 
-async def test_who_stores_a_blob_waits_for_nobody_who_stores_another(cluster: BlobCluster) -> None:
+async def test_storing_a_blob_does_not_wait_for_locked_totals(cluster: BlobCluster) -> None:
     holder = await cluster.session(server=False)
     async with holder.transaction():
         await holder.execute("SELECT * FROM ingot.blob_totals FOR UPDATE")
         await cluster.blobs.put("a", b"some bytes")
         await cluster.blobs.store.run(SweepUploads(limit=1))
-        figures = await cluster.blobs.store.run(GetBlobMetrics())
-    assert (figures.blobs, figures.bytes) == (1, 10)
+        metrics = await cluster.blobs.store.run(GetBlobMetrics())
+    assert (metrics.blobs, metrics.bytes) == (1, 10)

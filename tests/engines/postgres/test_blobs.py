@@ -1,6 +1,6 @@
-"""Blobs on PostgreSQL: several servers at once, answers that are lost, locks, roles, and what a call costs.
+"""Blobs on PostgreSQL: several servers, lost responses, locks, roles and the cost of calls.
 
-What must hold however calls meet is asked of two sessions, one of which stands still in the middle.
+Tests of overlapping calls use two sessions, one of which pauses before its commit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ingot.identity import Limits
 from ingot.kernel.errors import OutcomeUnknown
 from ingot.kernel.ids import new_id
 from tests.conformance.blob_fixture import HOUR, OWNER, content_of, id_of
-from tests.engines.postgres.blob_cluster import WAIT_SECONDS, BlobCluster, Noting, losing
+from tests.engines.postgres.blob_cluster import WAIT_SECONDS, BlobCluster, CommitRecorder, losing_first_response
 from tests.two_tenant_database import TenantPair, is_refused
 
 SERVERS: Final = 3
@@ -50,8 +50,8 @@ def put(
 
 
 @asynccontextmanager
-async def standing_still(connection: Raw) -> AsyncIterator[None]:
-    """What a session does inside is not committed before the end."""
+async def uncommitted(connection: Raw) -> AsyncIterator[None]:
+    """Run the block in a transaction of the session."""
     async with connection.transaction():
         yield
 
@@ -59,7 +59,7 @@ async def standing_still(connection: Raw) -> AsyncIterator[None]:
 # -- quotas -------------------------------------------------------------------------------------------------
 
 
-async def test_servers_at_once_never_exceed_a_quota_and_use_it_up(cluster: BlobCluster) -> None:
+async def test_concurrent_servers_use_a_quota_up_and_never_exceed_it(cluster: BlobCluster) -> None:
     await cluster.bench.tenants.change(cluster.tenant, limits=Limits(quota_bytes=100))
     stores = [await cluster.server() for _ in range(SERVERS)]
     calls: list[Any] = []
@@ -75,10 +75,10 @@ async def test_servers_at_once_never_exceed_a_quota_and_use_it_up(cluster: BlobC
     assert usage.bytes + usage.reserved_bytes == 4 * len(done) == 100
     for owner in ("token:0", "token:1"):
         assert (await stores[0].run(GetUsage(tenant=cluster.tenant, owner=owner))).bytes <= 52
-    assert await cluster.is_counted()
+    assert await cluster.is_usage_correct()
 
 
-async def test_puts_deletes_and_uploads_of_several_servers_are_counted_right(cluster: BlobCluster) -> None:
+async def test_usage_is_exact_after_concurrent_calls_of_several_servers(cluster: BlobCluster) -> None:
     stores = [await cluster.server() for _ in range(SERVERS)]
     other = (await cluster.bench.tenants.create("other")).id
 
@@ -86,15 +86,15 @@ async def test_puts_deletes_and_uploads_of_several_servers_are_counted_right(clu
         store, tenant = stores[n % SERVERS], (cluster.tenant, other)[n % 2]
         for step in range(12):
             key, data = f"k{(n + step) % 5}", bytes((n * step) % 7)
-            about: dict[str, Any] = {"tenant": tenant, "owner": f"token:{step % 3}"}
+            options: dict[str, Any] = {"tenant": tenant, "owner": f"token:{step % 3}"}
             try:
                 match (n + step) % 4:
                     case 0 | 1:
-                        await store.run(put(cluster, key, data, f"{n} {step}", if_match="*", **about))
+                        await store.run(put(cluster, key, data, f"{n} {step}", if_match="*", **options))
                     case 2:
                         await store.run(DeleteKey(tenant=tenant, key=key))
                     case 3:
-                        begin = BeginUpload(id=new_id(), reserve=9, lifetime=HOUR, key=key, if_match="*", **about)
+                        begin = BeginUpload(id=new_id(), reserve=9, lifetime=HOUR, key=key, if_match="*", **options)
                         await store.run(begin)
                         content = content_of(data, f"{n} {step} up")
                         await store.run(FinishUpload(tenant=tenant, id=begin.id, content=content, lifetime=HOUR))
@@ -103,7 +103,7 @@ async def test_puts_deletes_and_uploads_of_several_servers_are_counted_right(clu
             await store.run(CollectBlob(blob_id=id_of(data), grace=0))
 
     await asyncio.gather(*map(work, range(12)))
-    assert await cluster.is_counted()
+    assert await cluster.is_usage_correct()
     owner = await cluster.session(server=False)
     missing = (
         "SELECT count(*) FROM ingot.keys AS k WHERE NOT EXISTS (SELECT FROM ingot.{0} AS b WHERE b.digest = k.blob)"
@@ -111,37 +111,37 @@ async def test_puts_deletes_and_uploads_of_several_servers_are_counted_right(clu
     assert await owner.fetchval(missing.format("blobs")) == await owner.fetchval(missing.format("blob_contents")) == 0
     lost = "SELECT count(*) FROM ingot.trash AS t JOIN ingot.blobs AS b ON b.place = t.place"
     assert await owner.fetchval(lost) == 0
-    unkept = """
+    unreferenced = """
         SELECT count(*) FROM ingot.blobs AS b WHERE NOT ingot.is_referenced(b.digest)
         AND NOT EXISTS (SELECT FROM ingot.tombstones AS t WHERE t.digest = b.digest)
     """
-    assert await owner.fetchval(unkept) == 0, "what nothing refers to will be collected"
+    assert await owner.fetchval(unreferenced) == 0, "every unreferenced blob has a tombstone"
 
 
-# -- crowds -------------------------------------------------------------------------------------------------
+# -- batches ------------------------------------------------------------------------------------------------
 
 
-async def test_a_crowd_shares_few_transactions_and_the_refused_hold_up_nobody(cluster: BlobCluster) -> None:
-    store, noting = await cluster.server(), Noting()
-    store.add_listener(noting)
+async def test_concurrent_puts_and_deletes_share_transactions_despite_refused_ones(cluster: BlobCluster) -> None:
+    store, recorder = await cluster.server(), CommitRecorder()
+    store.add_listener(recorder)
     await store.run(put(cluster, "k7"))
     answers = await asyncio.gather(
         *(store.run(put(cluster, f"k{n}", f"{n}".encode())) for n in range(200)), return_exceptions=True
     )
     assert [n for n, answer in enumerate(answers) if isinstance(answer, KeyExists)] == [7]
     assert sum(isinstance(answer, Key) for answer in answers) == 199
-    assert noting.sizes["put_blob"] == [1, 200]
-    gone = await asyncio.gather(
+    assert recorder.sizes["put_blob"] == [1, 200]
+    deletions = await asyncio.gather(
         *(store.run(DeleteKey(tenant=cluster.tenant, key=f"k{n}")) for n in range(201)), return_exceptions=True
     )
-    assert [n for n, answer in enumerate(gone) if isinstance(answer, KeyNotFound)] == [200]
-    assert noting.sizes["delete_key"] == [201]
-    assert await cluster.is_counted()
+    assert [n for n, answer in enumerate(deletions) if isinstance(answer, KeyNotFound)] == [200]
+    assert recorder.sizes["delete_key"] == [201]
+    assert await cluster.is_usage_correct()
 
 
-async def test_finishes_of_uploads_go_together(cluster: BlobCluster) -> None:
-    store, noting = await cluster.server(), Noting()
-    store.add_listener(noting)
+async def test_concurrent_finishes_of_uploads_share_a_transaction(cluster: BlobCluster) -> None:
+    store, recorder = await cluster.server(), CommitRecorder()
+    store.add_listener(recorder)
     begun = [
         BeginUpload(
             id=new_id(),
@@ -163,37 +163,39 @@ async def test_finishes_of_uploads_go_together(cluster: BlobCluster) -> None:
     answers = await asyncio.gather(*map(store.run, finishes), return_exceptions=True)
     assert sum(isinstance(answer, FinishedUpload) for answer in answers) == 40
     assert {n for n, answer in enumerate(answers) if isinstance(answer, KeyExists)} == set(range(40, 50))
-    assert noting.sizes["finish_upload"] == [50]
-    assert len(await store.run(ListTrash(limit=100))) == 39, "one object is the blob's, and those refused keep theirs"
-    assert await cluster.is_counted()
+    assert recorder.sizes["finish_upload"] == [50]
+    assert len(await store.run(ListTrash(limit=100))) == 39, (
+        "one object belongs to the blob, and refused uploads keep theirs"
+    )
+    assert await cluster.is_usage_correct()
 
 
-# -- lost answers -------------------------------------------------------------------------------------------
+# -- lost responses -----------------------------------------------------------------------------------------
 
 
-async def test_what_was_done_before_its_answer_was_lost_is_done_once(cluster: BlobCluster) -> None:
-    store = await cluster.server(losing(cluster.bench.clock, "put_blobs"))
+async def test_a_command_whose_response_was_lost_is_executed_once(cluster: BlobCluster) -> None:
+    store = await cluster.server(losing_first_response(cluster.bench.clock, "put_blobs"))
     key = await store.run(put(cluster, "k", b"12345", "place-1"))
     assert key == await store.run(GetKey(tenant=cluster.tenant, key="k"))
     assert await store.run(ListTrash(limit=10)) == []
     begin = BeginUpload(
         id=new_id(), tenant=cluster.tenant, owner=OWNER, reserve=9, lifetime=HOUR, key="up", storage_key="place-2"
     )
-    store = await cluster.server(losing(cluster.bench.clock, "begin_upload"))
+    store = await cluster.server(losing_first_response(cluster.bench.clock, "begin_upload"))
     begun = await store.run(begin)
     assert begun == await store.run(GetUpload(tenant=cluster.tenant, id=begin.id))
-    store = await cluster.server(losing(cluster.bench.clock, "finish_uploads"))
+    store = await cluster.server(losing_first_response(cluster.bench.clock, "finish_uploads"))
     finish = FinishUpload(tenant=cluster.tenant, id=begin.id, content=content_of(b"other", "place-2"), lifetime=HOUR)
     done = await store.run(finish)
     assert done.key == await store.run(GetKey(tenant=cluster.tenant, key="up"))
     assert await store.run(ListTrash(limit=10)) == []
     assert len(await cluster.blobs.news("blob.stored")) == 2
-    assert await cluster.is_counted()
+    assert await cluster.is_usage_correct()
 
 
-async def test_a_delete_whose_answer_was_lost_is_not_told_as_refused(cluster: BlobCluster) -> None:
+async def test_a_delete_whose_response_was_lost_raises_outcome_unknown(cluster: BlobCluster) -> None:
     await cluster.blobs.put("k", b"12345")
-    store = await cluster.server(losing(cluster.bench.clock, "delete_keys"))
+    store = await cluster.server(losing_first_response(cluster.bench.clock, "delete_keys"))
     with pytest.raises(OutcomeUnknown):
         await store.run(DeleteKey(tenant=cluster.tenant, key="k"))
     assert await store.run(GetKey(tenant=cluster.tenant, key="k")) is None
@@ -202,7 +204,7 @@ async def test_a_delete_whose_answer_was_lost_is_not_told_as_refused(cluster: Bl
         await store.run(DeleteKey(tenant=cluster.tenant, key="k"))
 
 
-# -- one session in the middle of something -----------------------------------------------------------------
+# -- overlapping transactions -------------------------------------------------------------------------------
 
 PUT: Final = """
     SELECT * FROM ingot.put_blobs(ARRAY[gen_random_uuid()], ARRAY[$1::uuid], '{a}', ARRAY[$2], '{NULL}',
@@ -211,21 +213,21 @@ PUT: Final = """
 BLOB: Final = bytes.fromhex(id_of(b"12345"))
 
 
-async def condemned(cluster: BlobCluster) -> str:
-    """A blob that nothing refers to."""
+async def make_tombstoned_blob(cluster: BlobCluster) -> str:
+    """Make a blob without references, and return its ID."""
     await cluster.blobs.put("old", content_of(b"12345", "old"))
     await cluster.blobs.delete("old")
     return BLOB.hex()
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_a_blob_to_which_a_reference_is_being_made_is_not_collected(cluster: BlobCluster, commits: bool) -> None:
-    blob, store = await condemned(cluster), await cluster.server()
+async def test_a_blob_with_an_uncommitted_reference_is_not_collected(cluster: BlobCluster, commits: bool) -> None:
+    blob, store = await make_tombstoned_blob(cluster), await cluster.server()
     session = await cluster.session()
     change = session.transaction()
     await change.start()
     await session.fetch(PUT, cluster.tenant, "new", BLOB, "new")
-    assert await store.run(CollectBlob(blob_id=blob, grace=0)) is None, "nobody waits for it either"
+    assert await store.run(CollectBlob(blob_id=blob, grace=0)) is None, "the collection does not wait"
     await (change.commit() if commits else change.rollback())
     assert await store.run(CollectBlob(blob_id=blob, grace=0)) == (None if commits else 5)
     found = await store.run(OpenKey(tenant=cluster.tenant, key="new"))
@@ -234,10 +236,10 @@ async def test_a_blob_to_which_a_reference_is_being_made_is_not_collected(cluste
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_a_reference_to_a_blob_that_is_being_collected_finds_it_gone_or_stays_with_it(
+async def test_an_upload_of_a_blob_under_collection_waits_and_stores_or_reuses_it(
     cluster: BlobCluster, commits: bool
 ) -> None:
-    await condemned(cluster)
+    await make_tombstoned_blob(cluster)
     store = await cluster.server()
     session = await cluster.session()
     change = session.transaction()
@@ -248,7 +250,7 @@ async def test_a_reference_to_a_blob_that_is_being_collected_finds_it_gone_or_st
     content = content_of(b"12345", "new")
     finish = FinishUpload(tenant=cluster.tenant, id=begin.id, content=content, lifetime=HOUR)
     finishing = asyncio.ensure_future(store.run(finish))
-    await cluster.somebody_waits()
+    await cluster.wait_for_blocked_session()
     await (change.commit() if commits else change.rollback())
     async with asyncio.timeout(WAIT_SECONDS):
         await finishing
@@ -260,14 +262,14 @@ async def test_a_reference_to_a_blob_that_is_being_collected_finds_it_gone_or_st
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_the_same_bytes_of_two_at_once_are_stored_once(cluster: BlobCluster, commits: bool) -> None:
+async def test_concurrent_puts_of_the_same_bytes_store_one_object(cluster: BlobCluster, commits: bool) -> None:
     store, session = await cluster.server(), await cluster.session()
     other = (await cluster.bench.tenants.create("other")).id
     change = session.transaction()
     await change.start()
     await session.fetch(PUT, other, "k", BLOB, "first")
     putting = asyncio.ensure_future(store.run(put(cluster, "k", b"12345", "second")))
-    await cluster.somebody_waits()
+    await cluster.wait_for_blocked_session()
     await (change.commit() if commits else change.rollback())
     async with asyncio.timeout(WAIT_SECONDS):
         await putting
@@ -277,27 +279,27 @@ async def test_the_same_bytes_of_two_at_once_are_stored_once(cluster: BlobCluste
     assert [one.storage_key for one in await store.run(ListTrash(limit=10))] == (["second"] if commits else [])
 
 
-async def test_a_reference_that_goes_while_the_collector_looks_leaves_its_tombstone(cluster: BlobCluster) -> None:
+async def test_a_reference_dropped_during_a_collection_leaves_its_tombstone(cluster: BlobCluster) -> None:
     await cluster.blobs.put("k", content_of(b"12345", "place"))
     await cluster.blobs.put("more", content_of(b"12345", "place"))
     await cluster.blobs.delete("more")
     session = await cluster.session()
-    async with standing_still(session):
+    async with uncommitted(session):
         await session.fetch("SELECT * FROM ingot.delete_keys(ARRAY[$1::uuid], '{k}', '{NULL}')", cluster.tenant)
         assert await cluster.blobs.store.run(CollectBlob(blob_id=BLOB.hex(), grace=0)) is None
     assert await cluster.blobs.store.run(ListTombstonedBlobs(grace=0, limit=10)) == [BLOB.hex()]
     assert await cluster.blobs.store.run(CollectBlob(blob_id=BLOB.hex(), grace=0)) == 5
 
 
-async def test_two_that_mend_a_damaged_blob_at_once_leave_one_object(cluster: BlobCluster) -> None:
+async def test_concurrent_repairs_of_a_damaged_blob_leave_one_object(cluster: BlobCluster) -> None:
     await cluster.blobs.put("k", content_of(b"12345", "damaged"))
     await cluster.blobs.store.run(RecordScrub(damaged=[(BLOB.hex(), "damaged")]))
     store, session = await cluster.server(), await cluster.session()
     other = (await cluster.bench.tenants.create("other")).id
-    async with standing_still(session):
+    async with uncommitted(session):
         await session.fetch(PUT, other, "k", BLOB, "first")
         putting = asyncio.ensure_future(store.run(put(cluster, "more", b"12345", "second")))
-        await cluster.somebody_waits()
+        await cluster.wait_for_blocked_session()
     async with asyncio.timeout(WAIT_SECONDS):
         await putting
     found = await store.run(OpenKey(tenant=cluster.tenant, key="k"))
@@ -306,16 +308,16 @@ async def test_two_that_mend_a_damaged_blob_at_once_leave_one_object(cluster: Bl
     assert sorted(one.storage_key for one in await store.run(ListTrash(limit=10))) == ["damaged", "second"]
 
 
-async def test_events_of_a_tenant_are_told_in_the_order_in_which_things_were_done(cluster: BlobCluster) -> None:
-    """A call that was begun before another, and came to a tenant after it, is told after it."""
+async def test_events_of_a_tenant_are_in_the_order_of_its_changes(cluster: BlobCluster) -> None:
+    """The order of events follows the locks of the tenant, not the start of the calls."""
     tenants = sorted([(await cluster.bench.tenants.create(f"tenant-{n}")).id for n in range(3)])
     store, blocker, quick = await cluster.server(), await cluster.session(), await cluster.session()
     for tenant in tenants:
         await store.run(put(cluster, "k", tenant=tenant))
-    async with standing_still(blocker):
+    async with uncommitted(blocker):
         await blocker.fetch(PUT, tenants[1], "other", BLOB, "blocker")
         slow = asyncio.gather(*(store.run(put(cluster, "k", b"last", tenant=one, if_match="*")) for one in tenants))
-        await cluster.somebody_waits()  # It has a number, and the first tenant.
+        await cluster.wait_for_blocked_session()  # The slow call has its position and has locked the first tenant.
         await quick.fetch(PUT, tenants[2], "quick", bytes(32), "quick")
     async with asyncio.timeout(WAIT_SECONDS):
         await slow
@@ -324,13 +326,13 @@ async def test_events_of_a_tenant_are_told_in_the_order_in_which_things_were_don
     assert stored == [id_of(b"data"), bytes(32).hex(), id_of(b"last")]
 
 
-async def test_an_attempt_does_not_end_while_its_upload_is_finished(cluster: BlobCluster) -> None:
+async def test_a_completion_waits_for_an_uncommitted_finish_of_its_upload(cluster: BlobCluster) -> None:
     claim = await cluster.bench.make_claim()
-    about: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence, "file": "output", "name": "out"}
-    begin = BeginUpload(id=new_id(), tenant=cluster.tenant, owner=OWNER, reserve=5, lifetime=HOUR, **about)
+    options: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence, "file": "output", "name": "out"}
+    begin = BeginUpload(id=new_id(), tenant=cluster.tenant, owner=OWNER, reserve=5, lifetime=HOUR, **options)
     await cluster.blobs.store.run(begin)
     session = await cluster.session()
-    async with standing_still(session):
+    async with uncommitted(session):
         await session.fetch(
             """SELECT * FROM ingot.finish_uploads(ARRAY[$1::uuid], ARRAY[$2::uuid], '{NULL}', '{1}', '{NULL}',
                 ARRAY[$3::bytea], ARRAY[$3::bytea], '{5}', '{place}', '{NULL}', '{""}')""",
@@ -339,16 +341,16 @@ async def test_an_attempt_does_not_end_while_its_upload_is_finished(cluster: Blo
             BLOB,
         )
         completing = asyncio.ensure_future(cluster.bench.jobs.complete(claim))
-        await cluster.somebody_waits()
+        await cluster.wait_for_blocked_session()
     async with asyncio.timeout(WAIT_SECONDS):
         await completing
     assert await cluster.blobs.files(claim.job.id) == [("output", "out", BLOB.hex())]
 
 
-# -- who may ask --------------------------------------------------------------------------------------------
+# -- roles --------------------------------------------------------------------------------------------------
 
 
-async def test_the_roles_of_workers_and_applications_can_do_nothing_with_blobs(pair: TenantPair) -> None:
+async def test_worker_and_application_roles_cannot_access_blobs(pair: TenantPair) -> None:
     tenant = pair.tenants[0]
     worker = await pair.as_worker(tenant)
     role = await pair.make_role("IN ROLE ingot_app")
@@ -381,7 +383,7 @@ async def test_the_roles_of_workers_and_applications_can_do_nothing_with_blobs(p
             assert await is_refused(connection, f"SELECT * FROM ingot.{table}"), table
 
 
-async def test_the_same_blob_in_two_tenants_is_seen_by_each_through_its_own_key(pair: TenantPair) -> None:
+async def test_each_of_two_tenants_sees_a_shared_blob_through_its_own_key(pair: TenantPair) -> None:
     server = await pair.as_server()
     for tenant in pair.tenants:
         found = await server.fetch("SELECT refers FROM ingot.open_blob($1, $2, 100)", tenant, await blob_of(pair))

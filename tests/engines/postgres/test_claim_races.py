@@ -1,4 +1,4 @@
-"""Claims meet each other, and other calls, half way: nothing is passed over, forgotten, or handed out too soon."""
+"""Claims that overlap with other calls: no job is skipped, lost or handed out too early."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ from tests.factories import LEASE_SECONDS, Bench
 from tests.postgres import database_for, open_postgres
 
 NEVER: Final = 1e9
-WOKEN_SECONDS: Final = 30.0  # More than enough for what is woken, and what is not never comes.
+WOKEN_SECONDS: Final = 30.0  # More than a woken claim needs.
 CLAIMS: Final = 8
 ROUNDS: Final = 5
 
 
-class Gate:
-    """Stops a call of a function of the database: before it is sent, before its answer is told, or with an error."""
+class CallGate:
+    """Stops one call of a database function: before it is sent, before its result is returned, or with an error."""
 
-    def __init__(self, function: str, way: str, passes: int) -> None:
-        self.function, self.way, self.passes = function, way, passes
+    def __init__(self, function: str, behavior: str, passes: int) -> None:
+        self.function, self.behavior, self.passes = function, behavior, passes
         self.reached, self.opened = asyncio.Event(), asyncio.Event()
 
-    def stops(self, query: str) -> bool:
-        """Whether this is the call: the first after so many that pass."""
+    def matches(self, query: str) -> bool:
+        """Return True for the call to stop, the first after `passes` others."""
         self.passes -= self.function in query
         return self.function in query and self.passes == -1
 
-    async def meet(self, moment: str) -> None:
-        """Fail, or tell that the call is here and wait until it may go on, if this is the moment."""
-        if self.way == "fails":
+    async def stop(self, position: str) -> None:
+        """Fail, or report that the call has reached this position and wait until the gate opens."""
+        if self.behavior == "fails":
             raise asyncpg.QueryCanceledError("canceled")
-        if self.way == moment:
+        if self.behavior == position:
             self.reached.set()
             await self.opened.wait()
 
 
-class Gated(Bench):
-    """A bench whose calls can be stopped half way. It looks for what others did only when it is told to."""
+class GatedBench(Bench):
+    """A bench whose calls can be stopped midway, and which polls only on request."""
 
-    gates: list[Gate]
+    gates: list[CallGate]
 
     @property
-    def memory(self) -> LaneCache:
-        """What this process remembers."""
+    def lane_cache(self) -> LaneCache:
+        """The lane cache of this process."""
         assert isinstance(self.store, PostgresStore)
         return self.store.lane_cache
 
     @contextmanager
-    def gate(self, function: str, way: str, *, passes: int = 0) -> Iterator[Gate]:
-        """Stop a call of this function; it goes on at the end at the latest."""
-        gate = Gate(function, way, passes)
+    def gate(self, function: str, behavior: str, *, passes: int = 0) -> Iterator[CallGate]:
+        """Stop a call of this function, at the latest until the end of the block."""
+        gate = CallGate(function, behavior, passes)
         self.gates.append(gate)
         try:
             yield gate
@@ -71,40 +71,40 @@ class Gated(Bench):
             gate.opened.set()
             self.gates.remove(gate)
 
-    async def look(self) -> None:
-        """See what others did."""
+    async def poll(self) -> None:
+        """Find out what other processes did."""
         assert isinstance(self.store, PostgresStore)
         try:
-            await maintenance.poll(self.store.database, self.memory)
+            await maintenance.poll(self.store.database, self.lane_cache)
         finally:
-            self.memory.poll_interval_seconds = NEVER
+            self.lane_cache.poll_interval_seconds = NEVER
 
-    def trust(self, seconds: float) -> None:
-        """Ask the lanes of this tenant that are known from their beginning again after so long, and no sooner."""
-        for hint in self.memory.lanes["noop"][self.tenant].values():
+    def set_full_scan_interval(self, seconds: float) -> None:
+        """Set how often known lanes of this tenant are scanned from their front."""
+        for hint in self.lane_cache.lanes["noop"][self.tenant].values():
             hint.full_scan_interval_seconds = seconds
 
 
 @pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[Gated]:
-    gates: list[Gate] = []
+async def here(tmp_path: Path) -> AsyncIterator[GatedBench]:
+    gates: list[CallGate] = []
 
-    class Line(Connection):
+    class GatedConnection(Connection):
         async def fetch(self, query: str, *args: Any, **options: Any) -> list[Record]:  # type: ignore[override]
-            stops = [gate for gate in gates if gate.stops(query)]
-            for gate in stops:
-                await gate.meet("before")
+            matches = [gate for gate in gates if gate.matches(query)]
+            for gate in matches:
+                await gate.stop("before")
             rows: list[Record] = await super().fetch(query, *args, **options)
-            for gate in stops:
-                await gate.meet("after")
+            for gate in matches:
+                await gate.stop("after")
             return rows
 
     clock, url = SystemClock(), (await database_for(tmp_path)).server_url
-    store = await PostgresStore.open(url, clock=clock, lease_seconds=LEASE_SECONDS, connection_class=Line)
+    store = await PostgresStore.open(url, clock=clock, lease_seconds=LEASE_SECONDS, connection_class=GatedConnection)
     try:
-        bench = Gated(store, clock, await Tenants(store).ensure_default())  # type: ignore[arg-type]
+        bench = GatedBench(store, clock, await Tenants(store).ensure_default())  # type: ignore[arg-type]
         bench.gates = gates
-        bench.memory.poll_interval_seconds = NEVER
+        bench.lane_cache.poll_interval_seconds = NEVER
         await bench.jobs.define(Definition(type="noop", limit_key="{key}"))
         yield bench
     finally:
@@ -112,7 +112,7 @@ async def here(tmp_path: Path) -> AsyncIterator[Gated]:
 
 
 @pytest.fixture
-async def there(here: Gated, tmp_path: Path) -> AsyncIterator[Bench]:
+async def there(here: GatedBench, tmp_path: Path) -> AsyncIterator[Bench]:
     """The same tenant in another process."""
     store = await open_postgres(tmp_path, SystemClock(), lease_seconds=LEASE_SECONDS)
     try:
@@ -121,43 +121,43 @@ async def there(here: Gated, tmp_path: Path) -> AsyncIterator[Bench]:
         await store.close()
 
 
-async def put(bench: Bench, *parts: tuple[str, int, int], times: int = 1) -> list[Job]:
-    """For each part so many keys with this name, and so many times a job of this priority for each."""
+async def enqueue(bench: Bench, *parts: tuple[str, int, int], times: int = 1) -> list[Job]:
+    """Enqueue jobs: each part is a name, a number of keys and a priority, with `times` jobs for each key."""
     orders = [
         new_job(bench.tenant, "noop", {"key": f"{name}{number}"}, priority=priority)
         for name, keys, priority in parts
         for number in range(keys)
         for _ in range(times)
     ]
-    return [made.job for made in await bench.jobs.enqueue_many(orders)]
+    return [enqueued.job for enqueued in await bench.jobs.enqueue_many(orders)]
 
 
-async def take(bench: Bench, limit: int, *types: str) -> list[int]:
-    """Claim, and answer the priorities of what there was."""
+async def claim_priorities(bench: Bench, limit: int, *types: str) -> list[int]:
+    """Claim jobs, and return their priorities."""
     return [claim.job.priority for claim in await bench.jobs.claim("worker", ["noop", *types], limit=limit)]
 
 
-async def wait_for(here: Gated, type: str, news: Callable[[], Awaitable[object]]) -> list[str]:
-    """What a claim gets that found nothing before this happened."""
+async def claim_while_waiting(here: GatedBench, type: str, change: Callable[[], Awaitable[object]]) -> list[str]:
+    """Start a claim that finds nothing, cause the change, and return the IDs of the claimed jobs."""
     with here.gate("ingot.claim", "after") as gate:
         waiting = asyncio.create_task(here.jobs.claim("worker", [type], wait_seconds=60))
         await gate.reached.wait()
-        await news()
+        await change()
     async with asyncio.timeout(WOKEN_SECONDS):
         return [claim.job.id for claim in await waiting]
 
 
-async def test_claims_at_once_leave_no_ready_job_behind(here: Gated) -> None:
+async def test_concurrent_claims_skip_no_ready_job(here: GatedBench) -> None:
     for _ in range(ROUNDS):
-        await put(here, ("a", 50, 3), times=2)
-        taken = await asyncio.gather(*(take(here, 10, f"other-{number}") for number in range(CLAIMS)))
-        assert [len(jobs) for jobs in taken] == [10] * CLAIMS
+        await enqueue(here, ("a", 50, 3), times=2)
+        claimed = await asyncio.gather(*(claim_priorities(here, 10, f"other-{number}") for number in range(CLAIMS)))
+        assert [len(jobs) for jobs in claimed] == [10] * CLAIMS
 
 
-async def test_a_claim_of_one_lane_waits_for_one_of_several(here: Gated) -> None:
+async def test_a_claim_of_one_lane_waits_for_a_claim_of_several_lanes(here: GatedBench) -> None:
     assert isinstance(here.store, PostgresStore)
     here.store.database.pooled = (
-        True  # A call is a transaction of several statements: what it locked stays so for a while.
+        True  # A call is a transaction of several statements, which holds its locks for a while.
     )
     await here.jobs.enqueue_many([new_job(here.tenant, type) for type in ("a", "b") for _ in range(5)])
     with here.gate("ingot.claim", "after") as gate:
@@ -168,145 +168,147 @@ async def test_a_claim_of_one_lane_waits_for_one_of_several(here: Gated) -> None
     assert [claim.job.type for claim in [*await several, *await one]] == ["a"] * 5 + ["b"] * 5
 
 
-@pytest.mark.parametrize("way", ["canceled", "locked"])
-async def test_a_lane_whose_first_job_is_gone_by_now_is_not_taken_for_empty(
-    here: Gated, tmp_path: Path, way: str
+@pytest.mark.parametrize("behavior", ["canceled", "locked"])
+async def test_a_lane_whose_first_jobs_disappeared_is_not_treated_as_empty(
+    here: GatedBench, tmp_path: Path, behavior: str
 ) -> None:
-    gone = await put(here, ("x", 10, 1))
-    await put(here, ("x", 10, 3), ("a", 54, 1), ("c", 1, 2), ("d", 50, 4))
+    first_jobs = await enqueue(here, ("x", 10, 1))
+    await enqueue(here, ("x", 10, 3), ("a", 54, 1), ("c", 1, 2), ("d", 50, 4))
     admin = await asyncpg.connect((await database_for(tmp_path)).owner_url)
     try:
         with here.gate("ingot.claim", "before") as gate:
-            claiming = asyncio.create_task(take(here, 64))
+            claiming = asyncio.create_task(claim_priorities(here, 64))
             await gate.reached.wait()
-            if way == "canceled":
-                for job in gone:
+            if behavior == "canceled":
+                for job in first_jobs:
                     await here.jobs.cancel(here.tenant, job.id)
             else:
                 await admin.execute("BEGIN")
-                await admin.execute("SELECT FROM ingot.ready WHERE id = ANY ($1) FOR UPDATE", [job.id for job in gone])
+                await admin.execute(
+                    "SELECT FROM ingot.ready WHERE id = ANY ($1) FOR UPDATE", [job.id for job in first_jobs]
+                )
             gate.opened.set()
             assert await claiming == [1] * 54 + [2] + [3] * 9
     finally:
         await admin.close()
 
 
-async def take_while_heads_are_asked(here: Gated, *, passes: int) -> list[int]:
-    """Claim ten; meanwhile more is put into a hundred keys."""
+async def claim_while_heads_are_read(here: GatedBench, *, passes: int) -> list[int]:
+    """Claim ten jobs, and meanwhile enqueue jobs of a hundred keys."""
     with here.gate("ingot.lane_heads", "after", passes=passes) as gate:
-        claiming = asyncio.create_task(take(here, 10))
+        claiming = asyncio.create_task(claim_priorities(here, 10))
         await gate.reached.wait()
-        await put(here, ("a", 100, 5))
+        await enqueue(here, ("a", 100, 5))
         gate.opened.set()
         return await claiming
 
 
-async def test_what_is_put_into_many_lanes_while_they_are_asked_keeps_its_place(here: Gated) -> None:
-    await put(here, ("a", 100, 5), ("b", 100, 1))
-    assert await take_while_heads_are_asked(here, passes=0) == [1] * 10
+async def test_jobs_enqueued_while_lane_heads_are_read_keep_their_order(here: GatedBench) -> None:
+    await enqueue(here, ("a", 100, 5), ("b", 100, 1))
+    assert await claim_while_heads_are_read(here, passes=0) == [1] * 10
 
 
-async def test_what_is_put_into_many_lanes_after_they_were_asked_keeps_its_place(here: Gated) -> None:
-    await put(here, ("b", 100, 1))
-    assert await take(here, 1) == [1]
-    here.trust(NEVER)
-    await put(here, ("a", 100, 5))
-    # New lanes are asked first, then those that seem to come before them.
-    assert await take_while_heads_are_asked(here, passes=1) == [1] * 10
+async def test_jobs_enqueued_after_lane_heads_were_read_keep_their_order(here: GatedBench) -> None:
+    await enqueue(here, ("b", 100, 1))
+    assert await claim_priorities(here, 1) == [1]
+    here.set_full_scan_interval(NEVER)
+    await enqueue(here, ("a", 100, 5))
+    # New lanes are read first, then those that seem to precede them.
+    assert await claim_while_heads_are_read(here, passes=1) == [1] * 10
 
 
-async def test_work_that_was_found_is_not_passed_by_a_claim_that_began_before(here: Gated, there: Bench) -> None:
-    await put(here, ("x", 1, 3), times=10)
-    assert await take(here, 2) == [3, 3]
-    with here.gate("ingot.claim", "after") as gate:  # A claim of one lane stands in nobody's way.
-        claiming = asyncio.create_task(take(here, 1))
+async def test_an_earlier_claim_does_not_move_the_hint_past_newly_found_jobs(here: GatedBench, there: Bench) -> None:
+    await enqueue(here, ("x", 1, 3), times=10)
+    assert await claim_priorities(here, 2) == [3, 3]
+    with here.gate("ingot.claim", "after") as gate:  # A claim of one lane blocks no other claim.
+        claiming = asyncio.create_task(claim_priorities(here, 1))
         await gate.reached.wait()
-        await put(there, ("x", 1, 1), times=2)
-        here.trust(0)
-        assert await take(here, 1) == [1]
-        here.trust(NEVER)
+        await enqueue(there, ("x", 1, 1), times=2)
+        here.set_full_scan_interval(0)
+        assert await claim_priorities(here, 1) == [1]
+        here.set_full_scan_interval(NEVER)
         gate.opened.set()
         assert await claiming == [3]
-    assert await take(here, 2) == [1, 3]
+    assert await claim_priorities(here, 2) == [1, 3]
 
 
-async def test_a_retry_wakes_those_who_wait_though_our_clock_is_behind(here: Gated) -> None:
+async def test_a_retry_wakes_a_claim_although_the_clock_of_the_process_is_behind(here: GatedBench) -> None:
     job = await here.make_job_in(JobStatus.DEAD, "other")
-    here.memory.set_clock(here.clock.micros() - MICROS // 10)
-    assert await wait_for(here, "other", lambda: here.jobs.retry(here.tenant, job.id)) == [job.id]
+    here.lane_cache.set_clock(here.clock.micros() - MICROS // 10)
+    assert await claim_while_waiting(here, "other", lambda: here.jobs.retry(here.tenant, job.id)) == [job.id]
 
 
-async def test_a_look_at_a_lane_that_is_known_wakes_those_who_wait(here: Gated, there: Bench) -> None:
-    await put(here, ("x", 1, 3))
-    assert await take(here, 1) == [3]
-    here.trust(NEVER)
-    made: list[Job] = []
+async def test_a_poll_that_finds_jobs_in_a_known_lane_wakes_a_claim(here: GatedBench, there: Bench) -> None:
+    await enqueue(here, ("x", 1, 3))
+    assert await claim_priorities(here, 1) == [3]
+    here.set_full_scan_interval(NEVER)
+    enqueued: list[Job] = []
 
-    async def news() -> None:
-        made.extend(await put(there, ("x", 1, 3)))
-        await here.look()
+    async def change() -> None:
+        enqueued.extend(await enqueue(there, ("x", 1, 3)))
+        await here.poll()
 
-    assert await wait_for(here, "noop", news) == [job.id for job in made]
+    assert await claim_while_waiting(here, "noop", change) == [job.id for job in enqueued]
 
 
-async def test_a_look_at_one_of_many_lanes_that_was_empty_brings_it_back(here: Gated, there: Bench) -> None:
-    await put(here, ("x", 1, 1), times=2)
-    await put(here, ("a", 300, 4))
-    assert await take(here, 1) == [1]
-    here.trust(NEVER)
-    assert await take(here, 1) + await take(here, 1) == [1, 4]
-    await put(there, ("x", 1, 1))
-    await here.look()
-    assert await take(here, 1) == [1]
+async def test_a_poll_finds_a_job_in_an_empty_lane_among_many(here: GatedBench, there: Bench) -> None:
+    await enqueue(here, ("x", 1, 1), times=2)
+    await enqueue(here, ("a", 300, 4))
+    assert await claim_priorities(here, 1) == [1]
+    here.set_full_scan_interval(NEVER)
+    assert await claim_priorities(here, 1) + await claim_priorities(here, 1) == [1, 4]
+    await enqueue(there, ("x", 1, 1))
+    await here.poll()
+    assert await claim_priorities(here, 1) == [1]
 
 
 @pytest.fixture
-async def full(here: Gated) -> Callable[[], Any]:
-    """Something runs, and nothing else may; to be called to end it."""
+async def fill_limit(here: GatedBench) -> Callable[[], Any]:
+    """Start a job that uses up the limit, and return a function that completes it."""
     await here.jobs.define(Definition(type="noop", limit_key="{key}", max_running=1))
-    await put(here, ("held", 1, 1))
-    (held,) = await here.jobs.claim("worker", ["noop"])
-    return lambda: here.jobs.complete(held)
+    await enqueue(here, ("held", 1, 1))
+    (running,) = await here.jobs.claim("worker", ["noop"])
+    return lambda: here.jobs.complete(running)
 
 
-async def test_a_lane_that_is_parked_during_a_look_is_kept(here: Gated, full: Callable[[], Any]) -> None:
+async def test_a_lane_suspended_during_a_poll_is_kept(here: GatedBench, fill_limit: Callable[[], Any]) -> None:
     with here.gate("ingot.poll", "after") as gate:
-        looking = asyncio.create_task(here.look())
+        polling = asyncio.create_task(here.poll())
         await gate.reached.wait()
-        await put(here, ("x", 1, 2))
-        assert await take(here, 1) == []
+        await enqueue(here, ("x", 1, 2))
+        assert await claim_priorities(here, 1) == []
         gate.opened.set()
-        await looking
-    await full()
-    assert await take(here, 1) == [2]
+        await polling
+    await fill_limit()
+    assert await claim_priorities(here, 1) == [2]
 
 
-async def test_a_look_that_fails_keeps_the_lanes_that_are_parked(here: Gated, full: Callable[[], Any]) -> None:
-    await put(here, ("x", 1, 2))
-    assert await take(here, 1) == []
+async def test_a_failed_poll_keeps_suspended_lanes(here: GatedBench, fill_limit: Callable[[], Any]) -> None:
+    await enqueue(here, ("x", 1, 2))
+    assert await claim_priorities(here, 1) == []
     with here.gate("ingot.poll", "fails"), pytest.raises(StoreError):
-        await here.look()
-    await full()
-    assert await take(here, 1) == [2]
+        await here.poll()
+    await fill_limit()
+    assert await claim_priorities(here, 1) == [2]
 
 
-async def test_a_lane_that_was_asked_whole_and_gave_nothing_begins_at_its_front(here: Gated, there: Bench) -> None:
-    await put(here, ("x", 1, 3), times=10)
-    await put(here, ("a", 20, 4))
-    assert await take(here, 2) == [3, 3]
-    await put(there, ("x", 1, 2), times=2)
-    here.trust(0)
-    await put(here, ("y", 1, 1))
-    assert await take(here, 1) == [1]
-    here.trust(NEVER)
-    assert await take(here, 3) == [2, 2, 3]
+async def test_a_lane_read_in_full_without_a_claim_is_scanned_from_its_front(here: GatedBench, there: Bench) -> None:
+    await enqueue(here, ("x", 1, 3), times=10)
+    await enqueue(here, ("a", 20, 4))
+    assert await claim_priorities(here, 2) == [3, 3]
+    await enqueue(there, ("x", 1, 2), times=2)
+    here.set_full_scan_interval(0)
+    await enqueue(here, ("y", 1, 1))
+    assert await claim_priorities(here, 1) == [1]
+    here.set_full_scan_interval(NEVER)
+    assert await claim_priorities(here, 3) == [2, 2, 3]
 
 
-async def test_an_error_in_a_later_round_loses_nothing_that_was_leased(here: Gated) -> None:
-    await put(here, ("a", 1, 3), times=100)
-    await put(here, ("b", 9, 3))
+async def test_an_error_in_a_later_pass_keeps_jobs_already_leased(here: GatedBench) -> None:
+    await enqueue(here, ("a", 1, 3), times=100)
+    await enqueue(here, ("b", 9, 3))
     with here.gate("ingot.claim", "fails", passes=1):
-        first = await take(here, 100)
+        first = await claim_priorities(here, 100)
     counts = (await here.jobs.summary(here.tenant)).counts
     assert 0 < len(first) == counts[JobStatus.RUNNING] < 100
-    assert len(first) + len(await take(here, 1000)) == 109
+    assert len(first) + len(await claim_priorities(here, 1000)) == 109

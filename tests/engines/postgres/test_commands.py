@@ -1,4 +1,4 @@
-"""The table of commands: it has every command of the rooms, and runs no others."""
+"""The table of commands: it contains every command of the rooms and no others."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.factories import LEASE_SECONDS
 from tests.postgres import open_postgres
 
 
-class Unheard(Command[None], frozen=True):
-    """A command that no engine has."""
+class UnknownCommand(Command[None], frozen=True):
+    """A command that no engine implements."""
 
 
 async def test_the_store_runs_every_command_and_refuses_others(tmp_path: Path) -> None:
@@ -24,13 +24,13 @@ async def test_the_store_runs_every_command_and_refuses_others(tmp_path: Path) -
     try:
         assert set(all_command_types()) == set(store.commands)
         assert len(store.commands) == len(COMMANDS) + len(store.batches.commands)
-        with pytest.raises(TypeError, match="Unheard"):
-            await store.run(Unheard())
+        with pytest.raises(TypeError, match="UnknownCommand"):
+            await store.run(UnknownCommand())
     finally:
         await store.close()
 
 
 @pytest.mark.parametrize("kind", COMMANDS, ids=lambda kind: kind.__name__)
-def test_a_function_takes_its_command_and_returns_what_that_promises(kind: CommandType) -> None:
-    _, command, answer = get_type_hints(COMMANDS[kind]).values()
-    assert (kind, *get_args(kind.__orig_bases__[0])) == (command, answer)  # type: ignore[attr-defined]
+def test_every_function_has_the_types_of_its_command(kind: CommandType) -> None:
+    _, command, result = get_type_hints(COMMANDS[kind]).values()
+    assert (kind, *get_args(kind.__orig_bases__[0])) == (command, result)  # type: ignore[attr-defined]

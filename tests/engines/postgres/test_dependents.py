@@ -1,4 +1,4 @@
-"""What follows on PostgreSQL when the process that ended a job dies before it comes to it: another finds it."""
+"""Dependents on PostgreSQL when the process that ended a job stops first: another process releases them."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ WAITS_FOR_A_LOCK = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE 
 
 
 @asynccontextmanager
-async def forgetful(folder: Path, clock: ManualClock) -> AsyncIterator[Bench]:
-    """A process that never comes to what follows."""
+async def open_without_dependents(folder: Path, clock: ManualClock) -> AsyncIterator[Bench]:
+    """Open a process that never releases dependents."""
     async with open_bench("postgres", folder, clock) as bench:
         _store(bench).lane_cache.jobs_ended_callbacks.clear()
         yield bench
@@ -38,9 +38,9 @@ def _store(bench: Bench) -> PostgresStore:
 
 
 @pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.CANCELED])
-async def test_another_process_lets_those_go_that_wait(tmp_path: Path, status: JobStatus) -> None:
+async def test_another_process_releases_or_cancels_dependents(tmp_path: Path, status: JobStatus) -> None:
     clock = ManualClock()
-    async with forgetful(tmp_path / "data", clock) as bench:
+    async with open_without_dependents(tmp_path / "data", clock) as bench:
         parent = new_job(bench.tenant, "first")
         middle = [new_job(bench.tenant, "second", after=[parent.id]) for _ in range(1500)]
         last = new_job(bench.tenant, "third", after=[order.id for order in middle[:1000]])
@@ -53,13 +53,13 @@ async def test_another_process_lets_those_go_that_wait(tmp_path: Path, status: J
         assert (await counted(bench))[JobStatus.BLOCKED] == 1501
     async with open_bench("postgres", tmp_path / "data", clock) as bench:
         await _store(bench).dependents.release_missed()
-        going = {JobStatus.SUCCEEDED: 1, JobStatus.QUEUED: 1500, JobStatus.BLOCKED: 1}
-        assert await counted(bench) == ({JobStatus.CANCELED: 1502} if status is JobStatus.CANCELED else going)
+        expected = {JobStatus.SUCCEEDED: 1, JobStatus.QUEUED: 1500, JobStatus.BLOCKED: 1}
+        assert await counted(bench) == ({JobStatus.CANCELED: 1502} if status is JobStatus.CANCELED else expected)
 
 
-async def test_another_process_tells_of_a_batch_once(tmp_path: Path) -> None:
+async def test_another_process_publishes_the_completion_of_a_batch_once(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with forgetful(tmp_path / "data", clock) as bench:
+    async with open_without_dependents(tmp_path / "data", clock) as bench:
         claims = [await bench.make_claim(batch="batch") for _ in range(3)]
         for claim in claims:
             await bench.jobs.complete(claim)
@@ -67,15 +67,15 @@ async def test_another_process_tells_of_a_batch_once(tmp_path: Path) -> None:
     async with open_bench("postgres", tmp_path / "data", clock) as bench:
         for _ in range(3):
             await _store(bench).dependents.fold_batches()
-        told = [event.data for event in await all_events(bench) if event.name == "batch.completed"]
-        assert [msgspec.json.decode(data, type=Batch) for data in told] == [
+        completions = [event.data for event in await all_events(bench) if event.name == "batch.completed"]
+        assert [msgspec.json.decode(data, type=Batch) for data in completions] == [
             Batch(batch="batch", total=3, unfinished=0, succeeded=3)
         ]
 
 
-async def test_two_processes_that_end_two_parents_at_once_forget_nobody(tmp_path: Path) -> None:
+async def test_concurrent_releases_of_two_parents_release_their_dependent(tmp_path: Path) -> None:
     clock = ManualClock()
-    async with forgetful(tmp_path / "data", clock) as bench:
+    async with open_without_dependents(tmp_path / "data", clock) as bench:
         parents = [(await bench.make_claim()).job for _ in range(2)]
         child = await bench.make_job("child", after=[job.id for job in parents])
         one, two = parents

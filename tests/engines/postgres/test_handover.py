@@ -1,4 +1,4 @@
-"""Jobs that are made while claims wait for them: the call that makes them hands them out."""
+"""Handover: the call that creates jobs leases them to waiting claims."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ from tests.postgres import borrowed_database, clocked, database_for
 COMBINED = "UNION ALL"
 IN_ONE_COMMIT = "SELECT bool_and(j.xmin = l.xmin) FROM ingot.jobs AS j JOIN ingot.leases AS l USING (id)"
 
-Waiting = asyncio.Task[list[Claim]]
+ClaimTask = asyncio.Task[list[Claim]]
 
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    async with open_bench("postgres", tmp_path) as made:
-        yield made
+    async with open_bench("postgres", tmp_path) as opened:
+        yield opened
 
 
-async def _wait(bench: Bench, worker: str = "worker", *, types: tuple[str, ...] = ("noop",), limit: int = 1) -> Waiting:
-    """A claim that has looked, has found nothing, and waits."""
+async def _start_waiting_claim(
+    bench: Bench, worker: str = "worker", *, types: tuple[str, ...] = ("noop",), limit: int = 1
+) -> ClaimTask:
+    """Start a claim that finds no job and waits."""
     store = WatchedStore(bench.store)
     claiming = store.jobs().claim(worker, types, limit=limit, tenant=bench.tenant, wait_seconds=30)
     waiting = asyncio.create_task(claiming)
@@ -44,7 +46,7 @@ async def _wait(bench: Bench, worker: str = "worker", *, types: tuple[str, ...] 
     return waiting
 
 
-async def _ids(*waiting: Waiting) -> list[str]:
+async def _claimed_ids(*waiting: ClaimTask) -> list[str]:
     return [claim.job.id for task in waiting for claim in await asyncio.wait_for(task, 30)]
 
 
@@ -57,20 +59,20 @@ async def _in_one_commit(folder: Path) -> bool:
 
 
 @asynccontextmanager
-async def _acting(acts: list[Callable[[], object]]) -> AsyncIterator[Bench]:
-    """A bench that takes an act from the list after each combined call was committed, before its answer is read."""
+async def _open_with_actions(actions: list[Callable[[], object]]) -> AsyncIterator[Bench]:
+    """A bench that runs an action from the list after each combined call has committed, before its result is read."""
     async with borrowed_database() as database:
         clock = ManualClock()
         plain: Any = clocked(clock)
 
-        class Acting(plain):  # type: ignore[misc]
+        class ActingConnection(plain):  # type: ignore[misc]
             async def fetch(self, query: str, *values: Any, **options: Any) -> Any:
                 rows = await super().fetch(query, *values, **options)
-                if COMBINED in query and acts:
-                    acts.pop()()
+                if COMBINED in query and actions:
+                    actions.pop()()
                 return rows
 
-        store = await open_server(database, clock, Acting)
+        store = await open_server(database, clock, ActingConnection)
         try:
             clock.advance(seconds=LEASE_SECONDS)
             yield Bench(store, clock, await Tenants(store).ensure_default())
@@ -78,8 +80,8 @@ async def _acting(acts: list[Callable[[], object]]) -> AsyncIterator[Bench]:
             await store.close()
 
 
-async def test_a_waiting_claim_gets_the_job_in_the_commit_that_makes_it(bench: Bench, tmp_path: Path) -> None:
-    waiting = await _wait(bench)
+async def test_a_waiting_claim_gets_the_job_in_the_commit_that_creates_it(bench: Bench, tmp_path: Path) -> None:
+    waiting = await _start_waiting_claim(bench)
     job = await bench.make_job(payload={"a": 1}, tags=["red"])
     (claim,) = await waiting
     assert (claim.job.id, bytes(claim.job.payload), claim.job.tags) == (job.id, b'{"a":1}', ("red",))
@@ -88,106 +90,108 @@ async def test_a_waiting_claim_gets_the_job_in_the_commit_that_makes_it(bench: B
     assert (await bench.event_names())[-2:] == ["job.created", "job.started"]
 
 
-async def test_jobs_that_nobody_waited_for_are_announced(bench: Bench) -> None:
-    first = await _wait(bench, "first")
-    other = await _wait(bench, "other", types=("noop", "echo"))  # It asks for more, so it is served by itself.
+async def test_jobs_not_handed_over_are_announced(bench: Bench) -> None:
+    first = await _start_waiting_claim(bench, "first")
+    other = await _start_waiting_claim(
+        bench, "other", types=("noop", "echo")
+    )  # A claim of several types is not served by the handover.
     jobs = [one.job.id for one in await bench.jobs.enqueue_many([new_job(bench.tenant, "noop") for _ in range(3)])]
-    taken = await _ids(first, other)
-    left = [claim.job.id for claim in await bench.jobs.claim("third", ["noop"], limit=9)]
-    assert sorted(taken + left) == sorted(jobs)
-    assert len(taken) == 2
+    claimed = await _claimed_ids(first, other)
+    remaining = [claim.job.id for claim in await bench.jobs.claim("third", ["noop"], limit=9)]
+    assert sorted(claimed + remaining) == sorted(jobs)
+    assert len(claimed) == 2
 
 
-async def test_claims_share_the_jobs_of_one_call_in_their_order(bench: Bench, tmp_path: Path) -> None:
-    waiting = [await _wait(bench, f"worker-{number}", limit=2) for number in range(3)]
+async def test_waiting_claims_share_the_jobs_of_one_call_in_order(bench: Bench, tmp_path: Path) -> None:
+    waiting = [await _start_waiting_claim(bench, f"worker-{number}", limit=2) for number in range(3)]
     jobs = await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", priority=5 - n) for n in range(5)])
-    ids = [made.job.id for made in jobs]
-    found = await asyncio.gather(*(_ids(task) for task in waiting))
+    ids = [opened.job.id for opened in jobs]
+    found = await asyncio.gather(*(_claimed_ids(task) for task in waiting))
     assert sorted(id for own in found for id in own) == sorted(ids)
-    assert found[0] == ids[:2:-1]  # The longest waiting has what comes first.
+    assert found[0] == ids[:2:-1]  # The longest waiting claim gets the first jobs.
 
 
-async def test_of_claims_on_two_servers_one_gets_the_job(tmp_path: Path) -> None:
+async def test_a_job_is_handed_to_a_claim_of_the_same_server_first(tmp_path: Path) -> None:
     async with two_stores(tmp_path, listens=True) as (one, two):
-        here, there = await _wait(one, "here"), await _wait(two, "there")
+        here, there = await _start_waiting_claim(one, "here"), await _start_waiting_claim(two, "there")
         first = await one.make_job()
-        assert await _ids(here) == [first.id]
-        second = await one.make_job()  # Nobody waits here any more, so the other server hears of it.
-        assert await _ids(there) == [second.id]
+        assert await _claimed_ids(here) == [first.id]
+        second = await one.make_job()  # No claim waits on this server, so the other one is notified.
+        assert await _claimed_ids(there) == [second.id]
 
 
-async def test_older_work_of_another_server_is_taken_first_and_the_new_job_is_announced(tmp_path: Path) -> None:
+async def test_an_older_job_of_another_server_is_claimed_first_and_the_new_job_is_announced(tmp_path: Path) -> None:
     async with two_stores(tmp_path, listens=False) as (one, two):
-        waiting = await _wait(one, "first")
+        waiting = await _start_waiting_claim(one, "first")
         older = await two.make_job()
         newer = await one.make_job()
-        assert await _ids(waiting) == [older.id]
-        assert await _ids(await _wait_or_find(one)) == [newer.id]
+        assert await _claimed_ids(waiting) == [older.id]
+        assert await _claimed_ids(await _start_claim(one)) == [newer.id]
 
 
-async def _wait_or_find(bench: Bench) -> Waiting:
+async def _start_claim(bench: Bench) -> ClaimTask:
     return asyncio.create_task(bench.jobs.claim("next", ["noop"], tenant=bench.tenant, wait_seconds=30))
 
 
-async def test_an_order_that_is_there_already_leaves_the_claim_waiting(bench: Bench) -> None:
+async def test_a_resent_order_leaves_the_claim_waiting(bench: Bench) -> None:
     order = new_job(bench.tenant, "noop")
-    first = await _wait(bench, "first")
+    first = await _start_waiting_claim(bench, "first")
     await bench.jobs.enqueue_many([order])
-    assert await _ids(first) == [order.id]
-    waiting = await _wait(bench)
+    assert await _claimed_ids(first) == [order.id]
+    waiting = await _start_waiting_claim(bench)
     (again,) = await bench.jobs.enqueue_many([order])
     assert (again.created, again.job.id) == (False, order.id)
     job = await bench.make_job()
-    assert await _ids(waiting) == [job.id]
+    assert await _claimed_ids(waiting) == [job.id]
 
 
-async def test_an_order_that_answers_another_leaves_the_claim_waiting(bench: Bench) -> None:
-    first = await _wait(bench, "first")
+async def test_an_order_answered_by_its_idempotency_key_leaves_the_claim_waiting(bench: Bench) -> None:
+    first = await _start_waiting_claim(bench, "first")
     job = await bench.make_job(idempotency_key="one")
-    assert await _ids(first) == [job.id]
-    waiting = await _wait(bench)
+    assert await _claimed_ids(first) == [job.id]
+    waiting = await _start_waiting_claim(bench)
     assert (await bench.make_job(idempotency_key="one")).id == job.id
     second = await bench.make_job(idempotency_key="two")
-    assert await _ids(waiting) == [second.id]
+    assert await _claimed_ids(waiting) == [second.id]
 
 
-async def test_when_the_answer_is_lost_the_job_is_there_once_and_its_lease_runs_out() -> None:
-    def lose() -> None:
-        raise ConnectionResetError("the answer is lost")
+async def test_a_handover_whose_response_is_lost_creates_one_job_whose_lease_expires() -> None:
+    def lose_response() -> None:
+        raise ConnectionResetError("the response is lost")
 
-    async with _acting([lose]) as bench:
-        waiting = await _wait(bench)
-        (made,) = await bench.jobs.enqueue_many([new_job(bench.tenant, "noop")])
-        assert made.created
+    async with _open_with_actions([lose_response]) as bench:
+        waiting = await _start_waiting_claim(bench)
+        (opened,) = await bench.jobs.enqueue_many([new_job(bench.tenant, "noop")])
+        assert opened.created
         assert not waiting.done()
         store: Any = bench.store
         await poll(store.database, store.lane_cache)
-        for seconds in (LEASE_SECONDS + 1, 3600):  # The lease runs out, then the time until the next attempt.
+        for seconds in (LEASE_SECONDS + 1, 3600):  # First the lease expires, then the delay until the next attempt.
             bench.clock.advance(seconds=seconds)
             await bench.jobs.maintain()
-        assert await _ids(waiting) == [made.job.id]
-        assert (await bench.reload(made.job)).crashes == 1
+        assert await _claimed_ids(waiting) == [opened.job.id]
+        assert (await bench.reload(opened.job)).crashes == 1
 
 
-async def test_the_job_of_a_claim_that_went_away_is_given_back() -> None:
-    acts: list[Callable[[], object]] = []
-    async with _acting(acts) as bench:
-        waiting = await _wait(bench)
-        acts.append(waiting.cancel)
+async def test_a_job_handed_to_a_canceled_claim_is_released() -> None:
+    actions: list[Callable[[], object]] = []
+    async with _open_with_actions(actions) as bench:
+        waiting = await _start_waiting_claim(bench)
+        actions.append(waiting.cancel)
         job = await bench.make_job()
-        assert await _ids(await _wait_or_find(bench)) == [job.id]
+        assert await _claimed_ids(await _start_claim(bench)) == [job.id]
         assert waiting.cancelled()
         assert (await bench.reload(job)).failures == 0
 
 
-async def test_what_is_limited_paused_or_later_is_not_handed_out_early(bench: Bench) -> None:
+async def test_limited_and_scheduled_jobs_are_not_handed_over(bench: Bench) -> None:
     await bench.jobs.define(Definition(type="noop", tenant=bench.tenant, max_running=1))
     await bench.jobs.maintain()
-    first, second = await _wait(bench, "first"), await _wait(bench, "second")
+    first, second = await _start_waiting_claim(bench, "first"), await _start_waiting_claim(bench, "second")
     jobs = [(await bench.make_job()).id for _ in range(2)]
-    later = await _wait(bench, "later", types=("echo",))
+    later = await _start_waiting_claim(bench, "later", types=("echo",))
     await bench.make_job("echo", delay=60)
-    assert await _ids(first) == jobs[:1]
+    assert await _claimed_ids(first) == jobs[:1]
     await asyncio.sleep(0.1)
     assert not second.done()
     assert not later.done()

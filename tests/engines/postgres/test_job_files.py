@@ -1,6 +1,6 @@
-"""Files of jobs on PostgreSQL: several servers and applications at once, answers that are lost, and what a call costs.
+"""Files of jobs on PostgreSQL: several servers and applications, lost responses, and the cost of calls.
 
-What must hold however calls meet is asked of two sessions, one of which stands still in the middle.
+Tests of overlapping calls use two sessions, one of which pauses before its commit.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from ingot.jobs.ports import CancelJob, ClaimJobs, Enqueue, SettleJobs
 from ingot.kernel.errors import IngotError, StoreBusy
 from ingot.kernel.ids import new_id
 from tests.conformance.blob_fixture import HOUR, OWNER, content_of, id_of
-from tests.engines.postgres.blob_cluster import WAIT_SECONDS, BlobCluster, Noting, losing
+from tests.engines.postgres.blob_cluster import WAIT_SECONDS, BlobCluster, CommitRecorder, losing_first_response
 from tests.postgres import with_database
 
 SERVERS: Final = 3
 DATA: Final = b"12345"
 BLOB: Final = id_of(DATA)
 COLLECT: Final = "SELECT ingot.collect_blob($1, 0)"
-KEEP: Final = "SELECT * FROM ingot.enqueue_json($1)"
+ENQUEUE_JSON: Final = "SELECT * FROM ingot.enqueue_json($1)"
 FINISH: Final = """
     SELECT * FROM ingot.finish_uploads(ARRAY[$1::uuid], ARRAY[$2::uuid], '{NULL}', '{1}', '{NULL}',
         ARRAY[$3::bytea], ARRAY[$3::bytea], '{5}', '{place}', '{NULL}', '{""}')
@@ -50,97 +50,97 @@ FINISH: Final = """
 
 
 @asynccontextmanager
-async def standing_still(connection: Raw) -> AsyncIterator[None]:
-    """What a session does inside is not committed before the end."""
+async def uncommitted(connection: Raw) -> AsyncIterator[None]:
+    """Run the block in a transaction of the session."""
     async with connection.transaction():
         yield
 
 
 async def enqueue(store: PostgresStore, *orders: NewJob) -> list[str]:
-    """The ids of jobs that were made together."""
+    """Enqueue jobs in one call, and return their IDs."""
     return [made.job.id for made in await store.run(Enqueue(jobs=orders))]
 
 
 def finish(cluster: BlobCluster, upload: BeginUpload, data: bytes = DATA) -> FinishUpload:
-    """An upload has all of its bytes."""
+    """A command that finishes an upload."""
     return FinishUpload(
         tenant=cluster.tenant, id=upload.id, content=content_of(data, upload.storage_key), lifetime=HOUR
     )
 
 
 def put(cluster: BlobCluster, key: str, content: Content, **values: Any) -> PutBlob:
-    """A blob under a key."""
-    about = {"id": new_id(), "tenant": cluster.tenant, "owner": OWNER, "if_match": "*"} | values
-    return PutBlob(key=key, content=content, **about)
+    """A command that puts a blob under a key."""
+    options = {"id": new_id(), "tenant": cluster.tenant, "owner": OWNER, "if_match": "*"} | values
+    return PutBlob(key=key, content=content, **options)
 
 
-def gone(cluster: BlobCluster, key: str) -> DeleteKey:
-    """A key goes."""
+def delete_key(cluster: BlobCluster, key: str) -> DeleteKey:
+    """A command that deletes a key."""
     return DeleteKey(tenant=cluster.tenant, key=key)
 
 
 async def status(cluster: BlobCluster, job_id: str) -> JobStatus:
-    """How a job stands."""
+    """The status of a job."""
     return (await cluster.bench.jobs.get(cluster.tenant, job_id)).status
 
 
-async def is_whole(cluster: BlobCluster) -> bool:
-    """Whether usage is what a recount finds, no file is without its blob, and no job waits for nothing."""
+async def is_consistent(cluster: BlobCluster) -> bool:
+    """Return True if usage equals a recount, every file has its blob, and every blocked job waits for something."""
     owner = await cluster.session(server=False)
-    without = "SELECT count(*) FROM ingot.job_files AS f WHERE f.blob NOT IN (SELECT digest FROM ingot.blobs)"
-    stuck = """
+    missing_blobs = "SELECT count(*) FROM ingot.job_files AS f WHERE f.blob NOT IN (SELECT digest FROM ingot.blobs)"
+    stuck_jobs = """
         SELECT count(*) FROM ingot.blocked AS b WHERE NOT ingot.waits_for_upload(b.id)
         AND NOT EXISTS (SELECT FROM ingot.waits AS w WHERE w.job = b.id AND w.open)
     """
-    left = (
+    leftover_uploads = (
         "SELECT count(*) FROM ingot.uploads WHERE job IS NOT NULL AND fence IS NULL AND state IN ('open', 'verifying')"
     )
-    left += " AND job NOT IN (SELECT id FROM ingot.blocked)"
-    found = [await owner.fetchval(query) for query in (without, stuck, left)]
-    return found == [0, 0, 0] and await cluster.is_counted()
+    leftover_uploads += " AND job NOT IN (SELECT id FROM ingot.blocked)"
+    found = [await owner.fetchval(query) for query in (missing_blobs, stuck_jobs, leftover_uploads)]
+    return found == [0, 0, 0] and await cluster.is_usage_correct()
 
 
 # -- inputs and the collector -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_an_input_whose_blob_is_being_collected_is_kept_or_not_there(cluster: BlobCluster, commits: bool) -> None:
+async def test_an_order_waits_for_a_collection_of_its_input_blob(cluster: BlobCluster, commits: bool) -> None:
     await cluster.blobs.put("k", content_of(DATA, "place"))
     session, store = await cluster.session(server=False), await cluster.server()
     change = session.transaction()
     await change.start()
-    # The collector has locked the blob, as it does before it looks who refers to it.
+    # The collector locks the blob before it reads its references.
     await session.fetch("SELECT FROM ingot.blobs WHERE digest = $1 FOR UPDATE", bytes.fromhex(BLOB))
-    making = asyncio.ensure_future(enqueue(store, cluster.blobs.order(inputs={"in": BLOB})))
-    await cluster.somebody_waits()
+    enqueuing = asyncio.ensure_future(enqueue(store, cluster.blobs.order(inputs={"in": BLOB})))
+    await cluster.wait_for_blocked_session()
     assert await session.fetchval(COLLECT, bytes.fromhex(BLOB)) is None, "the key refers to it"
     await (change.commit() if commits else change.rollback())
     async with asyncio.timeout(WAIT_SECONDS):
-        (job_id,) = await making
-    await cluster.blobs.store.run(gone(cluster, "k"))
+        (job_id,) = await enqueuing
+    await cluster.blobs.store.run(delete_key(cluster, "k"))
     assert await store.run(CollectBlob(blob_id=BLOB, grace=0)) is None
     assert await cluster.blobs.files(job_id) == [("input", "in", BLOB)]
-    assert await is_whole(cluster)
+    assert await is_consistent(cluster)
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_the_collector_leaves_a_blob_that_an_order_names_at_this_moment(
-    cluster: BlobCluster, commits: bool
-) -> None:
+async def test_the_collector_keeps_a_blob_named_by_an_uncommitted_order(cluster: BlobCluster, commits: bool) -> None:
     await cluster.blobs.put("k", content_of(DATA, "place"))
     store, app = await cluster.server(), await app_of(cluster)
     change = app.transaction()
     await change.start()
-    await app.fetch(KEEP, msgspec.json.encode([{"type": "noop", "inputs": {"in": BLOB}}]).decode())
-    await cluster.blobs.delete("k")  # An application holds up nobody.
+    await app.fetch(ENQUEUE_JSON, msgspec.json.encode([{"type": "noop", "inputs": {"in": BLOB}}]).decode())
+    await cluster.blobs.delete("k")  # The open transaction of the application blocks no other call.
     assert await store.run(CollectBlob(blob_id=BLOB, grace=0)) is None
     await (change.commit() if commits else change.rollback())
     assert await store.run(CollectBlob(blob_id=BLOB, grace=0)) == (None if commits else len(DATA))
     assert (await store.run(GetUsage(tenant=cluster.tenant))).bytes == (len(DATA) if commits else 0)
-    assert await is_whole(cluster)
+    assert await is_consistent(cluster)
 
 
-async def test_orders_deletes_and_the_collector_never_leave_a_job_without_its_blob(cluster: BlobCluster) -> None:
+async def test_concurrent_orders_deletes_and_collections_never_leave_a_job_without_its_blob(
+    cluster: BlobCluster,
+) -> None:
     stores = [await cluster.server() for _ in range(SERVERS)]
     app = await app_of(cluster)
     made = 0
@@ -156,7 +156,7 @@ async def test_orders_deletes_and_the_collector_never_leave_a_job_without_its_bl
                     case 0:
                         await store.run(put(cluster, key, content))
                     case 1:
-                        await store.run(gone(cluster, key))
+                        await store.run(delete_key(cluster, key))
                     case _:
                         await enqueue(store, cluster.blobs.order(inputs={"in": id_of(data)}))
                         made += 1
@@ -170,20 +170,20 @@ async def test_orders_deletes_and_the_collector_never_leave_a_job_without_its_bl
         for n in range(20):
             jobs = [{"type": "noop", "inputs": {"in": id_of(bytes([n % 3]))}}]
             try:
-                await app.fetch(KEEP, msgspec.json.encode(jobs).decode())
+                await app.fetch(ENQUEUE_JSON, msgspec.json.encode(jobs).decode())
             except asyncpg.PostgresError as error:
                 refusals.add(error.sqlstate)
 
     await asyncio.gather(in_app(), *map(work, range(12)))
     assert made > 10
     assert refusals == {"IN048"}
-    assert await is_whole(cluster)
+    assert await is_consistent(cluster)
 
 
 # -- quotas -------------------------------------------------------------------------------------------------
 
 
-async def test_servers_at_once_never_exceed_a_quota_with_inputs_and_uploads(cluster: BlobCluster) -> None:
+async def test_concurrent_servers_never_exceed_a_quota_with_inputs_and_uploads(cluster: BlobCluster) -> None:
     await cluster.blobs.put("k", DATA)
     await cluster.bench.tenants.change(cluster.tenant, limits=Limits(quota_bytes=100))
     stores = [await cluster.server() for _ in range(SERVERS)]
@@ -196,26 +196,26 @@ async def test_servers_at_once_never_exceed_a_quota_with_inputs_and_uploads(clus
     usage = await stores[0].run(GetUsage(tenant=cluster.tenant))
     assert usage.bytes + usage.reserved_bytes == 100
     assert len([one for one in answers if not isinstance(one, BaseException)]) == 19
-    assert await is_whole(cluster)
+    assert await is_consistent(cluster)
 
 
-async def test_a_crowd_shares_few_transactions_and_the_refused_hold_up_nobody(cluster: BlobCluster) -> None:
+async def test_concurrent_orders_with_inputs_share_a_transaction_despite_a_refused_one(cluster: BlobCluster) -> None:
     await cluster.blobs.put("k", DATA)
-    store, noting = await cluster.server(), Noting()
-    store.add_listener(noting)
+    store, recorder = await cluster.server(), CommitRecorder()
+    store.add_listener(recorder)
     orders = [cluster.blobs.order(inputs={"in": id_of(b"no") if n == 7 else BLOB}) for n in range(100)]
     answers = await asyncio.gather(*(enqueue(store, order) for order in orders), return_exceptions=True)
     assert [n for n, answer in enumerate(answers) if isinstance(answer, BaseException)] == [7]
     assert isinstance(answers[7], BlobNotFound)
-    assert noting.sizes["enqueue"] == [100]
-    assert await is_whole(cluster)
+    assert recorder.sizes["enqueue"] == [100]
+    assert await is_consistent(cluster)
 
 
 # -- uploads ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_a_cancel_waits_for_the_end_of_the_last_upload(cluster: BlobCluster, commits: bool) -> None:
+async def test_a_cancel_waits_for_an_uncommitted_finish_of_an_upload(cluster: BlobCluster, commits: bool) -> None:
     order = cluster.blobs.order(uploads=["in"])
     store, session = await cluster.server(), await cluster.session()
     await enqueue(store, order)
@@ -223,7 +223,7 @@ async def test_a_cancel_waits_for_the_end_of_the_last_upload(cluster: BlobCluste
     await change.start()
     await session.fetch(FINISH, cluster.tenant, order.uploads[0].id, bytes.fromhex(BLOB))
     canceling = asyncio.ensure_future(store.run(CancelJob(tenant=cluster.tenant, job_id=order.id)))
-    await cluster.somebody_waits()
+    await cluster.wait_for_blocked_session()
     await (change.commit() if commits else change.rollback())
     async with asyncio.timeout(WAIT_SECONDS):
         assert (await canceling).status is JobStatus.CANCELED
@@ -232,31 +232,31 @@ async def test_a_cancel_waits_for_the_end_of_the_last_upload(cluster: BlobCluste
     assert (await store.run(GetUsage(tenant=cluster.tenant))).reserved_bytes == 0
     names = [event.name for event in await cluster.bench.events.read(cluster.tenant)]
     assert names == ["job.created", *(["blob.stored", "job.updated"] if commits else []), "job.canceled"]
-    assert await is_whole(cluster)
+    assert await is_consistent(cluster)
 
 
-async def test_the_end_of_an_upload_waits_for_a_cancel(cluster: BlobCluster) -> None:
+async def test_a_finish_of_an_upload_waits_for_an_uncommitted_cancel(cluster: BlobCluster) -> None:
     order = cluster.blobs.order(uploads=["in"])
     store, session = await cluster.server(), await cluster.session()
     await enqueue(store, order)
-    async with standing_still(session):
+    async with uncommitted(session):
         await session.fetch("SELECT ingot.cancel($1, $2)", cluster.tenant, order.id)
         finishing = asyncio.ensure_future(store.run(finish(cluster, order.uploads[0])))
-        await cluster.somebody_waits()
+        await cluster.wait_for_blocked_session()
     async with asyncio.timeout(WAIT_SECONDS):
         with pytest.raises(UploadNotFound):
             await finishing
     assert await cluster.blobs.files(order.id) == []
-    assert await is_whole(cluster)
+    assert await is_consistent(cluster)
 
 
 @pytest.mark.parametrize("first", ["release", "finish"])
-async def test_the_last_upload_and_the_last_parent_at_once_queue_a_job_once(cluster: BlobCluster, first: str) -> None:
+async def test_the_last_upload_and_the_last_parent_together_queue_a_job_once(cluster: BlobCluster, first: str) -> None:
     parent = await cluster.bench.make_claim("first")
     order = cluster.blobs.order(uploads=["in"], after=[parent.job.id])
     store, session = await cluster.server(), await cluster.session()
     await enqueue(store, order)
-    await session.fetch(  # The attempt ends, and nobody has come to what follows.
+    await session.fetch(  # The attempt ends, but its dependents are not released yet.
         "SELECT * FROM ingot.settle(ARRAY[$1::uuid], ARRAY[$2::bigint], NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
         parent.job.id,
         parent.fence,
@@ -265,21 +265,21 @@ async def test_the_last_upload_and_the_last_parent_at_once_queue_a_job_once(clus
         ("SELECT * FROM ingot.release_dependents(ARRAY[$1::uuid], 10)", parent.job.id),
         (FINISH, cluster.tenant, order.uploads[0].id, bytes.fromhex(BLOB)),
     ]
-    begins, follows = calls if first == "release" else reversed(calls)
+    starts_first, starts_second = calls if first == "release" else reversed(calls)
     other = await cluster.session()
-    async with standing_still(session):
-        await session.fetch(*begins)
-        following = asyncio.ensure_future(other.fetch(*follows))
-        await cluster.somebody_waits()
+    async with uncommitted(session):
+        await session.fetch(*starts_first)
+        second_call = asyncio.ensure_future(other.fetch(*starts_second))
+        await cluster.wait_for_blocked_session()
     async with asyncio.timeout(WAIT_SECONDS):
-        await following
+        await second_call
     assert await status(cluster, order.id) is JobStatus.QUEUED
     assert (await cluster.bench.jobs.summary(cluster.tenant)).counts[JobStatus.QUEUED] == 1
     assert [event.name for event in await cluster.bench.events.read(cluster.tenant)].count("job.updated") == 1
-    assert await is_whole(cluster)
+    assert await is_consistent(cluster)
 
 
-async def test_servers_that_finish_end_sweep_and_cancel_at_once_agree(cluster: BlobCluster) -> None:
+async def test_concurrent_finishes_sweeps_and_cancels_leave_consistent_jobs(cluster: BlobCluster) -> None:
     stores = [await cluster.server() for _ in range(SERVERS)]
     orders = [cluster.blobs.order(uploads=["a", "b"], batch="together") for _ in range(24)]
     for order in orders:
@@ -304,90 +304,92 @@ async def test_servers_that_finish_end_sweep_and_cancel_at_once_agree(cluster: B
     await asyncio.gather(*(work(n, order) for n, order in enumerate(orders)))
     for store in stores:
         await store.dependents.wait_until_idle()
-    ended = [await status(cluster, order.id) for order in orders]
-    assert set(ended) == {JobStatus.QUEUED, JobStatus.CANCELED}
+    statuses = [await status(cluster, order.id) for order in orders]
+    assert set(statuses) == {JobStatus.QUEUED, JobStatus.CANCELED}
     assert [await status(cluster, child.id) for child in children] == [
-        JobStatus.BLOCKED if one is JobStatus.QUEUED else JobStatus.CANCELED for one in ended
+        JobStatus.BLOCKED if one is JobStatus.QUEUED else JobStatus.CANCELED for one in statuses
     ]
     counts = (await cluster.bench.jobs.summary(cluster.tenant)).counts
-    assert counts[JobStatus.QUEUED] == ended.count(JobStatus.QUEUED)
-    assert counts[JobStatus.CANCELED] == 2 * ended.count(JobStatus.CANCELED)
-    assert await is_whole(cluster)
+    assert counts[JobStatus.QUEUED] == statuses.count(JobStatus.QUEUED)
+    assert counts[JobStatus.CANCELED] == 2 * statuses.count(JobStatus.CANCELED)
+    assert await is_consistent(cluster)
 
 
-async def test_another_server_hears_that_an_upload_made_a_job_ready(cluster: BlobCluster) -> None:
+async def test_another_server_is_notified_of_a_job_queued_by_an_upload(cluster: BlobCluster) -> None:
     one, two = await cluster.server(), await cluster.server()
     order = cluster.blobs.order(uploads=["in"])
     await enqueue(one, order)
-    heard = asyncio.Event()
-    two.on_ready(lambda _, type, __: heard.set() if type == "noop" else None)
+    notified = asyncio.Event()
+    two.on_ready(lambda _, type, __: notified.set() if type == "noop" else None)
     for store in (one, two):
         store.listener.start()
     async with asyncio.timeout(WAIT_SECONDS):
         await one.run(finish(cluster, order.uploads[0]))
-        await heard.wait()
+        await notified.wait()
 
 
 # -- outputs ------------------------------------------------------------------------------------------------
 
 
-async def make(cluster: BlobCluster, store: PostgresStore, claim: Claim, name: str, data: bytes = DATA) -> None:
+async def make_output(cluster: BlobCluster, store: PostgresStore, claim: Claim, name: str, data: bytes = DATA) -> None:
     """Upload an output of an attempt."""
-    about: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence, "file": "output", "name": name}
+    options: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence, "file": "output", "name": name}
     begin = BeginUpload(
-        id=new_id(), tenant=cluster.tenant, owner=OWNER, reserve=5, lifetime=HOUR, storage_key=new_id(), **about
+        id=new_id(), tenant=cluster.tenant, owner=OWNER, reserve=5, lifetime=HOUR, storage_key=new_id(), **options
     )
     await store.run(begin)
     await store.run(finish(cluster, begin, data))
 
 
-def done(claim: Claim, *outputs: str) -> Settle:
-    """An attempt has succeeded."""
+def success_of(claim: Claim, *outputs: str) -> Settle:
+    """A settle of a successful attempt."""
     return Settle(job_id=claim.job.id, fence=claim.fence, outcome=Done(outputs=outputs))
 
 
-async def test_attempts_that_end_on_several_servers_at_once_have_their_outputs(cluster: BlobCluster) -> None:
+async def test_attempts_completed_on_several_servers_have_their_outputs(cluster: BlobCluster) -> None:
     stores = [await cluster.server() for _ in range(SERVERS)]
     claims = [await cluster.bench.make_claim() for _ in range(24)]
     for n, claim in enumerate(claims):
         if n % 3:
-            await make(cluster, stores[n % SERVERS], claim, "out", bytes([n % 5]))
-    calls: list[Any] = [stores[n % SERVERS].run(SettleJobs(settles=[done(claim)])) for n, claim in enumerate(claims)]
+            await make_output(cluster, stores[n % SERVERS], claim, "out", bytes([n % 5]))
+    calls: list[Any] = [
+        stores[n % SERVERS].run(SettleJobs(settles=[success_of(claim)])) for n, claim in enumerate(claims)
+    ]
     calls += [store.run(SweepUploads(limit=100)) for store in stores]
     await asyncio.gather(*calls)
     files = [await cluster.blobs.files(claim.job.id) for claim in claims]
     assert files == [[("output", "out", id_of(bytes([n % 5])))] if n % 3 else [] for n in range(len(claims))]
     assert len(await cluster.blobs.news("blob.stored")) == 16
-    assert await is_whole(cluster)
+    assert await is_consistent(cluster)
 
 
-async def test_a_settle_whose_answer_was_lost_is_done_once(cluster: BlobCluster) -> None:
-    store = await cluster.server(losing(cluster.bench.clock, "ingot.settle"))
+async def test_a_settle_whose_response_was_lost_is_executed_once(cluster: BlobCluster) -> None:
+    store = await cluster.server(losing_first_response(cluster.bench.clock, "ingot.settle"))
     claim = await cluster.bench.make_claim()
-    await make(cluster, store, claim, "out")
-    (answer,) = await store.run(SettleJobs(settles=[done(claim, "out")]))
+    await make_output(cluster, store, claim, "out")
+    (answer,) = await store.run(SettleJobs(settles=[success_of(claim, "out")]))
     assert not isinstance(answer, IngotError)
     assert await cluster.blobs.files(claim.job.id) == [("output", "out", BLOB)]
     assert len(await cluster.blobs.news("blob.stored")) == 1
-    assert await is_whole(cluster)
+    assert await is_consistent(cluster)
 
 
-async def test_an_order_with_files_whose_answer_was_lost_is_made_once(cluster: BlobCluster) -> None:
+async def test_an_order_with_files_whose_response_was_lost_is_created_once(cluster: BlobCluster) -> None:
     await cluster.blobs.put("k", DATA)
-    store = await cluster.server(losing(cluster.bench.clock, "ingot.enqueue"))
+    store = await cluster.server(losing_first_response(cluster.bench.clock, "ingot.enqueue"))
     order = cluster.blobs.order(inputs={"in": BLOB}, uploads=["more"], idempotency_key="once")
-    (made,) = await store.run(Enqueue(jobs=[order]))
-    assert (made.job.id, made.created, made.job.status) == (order.id, True, JobStatus.BLOCKED)
+    (enqueued,) = await store.run(Enqueue(jobs=[order]))
+    assert (enqueued.job.id, enqueued.created, enqueued.job.status) == (order.id, True, JobStatus.BLOCKED)
     usage = await store.run(GetUsage(tenant=cluster.tenant))
     assert (usage.bytes, usage.reserved_bytes) == (10, 5)
-    assert await is_whole(cluster)
+    assert await is_consistent(cluster)
 
 
 # -- applications and workers -------------------------------------------------------------------------------
 
 
 async def app_of(cluster: BlobCluster) -> Raw:
-    """An application that was let into the tenant."""
+    """Connect as an application role of the tenant."""
     role = f"app_{new_id().replace('-', '')}"
     admin = await cluster.session(server=False)
     await admin.execute(f"CREATE ROLE {role} LOGIN")
@@ -395,16 +397,16 @@ async def app_of(cluster: BlobCluster) -> Raw:
     return await cluster.session_of(with_database(cluster.url, cluster.url.partition("?")[0].rsplit("/", 1)[1], role))
 
 
-async def in_sql(app: Raw, *jobs: dict[str, Any]) -> list[str]:
-    """The ids of jobs that an application has enqueued."""
-    return [str(row["id"]) for row in await app.fetch(KEEP, msgspec.json.encode(jobs).decode())]
+async def enqueue_in_sql(app: Raw, *jobs: dict[str, Any]) -> list[str]:
+    """Enqueue jobs as an application, and return their IDs."""
+    return [str(row["id"]) for row in await app.fetch(ENQUEUE_JSON, msgspec.json.encode(jobs).decode())]
 
 
-async def test_an_application_gives_jobs_their_inputs(cluster: BlobCluster) -> None:
+async def test_an_application_can_enqueue_jobs_with_inputs(cluster: BlobCluster) -> None:
     await cluster.blobs.put("k", DATA, content_type="text/plain")
     app = await app_of(cluster)
     inputs = {"b.txt": BLOB, "a.txt": BLOB}
-    (job_id,) = await in_sql(app, {"type": "noop", "inputs": inputs})
+    (job_id,) = await enqueue_in_sql(app, {"type": "noop", "inputs": inputs})
     job = await cluster.bench.jobs.get(cluster.tenant, job_id)
     assert (job.status, job.inputs) == (JobStatus.QUEUED, inputs)
     files = await cluster.bench.jobs.files(cluster.tenant, job_id)
@@ -414,18 +416,18 @@ async def test_an_application_gives_jobs_their_inputs(cluster: BlobCluster) -> N
     ]
     assert (await cluster.blobs.store.run(GetUsage(tenant=cluster.tenant, owner=job.created_by))).bytes == 2 * len(DATA)
     assert (await cluster.blobs.store.run(GetUsage(tenant=cluster.tenant))).bytes == 3 * len(DATA)
-    assert await is_whole(cluster)
+    assert await is_consistent(cluster)
     store = await cluster.server()
     (claim,) = await store.run(ClaimJobs(worker_id="worker", types=["noop"], limit=1, lease=HOUR))
     assert claim.job.inputs == inputs
-    await cluster.blobs.store.run(gone(cluster, "k"))  # Whoever changes what is kept counts what is owed.
+    await cluster.blobs.store.run(delete_key(cluster, "k"))  # Every change of usage also folds owed usage.
     owner = await cluster.session(server=False)
     assert await owner.fetchval("SELECT count(*) FROM ingot.usage_owed") == 0
     assert (await cluster.blobs.store.run(GetUsage(tenant=cluster.tenant))).bytes == 2 * len(DATA)
-    assert await is_whole(cluster)
+    assert await is_consistent(cluster)
 
 
-async def test_an_application_is_refused_what_is_not_there_or_does_not_fit(cluster: BlobCluster) -> None:
+async def test_inputs_of_an_application_must_exist_and_fit_the_quota(cluster: BlobCluster) -> None:
     await cluster.blobs.put("k", DATA)
     other = (await cluster.bench.tenants.create("other")).id
     await cluster.blobs.store.run(put(cluster, "theirs", content_of(b"theirs"), tenant=other))
@@ -433,45 +435,45 @@ async def test_an_application_is_refused_what_is_not_there_or_does_not_fit(clust
     app = await app_of(cluster)
     for blob in (id_of(b"theirs"), id_of(b"nobody's")):
         with pytest.raises(asyncpg.PostgresError) as caught:
-            await in_sql(app, {"type": "noop"}, {"type": "noop", "inputs": {"in": blob}})
+            await enqueue_in_sql(app, {"type": "noop"}, {"type": "noop", "inputs": {"in": blob}})
         assert caught.value.sqlstate == "IN048"
         assert msgspec.json.decode(caught.value.detail or "") == {"code": "blob_not_found"}
     async with app.transaction():
-        await in_sql(app, {"type": "noop", "inputs": {"in": BLOB}})
-        await in_sql(app, {"type": "noop", "inputs": {"in": BLOB}})
+        await enqueue_in_sql(app, {"type": "noop", "inputs": {"in": BLOB}})
+        await enqueue_in_sql(app, {"type": "noop", "inputs": {"in": BLOB}})
         with pytest.raises(asyncpg.PostgresError) as caught:
             async with app.transaction():
-                await in_sql(app, {"type": "noop", "inputs": {"in": BLOB}})
+                await enqueue_in_sql(app, {"type": "noop", "inputs": {"in": BLOB}})
         assert msgspec.json.decode(caught.value.detail or "") == {"code": "quota_exceeded"}
     assert len((await cluster.bench.jobs.list(cluster.tenant)).items) == 2
-    assert await is_whole(cluster)
+    assert await is_consistent(cluster)
 
 
-async def test_work_on_the_same_inputs_is_known_wherever_it_was_asked_for(cluster: BlobCluster) -> None:
+async def test_jobs_with_inputs_are_reused_across_applications_and_the_api(cluster: BlobCluster) -> None:
     await cluster.bench.jobs.define(Definition(type="noop", reuse=True))
     await cluster.blobs.put("k", DATA)
     await cluster.blobs.put("l", b"l")
     app = await app_of(cluster)
     inputs = {"b é.txt": BLOB, "a.txt": id_of(b"l"), "\U0001f600": BLOB, "\uffee": BLOB}
-    (made,) = await in_sql(app, {"type": "noop", "inputs": inputs})
-    found = await cluster.bench.jobs.enqueue(cluster.tenant, "noop", inputs=dict(reversed(inputs.items())))
-    assert (found.job.id, found.reused) == (made, True)
-    assert await in_sql(app, {"type": "noop", "inputs": dict(sorted(inputs.items()))}) == [made]
-    other = await in_sql(app, {"type": "noop", "inputs": {**inputs, "a.txt": BLOB}})
-    assert other != [made]
-    assert await is_whole(cluster)
+    (job_id,) = await enqueue_in_sql(app, {"type": "noop", "inputs": inputs})
+    repeated = await cluster.bench.jobs.enqueue(cluster.tenant, "noop", inputs=dict(reversed(inputs.items())))
+    assert (repeated.job.id, repeated.reused) == (job_id, True)
+    assert await enqueue_in_sql(app, {"type": "noop", "inputs": dict(sorted(inputs.items()))}) == [job_id]
+    other = await enqueue_in_sql(app, {"type": "noop", "inputs": {**inputs, "a.txt": BLOB}})
+    assert other != [job_id]
+    assert await is_consistent(cluster)
 
 
-async def test_a_transaction_of_an_application_keeps_nobody_from_the_blobs_of_its_tenant(cluster: BlobCluster) -> None:
+async def test_an_open_transaction_of_an_application_does_not_block_calls_about_its_blobs(cluster: BlobCluster) -> None:
     await cluster.blobs.put("k", DATA)
     app = await app_of(cluster)
     claim = await cluster.bench.make_claim()
-    async with asyncio.timeout(WAIT_SECONDS), standing_still(app):
-        await in_sql(app, {"type": "noop", "inputs": {"in": BLOB}})
+    async with asyncio.timeout(WAIT_SECONDS), uncommitted(app):
+        await enqueue_in_sql(app, {"type": "noop", "inputs": {"in": BLOB}})
         await cluster.blobs.put("other", DATA)
         await cluster.blobs.delete("k")
-        await make(cluster, await cluster.server(), claim, "out")
+        await make_output(cluster, await cluster.server(), claim, "out")
         await cluster.bench.jobs.complete(claim, outputs=["out"])
         (job_id,) = await enqueue(await cluster.server(), cluster.blobs.order(inputs={"in": BLOB}))
     assert await cluster.blobs.files(job_id) == [("input", "in", BLOB)]
-    assert await is_whole(cluster)
+    assert await is_consistent(cluster)

@@ -1,4 +1,4 @@
-"""JSON in SQL is JSON in Python: digests and keys that an application's call makes are those that the API makes."""
+"""JSON in SQL equals JSON in Python: digests and limit keys are the same for applications and the API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS | st.sampled_from("abn"), inner, max_size=4),
     max_leaves=12,
 )
-WRITTEN = [
+JSON_TEXTS = [
     '{"b":1,"a":{"z":1,"y":[1.50,2e3,-0,-0.0,1E400]}}'.replace("1E400", "1E30"),
     ' [ 1 , "\\u00e9\\n\\/\\"\\ud83d\\ude00" , true , null ] ',
     '{"a":1,"a":2}',
@@ -49,18 +49,18 @@ async def owner(tmp_path: Path) -> AsyncIterator[Raw]:
 
 
 async def digest(owner: Raw, text: str) -> bytes:
-    found: bytes = await owner.fetchval("SELECT ingot.json_digest($1::text::json)", text)
-    return found
+    result: bytes = await owner.fetchval("SELECT ingot.json_digest($1::text::json)", text)
+    return result
 
 
-@pytest.mark.parametrize("text", WRITTEN)
-async def test_what_is_written_in_another_way_has_the_same_digest(owner: Raw, text: str) -> None:
+@pytest.mark.parametrize("text", JSON_TEXTS)
+async def test_equal_values_written_differently_have_the_same_digest(owner: Raw, text: str) -> None:
     assert await digest(owner, text) == checks.json_digest(text.encode())
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(value=VALUES)
-async def test_every_value_has_one_digest_and_one_limit_key(owner: Raw, value: Any) -> None:
+async def test_digest_and_limit_key_of_every_value_equal_those_of_python(owner: Raw, value: Any) -> None:
     text = msgspec.json.encode(value)
     row = await owner.fetchrow(
         "SELECT ingot.canonical_json($1::text::json) AS plain, ingot.json_digest($1::text::json) AS digest",

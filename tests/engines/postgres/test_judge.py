@@ -1,8 +1,8 @@
-"""The judge in SQL is the judge in Python: the same standing and the same outcome lead to the same verdict.
+"""`judge` in SQL equals `judge` in Python: the same job and outcome lead to the same verdict.
 
-Only the instant of the next try may differ. Python multiplies by the factor once for every failure and rounds each
-time; SQL takes a power, and multiplies in another order. Either is cut to whole microseconds, so two values on both
-sides of a whole number end one microsecond apart, and the rounding of each step adds its share to long waits.
+Only the time of the next attempt may differ. Python multiplies by the factor once for every failure and rounds each
+time; SQL takes a power, and multiplies in another order. Both truncate to microseconds, so two values on both
+sides of a whole number end one microsecond apart, and the rounding of each step adds up in long delays.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tests.factories import LEASE_SECONDS, Bench, open_bench
 from tests.postgres import ChanceClock, database_for
 
 COUNT_MAX: Final = 1_000_000
-ROUNDING: Final = 2.0**-52  # The most that one multiplication adds, for each of the two sides.
-SAID: Final[dict[type, str]] = {
+ROUNDING: Final = 2.0**-52  # The maximum relative error of one multiplication, on each side.
+OUTCOME_NAMES: Final[dict[type, str]] = {
     Done: "succeeded",
     Failed: "failed",
     Snooze: "snoozed",
@@ -41,7 +41,7 @@ NIL: Final = "00000000-0000-0000-0000-000000000000"
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """A running job, and how its attempt ends."""
+    """A running job and the outcome of its attempt."""
 
     failures: int
     crashes: int
@@ -53,21 +53,21 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     spread: float = 0.0
 
     def verdict(self) -> Verdict:
-        """What Python says."""
+        """The verdict of Python."""
         return judge(self, self.outcome, self.definition, now=self.now, random_fraction=self.spread)
 
     def rounding(self) -> int:
-        """How far apart the instants of the next try may be, in microseconds."""
+        """The permitted difference of the time of the next attempt, in microseconds."""
         wait = backoff_micros(self.definition.backoff, self.failures + 1, random_fraction=self.spread)
         return 1 + int(2 * ROUNDING * wait * (self.failures + 4))
 
 
-# SQL fails on first waits that are smaller and grow for very long: see the last test.
+# Smaller first delays that grow for very long are covered by the last test.
 first_seconds = st.just(0.0) | st.floats(1e-4, SECONDS_MAX) | st.sampled_from([1.0, 0.5, 1e-3, 3600.0])
 factors = st.floats(1, 4) | st.floats(1, 1.01) | st.floats(1, SECONDS_MAX) | st.sampled_from([1.0, 2.0, SECONDS_MAX])
 max_seconds = st.floats(0, SECONDS_MAX) | st.sampled_from([0.0, 3600.0, SECONDS_MAX])
 backoffs = st.builds(Backoff, first_seconds=first_seconds, factor=factors, max_seconds=max_seconds)
-spreads = st.integers(0, 2**53 - 1).map(lambda number: number / 2**53)  # What random() can say.
+spreads = st.integers(0, 2**53 - 1).map(lambda number: number / 2**53)  # Values that random() can return.
 failures = st.integers(0, 8) | st.integers(0, ATTEMPTS_MAX - 1)
 outcomes = st.one_of(
     st.just(Done()),
@@ -80,7 +80,7 @@ outcomes = st.one_of(
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """A case whose counts are often near their limits."""
+    """A case whose counters are often near their limits."""
     failed, crashed = draw(failures), draw(st.integers(0, 5) | st.integers(0, COUNT_MAX))
     near_attempts = st.integers(max(1, failed - 1), failed + 3)
     near_crashes = st.integers(max(1, crashed - 1), crashed + 3)
@@ -104,41 +104,41 @@ JUDGE: Final = """
         $9::integer[], $10::double precision[], $11::double precision[], $12::double precision[], $13::bigint[],
         $14::double precision[]
     ) WITH ORDINALITY AS c (
-        said, retry, delay, error, failures, crashes, max_attempts, cancel_requested, crash_cap, first_seconds, factor,
-        max_seconds, now, spread, place
+        outcome, retry, delay, error, failures, crashes, max_attempts, cancel_requested, crash_cap, first_seconds,
+        factor, max_seconds, now, spread, ordinal
     )
     CROSS JOIN LATERAL ingot.judge(
-        c.said, c.retry, c.delay, c.error, c.failures, c.crashes, c.max_attempts, c.cancel_requested, c.crash_cap,
+        c.outcome, c.retry, c.delay, c.error, c.failures, c.crashes, c.max_attempts, c.cancel_requested, c.crash_cap,
         c.first_seconds, c.factor, c.max_seconds, c.now, c.spread
     ) AS v
-    ORDER BY c.place
+    ORDER BY c.ordinal
 """
 BACKOFF: Final = """
     SELECT ingot.backoff(c.first_seconds, c.factor, c.max_seconds, c.failures, c.spread) FROM unnest(
         $1::double precision[], $2::double precision[], $3::double precision[], $4::integer[], $5::double precision[]
-    ) WITH ORDINALITY AS c (first_seconds, factor, max_seconds, failures, spread, place)
-    ORDER BY c.place
+    ) WITH ORDINALITY AS c (first_seconds, factor, max_seconds, failures, spread, ordinal)
+    ORDER BY c.ordinal
 """
 
 
-def columns(asked: list[Case]) -> list[list[Any]]:
-    """The cases as the arrays that the query takes."""
-    failed = [case.outcome if isinstance(case.outcome, Failed) else None for case in asked]
+def columns(examples: list[Case]) -> list[list[Any]]:
+    """The cases as the array arguments of the query."""
+    failed = [case.outcome if isinstance(case.outcome, Failed) else None for case in examples]
     return [
-        [SAID[type(case.outcome)] for case in asked],
-        [said is None or said.retry for said in failed],
-        [case.outcome.delay if isinstance(case.outcome, Snooze) else 0 for case in asked],
-        [said and said.error for said in failed],
-        [case.failures for case in asked],
-        [case.crashes for case in asked],
-        [case.max_attempts for case in asked],
-        [case.cancel_requested for case in asked],
-        [case.definition.crash_cap for case in asked],
-        [float(case.definition.backoff.first_seconds) for case in asked],
-        [float(case.definition.backoff.factor) for case in asked],
-        [float(case.definition.backoff.max_seconds) for case in asked],
-        [case.now for case in asked],
-        [case.spread for case in asked],
+        [OUTCOME_NAMES[type(case.outcome)] for case in examples],
+        [failure is None or failure.retry for failure in failed],
+        [case.outcome.delay if isinstance(case.outcome, Snooze) else 0 for case in examples],
+        [failure and failure.error for failure in failed],
+        [case.failures for case in examples],
+        [case.crashes for case in examples],
+        [case.max_attempts for case in examples],
+        [case.cancel_requested for case in examples],
+        [case.definition.crash_cap for case in examples],
+        [float(case.definition.backoff.first_seconds) for case in examples],
+        [float(case.definition.backoff.factor) for case in examples],
+        [float(case.definition.backoff.max_seconds) for case in examples],
+        [case.now for case in examples],
+        [case.spread for case in examples],
     ]
 
 
@@ -149,8 +149,8 @@ async def owner(tmp_path: Path) -> AsyncIterator[Raw]:
     await connection.close()
 
 
-# One connection serves all examples, each of which is many cases: at least 750 of them. A failure names its case, so
-# nothing is gained by the minutes it takes to make the list around it small.
+# One connection serves all examples, each with many cases: at least 750 in total. A failure names its case, so
+# shrinking the list, which takes minutes, would not help.
 many = settings(
     max_examples=30,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -159,27 +159,27 @@ many = settings(
 
 
 @many
-@given(asked=st.lists(cases(), min_size=25, max_size=40))
-async def test_sql_and_python_judge_alike(owner: Raw, asked: list[Case]) -> None:
-    rows = await owner.fetch(JUDGE, *columns(asked))
-    for case, row in zip(asked, rows, strict=True):
-        said = case.verdict()
-        expected = (said.status, said.failures, said.crashes, said.error)
+@given(examples=st.lists(cases(), min_size=25, max_size=40))
+async def test_sql_and_python_reach_the_same_verdict(owner: Raw, examples: list[Case]) -> None:
+    rows = await owner.fetch(JUDGE, *columns(examples))
+    for case, row in zip(examples, rows, strict=True):
+        verdict = case.verdict()
+        expected = (verdict.status, verdict.failures, verdict.crashes, verdict.error)
         assert expected == (row["status"], row["failures_after"], row["crashes_after"], row["error"]), case
-        if said.run_at is not None:
+        if verdict.run_at is not None:
             exact = not isinstance(case.outcome, Failed)
-            assert abs(said.run_at - row["run_at_after"]) <= (0 if exact else case.rounding()), case
+            assert abs(verdict.run_at - row["run_at_after"]) <= (0 if exact else case.rounding()), case
 
 
-async def test_sql_knows_every_verdict(owner: Raw) -> None:
+async def test_sql_covers_every_outcome(owner: Raw) -> None:
     definition = Definition(type="noop", crash_cap=1)
     ended: list[Outcome | Lost] = [Done(), Failed(error="no"), Snooze(delay=5), Release(), Lost()]
-    asked = [
+    examples = [
         Case(failures=0, crashes=0, max_attempts=1, cancel_requested=False, outcome=outcome, definition=definition)
         for outcome in ended
     ]
-    asked += [msgspec.structs.replace(case, cancel_requested=True) for case in asked]
-    rows = await owner.fetch(JUDGE, *columns(asked))
+    examples += [msgspec.structs.replace(case, cancel_requested=True) for case in examples]
+    rows = await owner.fetch(JUDGE, *columns(examples))
     assert [row["status"] for row in rows[:5]] == ["succeeded", "dead", "queued", "queued", "dead"]
     assert [row["status"] for row in rows[5:]] == ["succeeded"] + ["canceled"] * 4
     assert [(row["failures_after"], row["crashes_after"]) for row in rows[:5]] == [
@@ -194,29 +194,27 @@ async def test_sql_knows_every_verdict(owner: Raw) -> None:
 
 @many
 @given(
-    asked=st.lists(
+    examples=st.lists(
         st.tuples(backoffs, st.integers(1, 8) | st.integers(1, ATTEMPTS_MAX), spreads), min_size=25, max_size=40
     ),
 )
-async def test_sql_and_python_wait_alike(owner: Raw, asked: list[tuple[Backoff, int, float]]) -> None:
+async def test_sql_and_python_compute_the_same_backoff(owner: Raw, examples: list[tuple[Backoff, int, float]]) -> None:
     rows = await owner.fetch(
         BACKOFF,
-        [float(backoff.first_seconds) for backoff, _, _ in asked],
-        [float(backoff.factor) for backoff, _, _ in asked],
-        [float(backoff.max_seconds) for backoff, _, _ in asked],
-        [number for _, number, _ in asked],
-        [spread for _, _, spread in asked],
+        [float(backoff.first_seconds) for backoff, _, _ in examples],
+        [float(backoff.factor) for backoff, _, _ in examples],
+        [float(backoff.max_seconds) for backoff, _, _ in examples],
+        [number for _, number, _ in examples],
+        [spread for _, _, spread in examples],
     )
-    for (backoff, number, spread), (waits,) in zip(asked, rows, strict=True):
+    for (backoff, number, spread), (waits,) in zip(examples, rows, strict=True):
         expected = backoff_micros(backoff, number, random_fraction=spread)
         assert abs(expected - waits) <= 1 + int(2 * ROUNDING * expected * (number + 4)), (backoff, number, spread)
         assert 0 <= waits <= 1_000_000 * backoff.max_seconds
 
 
 @pytest.mark.parametrize("backoff", [Backoff(), Backoff(factor=SECONDS_MAX), Backoff(first_seconds=0.1, factor=1.001)])
-async def test_an_hour_at_most_is_the_same_to_one_microsecond_for_every_number_of_failures(
-    owner: Raw, backoff: Backoff
-) -> None:
+async def test_backoffs_up_to_an_hour_differ_by_at_most_one_microsecond(owner: Raw, backoff: Backoff) -> None:
     numbers = range(1, ATTEMPTS_MAX + 1)
     values = ([value] * ATTEMPTS_MAX for value in msgspec.structs.astuple(backoff))
     rows = await owner.fetch(BACKOFF, *values, numbers, [0.125] * ATTEMPTS_MAX)
@@ -227,8 +225,8 @@ async def test_an_hour_at_most_is_the_same_to_one_microsecond_for_every_number_o
 # -- through the store --------------------------------------------------------------------------------------
 
 
-class Hall:
-    """A store in which running jobs of any standing can be put."""
+class JudgeStore:
+    """A store into which running jobs with any counters can be inserted."""
 
     def __init__(self, bench: Bench, clock: ChanceClock, owner: Raw) -> None:
         assert isinstance(bench.store, PostgresStore)
@@ -237,16 +235,16 @@ class Hall:
         self.clock = clock
         self.owner = owner
 
-    async def put(self, asked: list[Case]) -> list[str]:
-        """A running job for each case, each of a type of its own; lost ones are past their lease."""
-        ids = [new_id() for _ in asked]
-        tenant, now, count = self.bench.tenant, self.clock.micros(), len(asked)
+    async def put(self, examples: list[Case]) -> list[str]:
+        """Insert a running job with its own type for each case; lost ones have an expired lease."""
+        ids = [new_id() for _ in examples]
+        tenant, now, count = self.bench.tenant, self.clock.micros(), len(examples)
         await self.owner.executemany(
             "INSERT INTO ingot.records (kind, tenant, name, version, body, created_at, updated_at)"
             " VALUES ('definition', $1, $2, 1, $3, 0, 0)",
             [
                 (NIL, f"t-{id}", msgspec.json.encode(case.definition).decode())
-                for id, case in zip(ids, asked, strict=True)
+                for id, case in zip(ids, examples, strict=True)
             ],
         )
         await self.owner.execute(
@@ -265,57 +263,63 @@ class Hall:
             ids,
             tenant,
             now,
-            [case.failures for case in asked],
-            [case.crashes for case in asked],
-            [case.max_attempts for case in asked],
-            [now if isinstance(case.outcome, Lost) else now + 10**15 for case in asked],
-            [case.cancel_requested for case in asked],
+            [case.failures for case in examples],
+            [case.crashes for case in examples],
+            [case.max_attempts for case in examples],
+            [now if isinstance(case.outcome, Lost) else now + 10**15 for case in examples],
+            [case.cancel_requested for case in examples],
         )
         assert count == await self.owner.fetchval("SELECT count(*) FROM ingot.leases WHERE id = ANY ($1)", ids)
         return ids
 
 
 @pytest.fixture
-async def hall(tmp_path: Path) -> AsyncIterator[Hall]:
+async def judge_store(tmp_path: Path) -> AsyncIterator[JudgeStore]:
     clock = ChanceClock()
     async with open_bench("postgres", tmp_path / "data", clock) as bench:
         owner = await asyncpg.connect((await database_for(tmp_path / "data")).owner_url)
-        yield Hall(bench, clock, owner)
+        yield JudgeStore(bench, clock, owner)
         await owner.close()
 
 
 @many
-@given(asked=st.lists(cases(), min_size=20, max_size=30), chance=spreads)
-async def test_jobs_move_through_the_store_as_the_judge_says(hall: Hall, asked: list[Case], chance: float) -> None:
-    hall.clock.chance = chance
-    hall.clock.advance(seconds=LEASE_SECONDS)
-    now = hall.clock.micros()
-    asked = [msgspec.structs.replace(case, now=now, spread=chance) for case in asked]
-    ids = await hall.put(asked)
-    told = [
+@given(examples=st.lists(cases(), min_size=20, max_size=30), chance=spreads)
+async def test_jobs_in_the_store_change_according_to_the_verdict(
+    judge_store: JudgeStore, examples: list[Case], chance: float
+) -> None:
+    judge_store.clock.chance = chance
+    judge_store.clock.advance(seconds=LEASE_SECONDS)
+    now = judge_store.clock.micros()
+    examples = [msgspec.structs.replace(case, now=now, spread=chance) for case in examples]
+    ids = await judge_store.put(examples)
+    settles = [
         Settle(job_id=id, fence=7, outcome=case.outcome)
-        for id, case in zip(ids, asked, strict=True)
+        for id, case in zip(ids, examples, strict=True)
         if not isinstance(case.outcome, Lost)
     ]
-    answers = await hall.store.run(SettleJobs(settles=told)) if told else []
+    answers = await judge_store.store.run(SettleJobs(settles=settles)) if settles else []
     assert [answer for answer in answers if isinstance(answer, IngotError)] == []
-    hall.store.lane_cache.record_expiry(now)
-    await hall.store.run(MaintainJobs())
+    judge_store.store.lane_cache.record_expiry(now)
+    await judge_store.store.run(MaintainJobs())
     statuses = {answer.job_id: answer.status for answer in answers if not isinstance(answer, IngotError)}
-    for id, case in zip(ids, asked, strict=True):
-        job = await hall.bench.jobs.get(hall.bench.tenant, id)
-        said = case.verdict()
-        assert (said.status, said.failures, said.crashes) == (job.status, job.failures, job.crashes), case
-        assert statuses.get(id, said.status) == said.status
-        (attempt,) = await hall.bench.jobs.attempts(hall.bench.tenant, id)
-        assert (said.outcome, said.status, said.error) == (attempt.outcome, attempt.status_after, attempt.error)
+    for id, case in zip(ids, examples, strict=True):
+        job = await judge_store.bench.jobs.get(judge_store.bench.tenant, id)
+        verdict = case.verdict()
+        assert (verdict.status, verdict.failures, verdict.crashes) == (job.status, job.failures, job.crashes), case
+        assert statuses.get(id, verdict.status) == verdict.status
+        (attempt,) = await judge_store.bench.jobs.attempts(judge_store.bench.tenant, id)
+        assert (verdict.outcome, verdict.status, verdict.error) == (
+            attempt.outcome,
+            attempt.status_after,
+            attempt.error,
+        )
 
 
 @pytest.mark.parametrize(
     ("backoff", "number"),
     [(Backoff(first_seconds=1e-5, factor=2.0), 1_025), (Backoff(first_seconds=1e-300, factor=10.0), 400)],
 )
-async def test_a_tiny_first_wait_grows_to_the_cap_in_sql_too(owner: Raw, backoff: Backoff, number: int) -> None:
+async def test_a_tiny_first_delay_grows_to_the_maximum_in_sql(owner: Raw, backoff: Backoff, number: int) -> None:
     expected = backoff_micros(backoff, number, random_fraction=0.0)
     values = (backoff.first_seconds, backoff.factor, backoff.max_seconds, number)
     assert expected == await owner.fetchval("SELECT ingot.backoff($1, $2, $3, $4, 0)", *values)

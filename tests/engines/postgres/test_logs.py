@@ -1,4 +1,4 @@
-"""Two parties at one log on PostgreSQL: who comes second sees what the first has done."""
+"""Overlapping appends to a log on PostgreSQL: the second call sees the result of the first."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ T = TypeVar("T")
 
 
 async def after_waiting(admin: Raw, first: Raw, second: Awaitable[T]) -> T:
-    """What the second party gets that has to wait for the first, which then commits."""
-    meeting = asyncio.ensure_future(second)
-    await until_blocked(admin, first, meeting)
-    assert not meeting.done(), "it did not wait"
+    """Wait until the second call is blocked by the first, commit the first, and return the result of the second."""
+    waiting = asyncio.ensure_future(second)
+    await until_blocked(admin, first, waiting)
+    assert not waiting.done(), "the second call did not wait"
     await first.execute("COMMIT")
-    return await meeting
+    return await waiting
 
 
-async def begun(pair: TenantPair, statement: str, claim: Claim, *values: str) -> Raw:
-    """A party that has made its call and has not committed."""
+async def begin_call(pair: TenantPair, statement: str, claim: Claim, *values: str) -> Raw:
+    """A connection that has made a call and not committed."""
     first = await pair.as_server()
     await first.execute("BEGIN")
     await first.fetch(statement, claim.job.id, claim.fence, *values)
     return first
 
 
-async def test_of_texts_that_overlap_each_character_is_kept_once(pair: TenantPair) -> None:
+async def test_overlapping_texts_are_stored_without_repeats(pair: TenantPair) -> None:
     claim = await pair.bench.make_claim("written")
-    first = await begun(pair, APPEND, claim, "abc")
+    first = await begin_call(pair, APPEND, claim, "abc")
     second = pair.bench.jobs.append_log(claim.job.id, claim.fence, "bcde", offset=1)
     assert await after_waiting(await pair.connect(), first, second) == 5
     assert (await pair.bench.jobs.log(pair.bench.tenant, claim.job.id)).text == "abcde"
 
 
-async def test_a_text_that_meets_the_end_of_its_attempt_is_not_kept(pair: TenantPair) -> None:
+async def test_a_text_appended_during_the_settle_of_its_attempt_is_refused(pair: TenantPair) -> None:
     claim = await pair.bench.make_claim("written")
-    first = await begun(pair, SETTLE, claim)
+    first = await begin_call(pair, SETTLE, claim)
     second = pair.bench.jobs.append_log(claim.job.id, claim.fence, "late")
     with pytest.raises(LeaseLost):
         await after_waiting(await pair.connect(), first, second)

@@ -1,4 +1,4 @@
-"""Migrating a PostgreSQL database, from one place or from several at once, and refusing what does not fit."""
+"""Migrating a PostgreSQL database, once or concurrently, and refusing databases that do not match."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ingot.kernel.clock import SystemClock
 from ingot.kernel.errors import StoreError, StoreMisconfigured, StoreTooNew
 from tests.postgres import Server, own_server, with_database
 
-ROUNDS = 3
+REPEATS = 3
 MIGRATIONS_UNDER_LOAD = 10
-BOSS = "boss"  # May make roles and databases, and is no superuser.
+ADMIN = "boss"  # Can create roles and databases, and is not a superuser.
 PASSWORD = "s3cret"
-# Everything a migration makes: tables, views, sequences, functions with their text, policies, and who may use them.
+# Everything a migration creates: tables, views, sequences, functions with their text, policies and privileges.
 SCHEMA = """
 SELECT 'relation', relname::text, relkind::text, coalesce(relacl::text, ''), relrowsecurity::text FROM pg_class
 WHERE relnamespace = 'ingot'::regnamespace
@@ -45,21 +45,21 @@ ORDER BY 1, 2, 3, 4, 5
 
 @pytest.fixture(scope="module")
 async def server() -> AsyncIterator[Server]:
-    """A server of our own: roles belong to the whole of it."""
+    """A separate server, because roles are shared by all its databases."""
     with own_server(fresh=True) as server:
-        await run(server.url, f"CREATE ROLE {BOSS} LOGIN CREATEDB CREATEROLE")
+        await run(server.url, f"CREATE ROLE {ADMIN} LOGIN CREATEDB CREATEROLE")
         yield server
 
 
 @pytest.fixture(autouse=True)
 def logs() -> Iterator[list[EventDict]]:
-    """What is logged meanwhile."""
+    """The log entries of the test."""
     with capture_logs() as captured:
         yield captured
 
 
 async def run(url: str, *statements: str) -> None:
-    """Run statements, each by itself."""
+    """Run statements one by one."""
     connection = await asyncpg.connect(url)
     try:
         for statement in statements:
@@ -69,7 +69,7 @@ async def run(url: str, *statements: str) -> None:
 
 
 async def schema_of(url: str) -> list[tuple[Any, ...]]:
-    """All that was made in a database."""
+    """Everything that migrations created in a database."""
     connection = await asyncpg.connect(url)
     try:
         return [tuple(row) for row in await connection.fetch(SCHEMA)]
@@ -78,11 +78,11 @@ async def schema_of(url: str) -> list[tuple[Any, ...]]:
 
 
 async def make_databases(server: Server, *names: str) -> list[str]:
-    """Empty databases on a server that has never seen a migration; answers the URLs of their owner."""
+    """Make empty databases on a server without roles of Ingot, and return their URLs for the owner."""
     drop = [f"DROP DATABASE IF EXISTS {name}" for name in ("one", "two", "three")]
     drop += [f"DROP ROLE IF EXISTS {role}" for role in ROLES]
-    await run(server.url, *drop, *[f"CREATE DATABASE {name} OWNER {BOSS}" for name in names])
-    return [with_database(server.url, name, BOSS) for name in names]
+    await run(server.url, *drop, *[f"CREATE DATABASE {name} OWNER {ADMIN}" for name in names])
+    return [with_database(server.url, name, ADMIN) for name in names]
 
 
 async def open_store(url: str) -> None:
@@ -91,18 +91,16 @@ async def open_store(url: str) -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
-async def test_migrations_of_one_database_at_once_apply_each_step_once(server: Server, number: int) -> None:
+@pytest.mark.parametrize("number", range(REPEATS))
+async def test_concurrent_migrations_of_one_database_apply_each_step_once(server: Server, number: int) -> None:
     (url,) = await make_databases(server, "one")
     applied = await asyncio.gather(*[migrate(url) for _ in range(4)])
     assert sorted(map(len, applied)) == [0, 0, 0, len(migrations())]
     await open_store(with_database(server.url, "one", "ingot_server"))
 
 
-@pytest.mark.parametrize("number", range(ROUNDS))
-async def test_databases_of_one_server_are_migrated_at_once_though_they_share_roles(
-    server: Server, number: int
-) -> None:
+@pytest.mark.parametrize("number", range(REPEATS))
+async def test_databases_that_share_roles_can_be_migrated_concurrently(server: Server, number: int) -> None:
     names = ("one", "two", "three")
     urls = await make_databases(server, *names)
     applied = await asyncio.gather(*map(migrate, urls))
@@ -111,7 +109,7 @@ async def test_databases_of_one_server_are_migrated_at_once_though_they_share_ro
         await open_store(with_database(server.url, name, "ingot_server"))
 
 
-async def test_migrating_again_changes_nothing(server: Server) -> None:
+async def test_a_repeated_migration_changes_nothing(server: Server) -> None:
     (url,) = await make_databases(server, "one")
     assert await migrate(url) == migrations()
     before = await schema_of(url)
@@ -132,9 +130,9 @@ async def test_migrating_again_changes_nothing(server: Server) -> None:
         ["GRANT EXECUTE ON FUNCTION ingot.settle, ingot.worker_tenant TO ingot_worker"],
         ["GRANT SELECT ON ingot.job_rows TO ingot_worker"],
     ],
-    ids=["a function more", "other arguments", "another shape", "a function given away", "a view given away"],
+    ids=["additional function", "other arguments", "other result", "granted function", "granted view"],
 )
-async def test_what_an_older_program_had_does_not_stay(server: Server, statements: list[str]) -> None:
+async def test_functions_and_grants_of_another_version_are_removed(server: Server, statements: list[str]) -> None:
     (url,) = await make_databases(server, "one")
     await migrate(url)
     before = await schema_of(url)
@@ -144,7 +142,7 @@ async def test_what_an_older_program_had_does_not_stay(server: Server, statement
     assert await schema_of(url) == before
 
 
-async def test_a_fold_that_idles_holds_no_migration_up(server: Server) -> None:
+async def test_an_open_fold_does_not_block_a_migration(server: Server) -> None:
     (url,) = await make_databases(server, "one")
     await migrate(url)
     idle = await asyncpg.connect(with_database(server.url, "one", "ingot_server"))
@@ -157,7 +155,7 @@ async def test_a_fold_that_idles_holds_no_migration_up(server: Server) -> None:
         await idle.close()
 
 
-async def test_a_store_works_on_while_the_functions_are_put_there_again(server: Server) -> None:
+async def test_a_store_keeps_working_while_functions_are_replaced(server: Server) -> None:
     (url,) = await make_databases(server, "one")
     await migrate(url)
     store = await PostgresStore.open(
@@ -185,7 +183,7 @@ async def test_a_store_works_on_while_the_functions_are_put_there_again(server: 
     await store.close()
 
 
-async def test_what_others_built_on_our_views_stays(server: Server) -> None:
+async def test_views_of_others_on_our_views_are_kept(server: Server) -> None:
     (url,) = await make_databases(server, "one")
     await migrate(url)
     await run(
@@ -209,7 +207,7 @@ async def test_a_newer_schema_is_refused(server: Server) -> None:
     assert await schema_of(url) == before
 
 
-async def test_a_database_that_was_not_migrated_is_refused_with_a_hint(server: Server) -> None:
+async def test_an_unmigrated_database_is_refused_with_a_hint(server: Server) -> None:
     urls = await make_databases(server, "one", "two")
     await migrate(urls[0])
     with pytest.raises(StoreMisconfigured, match="schema 0") as raised:
@@ -217,25 +215,25 @@ async def test_a_database_that_was_not_migrated_is_refused_with_a_hint(server: S
     assert "INGOT_DATABASE_OWNER_URL" in raised.value.hint
 
 
-async def test_a_server_that_no_migration_has_seen_is_refused_with_a_hint(server: Server) -> None:
+async def test_a_server_without_our_roles_is_refused_with_a_hint(server: Server) -> None:
     await make_databases(server, "one")
     with pytest.raises(StoreError) as raised:
         await open_store(with_database(server.url, "one", "ingot_server"))
     assert "INGOT_DATABASE_OWNER_URL" in raised.value.hint
 
 
-async def test_a_role_that_sees_every_tenant_is_refused(server: Server) -> None:
+async def test_a_role_that_bypasses_row_security_is_refused(server: Server) -> None:
     (url,) = await make_databases(server, "one")
     await migrate(url)
-    for role in ("postgres", BOSS):
+    for role in ("postgres", ADMIN):
         with pytest.raises(StoreMisconfigured, match=role) as raised:
             await open_store(with_database(server.url, "one", role))
         assert "ingot_server" in str(raised.value)
 
 
-@pytest.mark.parametrize("use", [open_store, migrate])
+@pytest.mark.parametrize("call", [open_store, migrate])
 @pytest.mark.parametrize(
-    ("place", "named"),
+    ("address", "expected"),
     [
         ("127.0.0.1:1/ingot", "127.0.0.1"),
         pytest.param(
@@ -249,29 +247,29 @@ async def test_a_role_that_sees_every_tenant_is_refused(server: Server) -> None:
     ],
     ids=["refused", "no-socket", "no-host"],
 )
-async def test_a_server_that_is_not_there_is_named_without_the_password(use: Any, place: str, named: str) -> None:
+async def test_an_unreachable_server_is_named_without_the_password(call: Any, address: str, expected: str) -> None:
     with pytest.raises(StoreError) as raised:
-        await use(f"postgresql://ingot_server:{PASSWORD}@{place}")
+        await call(f"postgresql://ingot_server:{PASSWORD}@{address}")
     assert PASSWORD not in f"{raised.value}{raised.value.hint}"
-    assert named in str(raised.value)
+    assert expected in str(raised.value)
 
 
-@pytest.mark.parametrize("use", [open_store, migrate])
-async def test_a_password_among_the_options_is_not_shown(use: Any) -> None:
+@pytest.mark.parametrize("call", [open_store, migrate])
+async def test_a_password_in_the_query_of_a_url_is_not_shown(call: Any) -> None:
     with pytest.raises(StoreError) as raised:
-        await use(f"postgresql://127.0.0.1:1/ingot?user=ingot_server&password={PASSWORD}")
+        await call(f"postgresql://127.0.0.1:1/ingot?user=ingot_server&password={PASSWORD}")
     assert PASSWORD not in f"{raised.value}{raised.value.hint}"
     assert "127.0.0.1:1" in str(raised.value)
 
 
-@pytest.mark.parametrize("use", [open_store, migrate])
-async def test_a_url_that_cannot_be_read_is_refused_without_its_password(use: Any) -> None:
+@pytest.mark.parametrize("call", [open_store, migrate])
+async def test_a_malformed_url_is_refused_without_its_password(call: Any) -> None:
     with pytest.raises(StoreError) as raised:
-        await use(f"postgresql://ingot_server:{PASSWORD}/more@127.0.0.1/ingot")
+        await call(f"postgresql://ingot_server:{PASSWORD}/more@127.0.0.1/ingot")
     assert PASSWORD not in f"{raised.value}{raised.value.hint}"
 
 
-async def test_a_role_that_may_not_make_roles_cannot_migrate_and_is_told_so(server: Server) -> None:
+async def test_a_role_that_cannot_create_roles_cannot_migrate(server: Server) -> None:
     await make_databases(server, "one")
     await run(server.url, "DROP ROLE IF EXISTS poor", "CREATE ROLE poor LOGIN")
     with pytest.raises(StoreError):

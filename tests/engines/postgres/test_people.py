@@ -1,4 +1,4 @@
-"""Commands about people are sent again after a lost answer, and meet each other half way: people stay whole."""
+"""Commands about people: repeated after lost responses, and overlapping with each other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.conformance.people_fixture import PeopleFixture, built, person, seen,
 from tests.factories import open_bench
 from tests.waiting import eventually
 
-WAITING: Final = """
+ARE_BLOCKED: Final = """
     SELECT count(*) = $1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
 """
 
@@ -46,7 +46,7 @@ async def people(tmp_path: Path) -> AsyncIterator[PeopleFixture]:
         yield PeopleFixture(bench)
 
 
-async def test_a_sign_in_sent_twice_makes_one_person_and_one_session(people: PeopleFixture) -> None:
+async def test_a_repeated_sign_in_creates_one_user_and_one_session(people: PeopleFixture) -> None:
     invited = await people.members.put(people.bench.tenant, role="member", email="ann@example.com", act=people.act())
     command = people.signing_in(person(groups=("a",)))
     user = await people.store.run(command)
@@ -57,7 +57,7 @@ async def test_a_sign_in_sent_twice_makes_one_person_and_one_session(people: Peo
     assert await people.store.run(FindMember(tenant=people.bench.tenant, member_id=invited.id)) is None
 
 
-async def test_a_session_ended_twice_by_one_command_is_ended(people: PeopleFixture) -> None:
+async def test_a_repeated_end_of_a_session_succeeds(people: PeopleFixture) -> None:
     ann = await people.sign_in("ann", b"digest")
     session = (await people.session(b"digest")).session
     command = EndSession(id=session.id, user=ann.id, act=people.act())
@@ -66,7 +66,7 @@ async def test_a_session_ended_twice_by_one_command_is_ended(people: PeopleFixtu
     assert [entry.action for entry in await people.acts()] == ["session.ended", "session.created"]
 
 
-async def test_a_person_let_out_twice_by_one_command_was_let_in_before(people: PeopleFixture) -> None:
+async def test_a_repeated_disable_is_recorded_once_with_the_first_state(people: PeopleFixture) -> None:
     ann = await people.sign_in()
     command = SetUserEnabled(id=ann.id, enabled=False, act=people.act())
     after = await people.store.run(command)
@@ -76,17 +76,17 @@ async def test_a_person_let_out_twice_by_one_command_was_let_in_before(people: P
     assert len(await people.acts()) == 2
 
 
-async def test_a_role_given_or_taken_twice_by_one_command_is_on_record_once(people: PeopleFixture) -> None:
+async def test_repeated_changes_of_a_role_are_recorded_once(people: PeopleFixture) -> None:
     tenant = people.bench.tenant
     ann = await people.sign_in()
-    given = PutMember(tenant=tenant, role="member", user=ann.id, invitation_id=new_id(), act=people.act())
+    put = PutMember(tenant=tenant, role="member", user=ann.id, invitation_id=new_id(), act=people.act())
     invited = PutMember(tenant=tenant, role="member", email="new@example.com", invitation_id=new_id(), act=people.act())
-    members = [await people.store.run(command) for command in (given, invited, given, invited)]
+    members = [await people.store.run(command) for command in (put, invited, put, invited)]
     assert members[:2] == members[2:]
     for member in members[:2]:
-        taken = RemoveMember(tenant=tenant, id=member.id, act=people.act())
+        remove = RemoveMember(tenant=tenant, id=member.id, act=people.act())
         for _ in range(2):
-            assert await people.store.run(taken) == member
+            assert await people.store.run(remove) == member
         with pytest.raises(MemberNotFound):
             await people.members.remove(tenant, member.id, act=people.act())
     acts = await people.acts(tenant)
@@ -94,7 +94,7 @@ async def test_a_role_given_or_taken_twice_by_one_command_is_on_record_once(peop
     assert [seen(entry.before) for entry in acts] == [built(members[1]), built(members[0]), None, None]
 
 
-async def test_a_link_made_twice_by_one_command_is_one(people: PeopleFixture) -> None:
+async def test_a_repeated_creation_of_a_link_creates_one(people: PeopleFixture) -> None:
     soon = people.bench.clock.micros() + MICROS
     command = BeginLogin(digest=b"link", expires_at=soon, next_page="/jobs", is_link=True, act=people.act())
     for _ in range(2):
@@ -104,81 +104,81 @@ async def test_a_link_made_twice_by_one_command_is_one(people: PeopleFixture) ->
     assert await people.store.run(ConsumeLogin(digest=b"link", is_link=True)) is None
 
 
-async def test_a_tenant_made_or_changed_twice_keeps_its_groups(people: PeopleFixture) -> None:
+async def test_a_repeated_change_of_groups_keeps_them(people: PeopleFixture) -> None:
     made = await people.bench.tenants.create("made", groups={"a": "viewer"})
     for _ in range(2):
         assert (await people.bench.tenants.change(made.id, groups={"b": "admin"})).groups == {"b": "admin"}
 
 
-# -- two at once --------------------------------------------------------------------------------------------
+# -- overlapping calls --------------------------------------------------------------------------------------
 
 
-class Half:
-    """One party at a person: its call is made, and whether it holds is not said before the end of the block."""
+class OpenTransaction:
+    """A connection whose transaction is committed at the end of the block."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     async def call(self, statement: str, *values: Any) -> list[Record]:
-        """As `Database.call`, in the transaction that is open."""
+        """Like `Database.call`, in the open transaction."""
         rows: list[Record] = await self._connection.fetch(statement, *values)
         return rows
 
 
 @asynccontextmanager
-async def half_way(people: PeopleFixture) -> AsyncIterator[Context]:
+async def open_transaction(people: PeopleFixture) -> AsyncIterator[Context]:
     assert isinstance(people.store, PostgresStore)
     async with people.store.database.pool.acquire() as connection:
-        await connection.fetch("SELECT 1")  # So that it has the time of the test.
+        await connection.fetch("SELECT 1")  # The first statement sets the clock of the test.
         async with connection.transaction():
-            yield Context(Half(connection), people.store.lane_cache)  # type: ignore[arg-type]
+            yield Context(OpenTransaction(connection), people.store.lane_cache)  # type: ignore[arg-type]
 
 
-async def waiting(people: PeopleFixture, calls: int) -> None:
-    """Until so many calls wait for the one that is half way."""
+async def wait_for_blocked_calls(people: PeopleFixture, calls: int) -> None:
+    """Wait until this many calls wait for a lock."""
     assert isinstance(people.store, PostgresStore)
     database = people.store.database
 
     async def all_wait() -> bool:
-        return bool((await database.call(WAITING, calls))[0][0])
+        return bool((await database.call(ARE_BLOCKED, calls))[0][0])
 
     await eventually(all_wait)
 
 
-async def test_who_is_let_out_at_this_moment_gets_no_session_and_no_token(people: PeopleFixture) -> None:
+async def test_a_user_being_disabled_gets_no_session_and_no_token(people: PeopleFixture) -> None:
     ann = await people.sign_in()
-    async with half_way(people) as first:
+    async with open_transaction(people) as first:
         await people_rows.set_user_enabled(first, SetUserEnabled(id=ann.id, enabled=False, act=people.act()))
         later = [
             asyncio.create_task(people.sign_in("ann", b"late")),
             asyncio.create_task(people.text_of_token(ann)),
         ]
-        await waiting(people, 2)
+        await wait_for_blocked_calls(people, 2)
     refused = await asyncio.gather(*later, return_exceptions=True)
     assert [type(error) for error in refused] == [SignInRefused, UserNotFound]
     assert await people.store.run(FindSession(digest=b"late")) is None
     assert await people.store.run(ListUserTokens(user=ann.id, before=None, limit=10)) == []
 
 
-async def test_a_session_and_a_token_that_are_made_at_this_moment_end_with_who_is_let_out(
+async def test_a_disable_ends_uncommitted_sessions_and_tokens(
     people: PeopleFixture,
 ) -> None:
     ann = await people.sign_in()
     token = token_of(ann, people.bench.tenant)
-    async with half_way(people) as first:
+    async with open_transaction(people) as first:
         await credentials.create_token(first, CreateToken(token=token, digest=b"digest", act=Act()))
         await people_rows.sign_in(first, people.signing_in(person(), b"early"))
         later = asyncio.create_task(people.users.enable(ann.id, enabled=False, act=people.act()))
-        await waiting(people, 1)
+        await wait_for_blocked_calls(people, 1)
     assert not (await later).enabled
     await people.users.enable(ann.id, enabled=True, act=people.act())
     assert await people.store.run(FindSession(digest=b"early")) is None
     assert not await people.holds(token.id)
 
 
-async def test_an_invitation_made_while_its_email_signs_in_is_not_lost(people: PeopleFixture) -> None:
+async def test_an_invitation_created_during_a_sign_in_is_assigned(people: PeopleFixture) -> None:
     tenant = people.bench.tenant
-    async with half_way(people) as first:
+    async with open_transaction(people) as first:
         ann = await people_rows.sign_in(first, people.signing_in(person()))
         await people.members.put(tenant, role="member", email="ann@example.com", act=people.act())
     assert await people.roles(ann) == {"default": "member"}

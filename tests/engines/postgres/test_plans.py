@@ -1,7 +1,7 @@
-"""Hot statements keep their index: 200,000 finished jobs and 20,000 queued ones cost next to nothing.
+"""Frequent statements use an index: 200,000 finished jobs and 20,000 queued ones cost almost nothing.
 
-What is compared is the number of pages a call touches, in a small store and in a big one, which no slow minute of the
-computer changes. The store is filled in one long transaction, so it has a server of its own.
+The tests compare the number of pages that a call touches in a small and a large store, which does not depend on the
+speed of the machine. The store is filled in one long transaction, so it has its own server.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tests.postgres import ACT_SQL, PLAIN_TEMPLATE, own_server, with_database
 SMALL: Final = {"finished": 1_000, "queued": 1_000}
 BIG: Final = {"finished": 200_000, "queued": 20_000}
 RARE: Final = 200  # Jobs of each rare kind, evenly among the finished ones.
-FINISHED_AT_ONCE: Final = 50  # Jobs that one batch of events tells of.
+FINISHED_AT_ONCE: Final = 50  # Number of jobs in one batch of events.
 RUNS: Final = 5
-READ_RUNS: Final = 8  # The first five are planned with their values.
+READ_RUNS: Final = 8  # The first five runs use custom plans.
 BATCH: Final = 50
-NEWCOMER_PAGES_MAX: Final = 50  # Down a few indexes.
+NEWCOMER_PAGES_MAX: Final = 50  # Enough for a few index lookups.
 TOP: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 BOTTOM: Final = "'00000000-0000-0000-0000-000000000000'"
-FIRST_POSITION: Final = 1_000_000_000  # Above those of the calls that are measured.
+FIRST_POSITION: Final = 1_000_000_000  # Higher than the positions of measured calls.
 START: Final = 1_700_000_000_000_000
 OWN_SETTINGS: Final = "autovacuum = off\nmax_wal_size = 8GB\ncheckpoint_timeout = 1h\n"
 
@@ -77,9 +77,9 @@ FILL: Final = """
             CASE kind WHEN 2 THEN 'dead' WHEN 3 THEN 'canceled' ELSE status END, count(*)
         FROM numbered GROUP BY 2, 3;
 """
-# A large tree is one or two pages deeper, each time a call goes down an index. Measured: a claim touches
-# 1.12 times the pages, a settle 1.00, a page of jobs 1.19, and at most 1.42 times where most of it is going down.
-# The constant is for calls that touch a handful of pages. A plan that reads a table touches thousands more.
+# A large index is one or two pages deeper for each lookup. Measured: a claim touches
+# 1.12 times the pages, a settle 1.00, a page of jobs 1.19, and at most 1.42 times where lookups dominate.
+# The constant is for calls that touch few pages. A sequential scan touches thousands more.
 MORE_MAX: Final = 1.5
 MORE_PAGES_MAX: Final = 10
 
@@ -160,20 +160,20 @@ PAGES: Final[dict[str, tuple[list[str], dict[str, str]]]] = {
 }
 
 
-def page_values(lines: list[str], given: dict[str, str], *, before: str, at_once: int) -> str:
-    """What `page_of_jobs` is given for some lines and a filter."""
-    named = [(*line.split(), "")[:2] for line in lines]
+def page_values(scans: list[str], filters: dict[str, str], *, before: str, at_once: int) -> str:
+    """The arguments of `page_of_jobs` for some scans and filters."""
+    named = [(*scan.split(), "")[:2] for scan in scans]
     columns = [
         ("text", [f"'{kind}'" for kind, _ in named]),
         ("uuid", [f"'{before}'" for _ in named]),
-        ("uuid", [BOTTOM if kind == "drift" else given.get("after", BOTTOM) for kind, _ in named]),
+        ("uuid", [BOTTOM if kind == "drift" else filters.get("after", BOTTOM) for kind, _ in named]),
         ("text", [f"'{type}'" for _, type in named]),
         ("smallint", ["3" for _ in named]),
     ]
     arrays = [f"ARRAY[{', '.join(values)}]::{kind}[]" for kind, values in columns]
     names = ("status", "type", "tag", "source", "created_after", "created_before")
-    asked = [given.get(name, "NULL") for name in names]
-    return ", ".join(["'{tenant}'", *arrays, str(at_once), *asked, str(BATCH)])
+    filter_values = [filters.get(name, "NULL") for name in names]
+    return ", ".join(["'{tenant}'", *arrays, str(at_once), *filter_values, str(BATCH)])
 
 
 SUMMARY: Final = "summary_of_tenant"
@@ -188,9 +188,9 @@ READS: Final[dict[str, tuple[str, str]]] = {
     **{
         f"page_of_jobs, {name}, {place}": (
             SQL.page_of_jobs,
-            page_values(lines, given, before=before, at_once=500 if given else BATCH),
+            page_values(scans, filters, before=before, at_once=500 if filters else BATCH),
         )
-        for name, (lines, given) in PAGES.items()
+        for name, (scans, filters) in PAGES.items()
         for place, before in [("the first", TOP), ("deep", "{middle}")]
     },
     "counts_of_tenant": (SQL.counts_of_tenant, "'{tenant}'"),
@@ -213,7 +213,7 @@ pytestmark = pytest.mark.long
 
 
 class Store:
-    """A database that holds so many jobs, and how many pages calls on it touch."""
+    """A database with many jobs, and the number of pages that calls on it touch."""
 
     def __init__(self, url: str, owner: Raw, tenant: str) -> None:
         self.url = url
@@ -221,7 +221,7 @@ class Store:
         self.tenant = tenant
 
     async def measure(self) -> dict[str, int]:
-        """The pages of every call that has to be as quick in a store with a long history, in a new session."""
+        """The pages of every call that must not slow down with a long history, in a new session."""
         session = await asyncpg.connect(self.url)
         try:
             meter = Meter(session, self.tenant)
@@ -231,7 +231,7 @@ class Store:
             await self.owner.execute("VACUUM ingot.later")
 
     async def measure_newcomer(self) -> dict[str, int]:
-        """The pages that lists of a tenant touch that came after the statistics and has no jobs yet."""
+        """The pages that lists of a tenant without jobs touch, created after the statistics."""
         tenant = new_id()
         await self.owner.execute(f"SELECT ingot.create_tenant($1, 'newcomer', 1, 'UTC', '{{}}', {ACT_SQL})", tenant)
         names = {"tenant": tenant, "middle": await self._middle(), "after": await self._oldest()}
@@ -248,11 +248,11 @@ class Store:
     async def _measure_calls(self, meter: Meter) -> dict[str, int]:
         tenant, new = self.tenant, [new_id() for _ in range(BATCH)]
         rows = await meter.session.fetch(CLAIM, tenant, BATCH)
-        held = [row["id"] for row in rows], [row["fence"] for row in rows]
+        claimed = [row["id"] for row in rows], [row["fence"] for row in rows]
         queued, finished = (await self._newest(BATCH))[0], await self._oldest()
         assert len(rows) == BATCH
         return {
-            # Before calls that are undone leave rows for later behind: these are walked over once they would be due.
+            # Measured first: rolled-back calls leave dead rows in `later`, which a promotion has to skip.
             "promote nothing": await meter.call("SELECT * FROM ingot.promote(5000, 0)"),
             "expired_leases": await meter.call("SELECT * FROM ingot.expired_leases(0, 1000, 0)"),
             "poll": await meter.call("SELECT * FROM ingot.poll()"),
@@ -260,20 +260,20 @@ class Store:
             "claim": await meter.call(CLAIM, tenant, BATCH),
             "claim one": await meter.call(CLAIM, tenant, 1),
             "claim nothing": await meter.call(CLAIM, new_id(), BATCH),
-            "complete": await meter.call(SETTLE, *held, "succeeded"),
-            "fail": await meter.call(SETTLE, *held, "failed"),
-            "snooze": await meter.call(SETTLE, *held, "snoozed"),
-            "renew": await meter.call(RENEW, *held),
-            "append_logs": await meter.call(APPEND, *held),
+            "complete": await meter.call(SETTLE, *claimed, "succeeded"),
+            "fail": await meter.call(SETTLE, *claimed, "failed"),
+            "snooze": await meter.call(SETTLE, *claimed, "snoozed"),
+            "renew": await meter.call(RENEW, *claimed),
+            "append_logs": await meter.call(APPEND, *claimed),
             "enqueue": await meter.call(ENQUEUE, new, tenant),
             "cancel": await meter.call("SELECT ingot.cancel($1, $2)", tenant, queued),
-            "cancel a running job": await meter.call("SELECT ingot.cancel($1, $2)", tenant, held[0][0]),
+            "cancel a running job": await meter.call("SELECT ingot.cancel($1, $2)", tenant, claimed[0][0]),
             "retry": await meter.call("SELECT ingot.retry($1, $2, false, NULL, NULL, NULL)", tenant, finished),
             "change": await meter.call("SELECT ingot.change($1, $2, 1, NULL, NULL, '{red}')", tenant, queued),
             "queue_depths": await meter.call("SELECT * FROM ingot.queue_depths(1000, 10000)"),
             "lane_heads": await meter.call(HEADS, tenant),
             "next_expiry": await meter.call("SELECT ingot.next_expiry(0)"),
-            "find_attempts": await meter.call("SELECT * FROM ingot.find_attempts($1, $2)", *held),
+            "find_attempts": await meter.call("SELECT * FROM ingot.find_attempts($1, $2)", *claimed),
             "publish": await meter.call(PUBLISH, new, tenant),
             "delete_old_events": await meter.call("SELECT * FROM ingot.delete_old_events(1, $1, 1000000)", BATCH),
             "resolve_orders": await meter.call(RESOLVE_ORDERS, new, tenant),
@@ -283,7 +283,7 @@ class Store:
         }
 
     async def _measure_clear(self, meter: Meter) -> int:
-        """As if the tenant with all the jobs had been removed."""
+        """Measure clearing as if the tenant with all jobs had been removed."""
         await self.owner.execute("INSERT INTO ingot.removed_tenants VALUES ($1, 0)", self.tenant)
         try:
             return await meter.call("SELECT * FROM ingot.clear_tenants($1, 0)", BATCH)
@@ -326,14 +326,14 @@ class Store:
 
 
 class Meter:
-    """Counts the pages that statements touch in one session, without what a session loads once."""
+    """Counts the pages that statements touch in one session, without those a session loads once."""
 
     def __init__(self, session: Raw, tenant: str) -> None:
         self.session = session
         self._tenant = tenant
 
     async def call(self, call: str, *values: Any) -> int:
-        """The most pages that a call touches in some runs, each of them undone."""
+        """The maximum number of pages that a call touches in several runs, each rolled back."""
         touched: list[int] = []
         for _ in range(1 + RUNS):
             await self.session.execute("BEGIN")
@@ -342,7 +342,7 @@ class Meter:
         return max(touched[1:])
 
     async def read(self, statement: str, values: str) -> int:
-        """The same for a prepared statement, run often enough to be planned without its values if that seems good."""
+        """The same for a prepared statement, run often enough for a generic plan."""
         await self.session.execute(f"PREPARE reading AS {statement}")
         await self.session.execute(f"BEGIN; SET LOCAL ingot.tenant = '{self._tenant}'")
         touched = [await self._explain(f"EXECUTE reading {values and f'({values})'}") for _ in range(READ_RUNS)]
@@ -357,13 +357,13 @@ class Meter:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    """The address of a server of our own that has never seen a job."""
+    """The URL of a separate server without jobs."""
     with own_server(OWN_SETTINGS) as server:
         yield server.url
 
 
 async def make_store(cluster: str, *, finished: int, queued: int) -> Store:
-    """A database that holds so many jobs of one tenant, half of the queued ones due later, and no statistics yet."""
+    """Make a database with many jobs of one tenant, half of the queued ones scheduled, without statistics."""
     name, tenant = f"jobs_{finished}", new_id()
     admin = await asyncpg.connect(cluster)
     await admin.execute(f"CREATE DATABASE {name} TEMPLATE {PLAIN_TEMPLATE}")
@@ -379,7 +379,7 @@ async def make_store(cluster: str, *, finished: int, queued: int) -> Store:
 
 @pytest.fixture(scope="module")
 def measured(cluster: str) -> dict[str, dict[str, int]]:
-    """The pages of every call: in a small store, in a big one, and in a big one before it has statistics."""
+    """The pages of every call in a small store, in a large one, and in a large one without statistics."""
     return asyncio.run(measure(cluster))
 
 
@@ -397,8 +397,8 @@ async def measure(cluster: str) -> dict[str, dict[str, int]]:
     return found
 
 
-def grown(measured: dict[str, dict[str, int]], store: str) -> dict[str, tuple[int, int]]:
-    """The calls that touch more pages in this store than in the small one, and how many in each."""
+def calls_with_more_pages(measured: dict[str, dict[str, int]], store: str) -> dict[str, tuple[int, int]]:
+    """The calls that touch more pages in this store than in the small one, with both numbers."""
     small = measured["small"]
     return {
         name: (small[name], pages)
@@ -411,26 +411,26 @@ def without(found: dict[str, tuple[int, int]], *names: str) -> dict[str, tuple[i
     return {name: pages for name, pages in found.items() if name not in names}
 
 
-def test_many_finished_jobs_cost_no_call_more_than_deeper_trees(measured: dict[str, dict[str, int]]) -> None:
-    assert without(grown(measured, "big"), SCAN, SUMMARY) == {}
+def test_many_finished_jobs_add_only_index_depth_to_calls(measured: dict[str, dict[str, int]]) -> None:
+    assert without(calls_with_more_pages(measured, "big"), SCAN, SUMMARY) == {}
 
 
-def test_functions_keep_their_index_before_there_are_statistics(measured: dict[str, dict[str, int]]) -> None:
-    assert without(grown(measured, "big without statistics"), *READS) == {}
+def test_functions_use_an_index_without_statistics(measured: dict[str, dict[str, int]]) -> None:
+    assert without(calls_with_more_pages(measured, "big without statistics"), *READS) == {}
 
 
-def test_a_statement_that_reads_a_table_is_noticed(measured: dict[str, dict[str, int]]) -> None:
-    small, big = grown(measured, "big")[SCAN]
+def test_a_sequential_scan_is_detected(measured: dict[str, dict[str, int]]) -> None:
+    small, big = calls_with_more_pages(measured, "big")[SCAN]
     assert big > 100 * small
 
 
-def test_a_summary_costs_no_more_with_many_queued_jobs(measured: dict[str, dict[str, int]]) -> None:
-    assert SUMMARY not in grown(measured, "big")
+def test_a_summary_touches_no_more_pages_with_many_queued_jobs(measured: dict[str, dict[str, int]]) -> None:
+    assert SUMMARY not in calls_with_more_pages(measured, "big")
 
 
-def test_reads_keep_their_index_before_there_are_statistics(measured: dict[str, dict[str, int]]) -> None:
-    assert without(grown(measured, "big without statistics"), SCAN, SUMMARY) == {}
+def test_reads_use_an_index_without_statistics(measured: dict[str, dict[str, int]]) -> None:
+    assert without(calls_with_more_pages(measured, "big without statistics"), SCAN, SUMMARY) == {}
 
 
-def test_lists_of_a_new_tenant_do_not_walk_over_the_jobs_of_others(measured: dict[str, dict[str, int]]) -> None:
+def test_lists_of_a_new_tenant_do_not_read_jobs_of_others(measured: dict[str, dict[str, int]]) -> None:
     assert {name: pages for name, pages in measured["newcomer"].items() if pages > NEWCOMER_PAGES_MAX} == {}

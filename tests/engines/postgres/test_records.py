@@ -1,4 +1,4 @@
-"""Records on PostgreSQL: writers take turns, and none waits for ever."""
+"""Records on PostgreSQL: writers wait for each other for a limited time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.factories import open_bench
 from tests.postgres import database_for
 
 
-async def test_a_writer_that_holds_the_turn_for_too_long_is_not_waited_for(tmp_path: Path) -> None:
+async def test_a_put_fails_when_another_writer_holds_the_lock_for_too_long(tmp_path: Path) -> None:
     async with open_bench("postgres", tmp_path / "data") as bench:
         holder = await asyncpg.connect((await database_for(tmp_path / "data")).owner_url)
         try:

@@ -1,4 +1,4 @@
-"""Removing a tenant while others are at work: other processes hear of it, and what was under way leaves nothing."""
+"""Removing a tenant concurrently: other processes are notified, and open transactions leave no rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.postgres import ACT_SQL, database_for
 from tests.two_tenant_database import TenantPair
 
 PUBLISH = "SELECT * FROM ingot.publish(ARRAY[$1::uuid], ARRAY['a.b'], ARRAY['1'], ARRAY[NULL], ARRAY[NULL::bytea], 1)"
-SETTLED_SECONDS = 120.0  # Twice as long as a call goes on, or a worker may leave a transaction open.
+SETTLED_SECONDS = 120.0  # Twice the maximum duration of a call or of an open transaction of a worker.
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def clear(bench: Bench) -> tuple[str, ...]:
-    """Rounds until there is nothing to do at once; answers who is gone."""
+    """Clear until no more rows are found at once, and return the cleared tenants."""
     while (cleared := await bench.store.run(ClearTenants(limit=1000))).has_more:
         pass
     return cleared.cleared_tenants
@@ -44,40 +44,40 @@ async def clear(bench: Bench) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("listens", [True, False])
-async def test_another_process_lets_go_of_a_removed_tenant(tmp_path: Path, listens: bool) -> None:
-    async with two_stores(tmp_path, listens=listens) as (here, there):
-        tenant = await here.tenants.create("acme")
-        told = asyncio.Event()
-        there.store.on_tenant_removed(there.jobs.end_tenant_waits)
-        there.store.on_tenant_removed(lambda _: told.set())
-        waiting = asyncio.create_task(there.jobs.claim("w", ["noop"], tenant=tenant.id, wait_seconds=60))
-        await there.events.read(tenant.id)
-        await here.tenants.remove("acme")
+async def test_another_process_ends_waits_of_a_removed_tenant(tmp_path: Path, listens: bool) -> None:
+    async with two_stores(tmp_path, listens=listens) as (bench_, other_process):
+        tenant = await bench_.tenants.create("acme")
+        notified = asyncio.Event()
+        other_process.store.on_tenant_removed(other_process.jobs.end_tenant_waits)
+        other_process.store.on_tenant_removed(lambda _: notified.set())
+        waiting = asyncio.create_task(other_process.jobs.claim("w", ["noop"], tenant=tenant.id, wait_seconds=60))
+        await other_process.events.read(tenant.id)
+        await bench_.tenants.remove("acme")
         async with asyncio.timeout(30):
-            await told.wait()
+            await notified.wait()
             with pytest.raises(TenantNotFound):
                 await waiting
         with pytest.raises(TenantNotFound):
-            await there.events.read(tenant.id)
+            await other_process.events.read(tenant.id)
 
 
-async def test_a_process_that_has_not_heard_of_it_hands_out_nothing(bench: Bench, tmp_path: Path) -> None:
+async def test_a_process_without_notification_hands_out_no_jobs_of_the_tenant(bench: Bench, tmp_path: Path) -> None:
     tenant = await bench.tenants.create("acme")
     for key in range(3):
         await bench.make_job(f"type-{key}", tenant=tenant.id)
     own = await bench.make_job("type-1")
     other = await open_store("postgres", tmp_path / "data", bench.clock)
     try:
-        there = Bench(other, bench.clock, await bench.tenants.get("default"))
+        other_process = Bench(other, bench.clock, await bench.tenants.get("default"))
         other.lane_cache.poll_interval_seconds = 1e9  # type: ignore[union-attr]
         await bench.tenants.remove("acme")
-        claims = await there.jobs.claim("w", ["type-0", "type-1", "type-2"], limit=10)
+        claims = await other_process.jobs.claim("w", ["type-0", "type-1", "type-2"], limit=10)
         assert [claim.job.id for claim in claims] == [own.id]
     finally:
         await other.close()
 
 
-async def test_a_worker_of_its_own_role_is_out(pair: TenantPair) -> None:
+async def test_a_worker_role_of_the_tenant_is_refused(pair: TenantPair) -> None:
     worker = await pair.as_worker(pair.tenants[1])
     claim = "SELECT * FROM ingot.worker_claim(ARRAY['noop'], 'w', NULL, NULL, 10, 60000000)"
     await pair.bench.tenants.remove("other")
@@ -85,10 +85,10 @@ async def test_a_worker_of_its_own_role_is_out(pair: TenantPair) -> None:
         await worker.fetch(claim)
 
 
-# -- what is under way --------------------------------------------------------------------------------------
+# -- open transactions --------------------------------------------------------------------------------------
 
 
-async def test_what_began_before_the_removal_and_ends_after_it_is_cleared_too(bench: Bench, tmp_path: Path) -> None:
+async def test_rows_of_a_transaction_open_during_the_removal_are_cleared(bench: Bench, tmp_path: Path) -> None:
     tenant = await bench.tenants.create("acme")
     late = await asyncpg.connect((await database_for(tmp_path / "data")).server_url)
     await late.execute("BEGIN")
@@ -107,18 +107,20 @@ async def test_what_began_before_the_removal_and_ends_after_it_is_cleared_too(be
     assert (await tables_of_tenant(bench, tmp_path, tenant.id)).filled == ["audit"]
 
 
-async def test_no_credential_is_made_beside_the_removal(bench: Bench, tmp_path: Path) -> None:
+async def test_no_credential_remains_that_was_created_during_the_removal(bench: Bench, tmp_path: Path) -> None:
     credentials = Credentials(bench.store, Authenticator(bench.store, bench.clock), bench.clock)
     for _ in range(10):
         tenant = await bench.tenants.create("acme")
-        making = [credentials.create_token(tenant.id, description="late", grants=[GRANT_ALL]) for _ in range(8)]
-        answers = await asyncio.gather(*making[:4], bench.tenants.remove("acme"), *making[4:], return_exceptions=True)
+        creations = [credentials.create_token(tenant.id, description="late", grants=[GRANT_ALL]) for _ in range(8)]
+        answers = await asyncio.gather(
+            *creations[:4], bench.tenants.remove("acme"), *creations[4:], return_exceptions=True
+        )
         refused = [answer for answer in answers if isinstance(answer, Exception)]
         assert {type(error).code for error in refused} <= {"tenant_not_found", "token_not_found"}  # type: ignore[attr-defined]
         assert "tokens" in (await tables_of_tenant(bench, tmp_path, tenant.id)).empty
 
 
-async def test_who_makes_a_credential_is_waited_for(bench: Bench, tmp_path: Path) -> None:
+async def test_a_removal_waits_for_an_uncommitted_credential(bench: Bench, tmp_path: Path) -> None:
     tenant = await bench.tenants.create("acme")
     late = await asyncpg.connect((await database_for(tmp_path / "data")).server_url)
     await late.execute("BEGIN")
@@ -133,7 +135,7 @@ async def test_who_makes_a_credential_is_waited_for(bench: Bench, tmp_path: Path
     assert "tokens" in (await tables_of_tenant(bench, tmp_path, tenant.id)).empty
 
 
-async def test_a_claim_that_is_under_way_keeps_its_job(bench: Bench, tmp_path: Path) -> None:
+async def test_an_uncommitted_claim_keeps_its_job(bench: Bench, tmp_path: Path) -> None:
     tenant = await bench.tenants.create("acme")
     job = await bench.make_job(tenant=tenant.id)
     late = await asyncpg.connect((await database_for(tmp_path / "data")).server_url)
@@ -164,13 +166,13 @@ async def test_a_claim_that_is_under_way_keeps_its_job(bench: Bench, tmp_path: P
     assert await clear(bench) == (tenant.id,)
 
 
-async def test_a_removal_that_is_sent_again_gets_its_first_answer(bench: Bench) -> None:
+async def test_a_repeated_removal_returns_the_first_result(bench: Bench) -> None:
     tenant = await bench.tenants.create("acme")
     command = RemoveTenant(id=tenant.id, act=Act())
     assert [await bench.store.run(command) for _ in range(2)] == [tenant, tenant]
 
 
-async def test_a_look_forgets_what_is_known_of_a_removed_tenant(bench: Bench) -> None:
+async def test_a_poll_drops_a_cleared_tenant_from_memory(bench: Bench) -> None:
     store = bench.store
     assert isinstance(store, PostgresStore)
     tenant = await bench.tenants.create("acme")
@@ -185,16 +187,16 @@ async def test_a_look_forgets_what_is_known_of_a_removed_tenant(bench: Bench) ->
     assert store.lane_cache.removed_tenants == set()
 
 
-async def test_a_process_that_has_not_heard_of_it_makes_no_work(bench: Bench, tmp_path: Path) -> None:
+async def test_a_process_without_notification_creates_no_jobs_of_the_tenant(bench: Bench, tmp_path: Path) -> None:
     tenant = await bench.tenants.create("acme")
     done = await bench.make_job_in(JobStatus.SUCCEEDED, tenant=tenant.id)
     other = await open_store("postgres", tmp_path / "data", bench.clock)
     try:
-        there = Bench(other, bench.clock, await bench.tenants.get("default"))
+        other_process = Bench(other, bench.clock, await bench.tenants.get("default"))
         await bench.tenants.remove("acme")
         with pytest.raises(JobNotFound):
-            await there.jobs.retry(tenant.id, done.id)
+            await other_process.jobs.retry(tenant.id, done.id)
         with pytest.raises(TenantNotFound):
-            await there.jobs.enqueue(tenant.id, "noop")
+            await other_process.jobs.enqueue(tenant.id, "noop")
     finally:
         await other.close()

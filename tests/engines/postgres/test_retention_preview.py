@@ -1,4 +1,4 @@
-"""What a preview of retention costs on PostgreSQL."""
+"""The cost of a preview of retention on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ingot.jobs.job_options import new_job
 from tests.factories import open_bench
 
 JOBS = 300
-ROWS_PER_JOB_MAX = 100  # Some twenty nodes of the plan see each job once; read again for each other job it is 300.
+ROWS_PER_JOB_MAX = 100  # About twenty plan nodes see each job once; a nested loop over all jobs would see it 300 times.
 
 
 def rows_of(node: dict[str, Any]) -> int:
-    """How many rows the nodes of a plan returned or threw away, all together."""
+    """The number of rows that all nodes of a plan returned or discarded."""
     own = node["Actual Rows"] + node.get("Rows Removed by Join Filter", 0) + node.get("Rows Removed by Filter", 0)
     return int(own * node["Actual Loops"]) + sum(rows_of(child) for child in node.get("Plans", ()))
 
 
-async def test_a_preview_looks_at_each_finished_job_once(tmp_path: Path) -> None:
+async def test_a_preview_reads_each_finished_job_once(tmp_path: Path) -> None:
     async with open_bench("postgres", tmp_path / "data") as bench:
         assert isinstance(bench.store, PostgresStore)
         await bench.jobs.define(Definition(type="noop", retention_seconds=0))

@@ -1,6 +1,6 @@
-"""Tenants are isolated by PostgreSQL itself, whatever the code above it forgets.
+"""PostgreSQL itself isolates tenants, whatever the calling code forgets.
 
-What a role may do is asked of the server by that role.
+The tests connect with each role and check its privileges.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ HIDDEN: Final = [
     "worker_roles",
     "workers",
 ]
-# A column of each that is nobody's, or of all.
+# Tables without a column for the tenant, and a column of each.
 WITHOUT_A_TENANT: Final = {
     "object_store": "id",
     "blob_contents": "checks",
@@ -69,7 +69,7 @@ WITHOUT_A_TENANT: Final = {
     "user_groups": "name",
     "users": "id",
 }
-OF_SERVER: Final = {
+SERVER_FUNCTIONS: Final = {
     "append_logs",
     "at_home",
     "batch_totals",
@@ -180,7 +180,7 @@ OF_SERVER: Final = {
     "take_over_upload",
     "update_upload",
 }
-OF_WORKER: Final = {
+WORKER_FUNCTIONS: Final = {
     "worker_append_logs",
     "worker_claim",
     "worker_hear",
@@ -192,13 +192,13 @@ OF_WORKER: Final = {
     "worker_renew",
     "worker_settle",
 }
-OF_APP: Final = {"enqueue_jobs", "enqueue_json", "publish_event", "publish_json"}
+APP_FUNCTIONS: Final = {"enqueue_jobs", "enqueue_json", "publish_event", "publish_json"}
 
 
-# -- what the server's role sees ----------------------------------------------------------------------------
+# -- visible rows -------------------------------------------------------------------------------------------
 
 
-async def test_each_tenant_sees_rows_of_its_own_in_every_table_and_no_others(pair: TenantPair) -> None:
+async def test_a_tenant_sees_exactly_its_own_rows_in_every_table(pair: TenantPair) -> None:
     server = await pair.as_server()
     for tenant in pair.tenants:
         async with as_tenant(server, tenant):
@@ -206,7 +206,7 @@ async def test_each_tenant_sees_rows_of_its_own_in_every_table_and_no_others(pai
 
 
 @pytest.mark.parametrize("value", [None, ""])
-async def test_without_a_tenant_there_is_nothing_to_see(pair: TenantPair, value: str | None) -> None:
+async def test_a_session_without_a_tenant_sees_no_rows(pair: TenantPair, value: str | None) -> None:
     server = await pair.as_server()
     if value is not None:
         await server.execute(f"SET ingot.tenant = '{value}'")
@@ -215,7 +215,7 @@ async def test_without_a_tenant_there_is_nothing_to_see(pair: TenantPair, value:
         assert await server.execute(f"COPY (SELECT tenant FROM ingot.{name}) TO STDOUT") == "COPY 0"
 
 
-async def test_the_tenant_of_all_zeros_sees_what_is_shared(pair: TenantPair) -> None:
+async def test_the_nil_tenant_sees_only_shared_records(pair: TenantPair) -> None:
     server = await pair.as_server()
     async with as_tenant(server, NIL_ID):
         assert await rows_of(server) == {name: {NIL_ID} if name == "records" else set() for name in READABLE}
@@ -228,14 +228,14 @@ async def test_a_sealed_value_cannot_be_read(pair: TenantPair) -> None:
     assert await is_refused(server, "SELECT * FROM ingot.records")
 
 
-async def test_a_tenant_that_is_not_there_sees_nothing(pair: TenantPair) -> None:
+async def test_an_unknown_tenant_sees_no_rows(pair: TenantPair) -> None:
     server = await pair.as_server()
     async with as_tenant(server, new_id()):
         assert await rows_of(server) == {name: set() for name in READABLE}
 
 
 @pytest.mark.parametrize("value", ["everybody", "' OR true --", "%"])
-async def test_a_tenant_that_is_no_id_is_an_error(pair: TenantPair, value: str) -> None:
+async def test_a_tenant_setting_that_is_not_a_uuid_is_an_error(pair: TenantPair, value: str) -> None:
     server = await pair.as_server()
     await server.execute("SELECT set_config('ingot.tenant', $1, false)", value)
     for name in READABLE:
@@ -243,15 +243,15 @@ async def test_a_tenant_that_is_no_id_is_an_error(pair: TenantPair, value: str) 
             await server.fetch(f"SELECT tenant FROM ingot.{name}")
 
 
-async def test_the_tenant_is_forgotten_at_the_end_of_its_transaction(pair: TenantPair) -> None:
+async def test_the_tenant_is_reset_at_the_end_of_its_transaction(pair: TenantPair) -> None:
     server = await pair.as_server()
     async with as_tenant(server, pair.tenants[0]):
         pass
     assert await rows_of(server) == {name: set() for name in READABLE}
 
 
-async def test_who_can_run_any_statement_can_change_the_tenant_and_still_sees_one_at_a_time(pair: TenantPair) -> None:
-    """The setting is a safety net below our own code, not a wall: a role with free SQL can name another tenant."""
+async def test_a_session_that_changes_the_tenant_still_sees_one_tenant_at_a_time(pair: TenantPair) -> None:
+    """The setting protects against mistakes of our code: a role that can run any SQL can select another tenant."""
     first, second = pair.tenants
     server = await pair.as_server()
     async with as_tenant(server, first):
@@ -263,28 +263,28 @@ async def test_who_can_run_any_statement_can_change_the_tenant_and_still_sees_on
         assert seen in ({first}, {second})
 
 
-async def test_a_condition_that_looks_at_rows_sees_none_of_another_tenant(pair: TenantPair) -> None:
-    """A function of the reader's own in a condition would be called with hidden rows if it ran before the policy."""
+async def test_a_function_in_a_condition_receives_no_rows_of_another_tenant(pair: TenantPair) -> None:
+    """A function of the reader in a condition would receive hidden rows if it ran before the policy."""
     first, second = pair.tenants
     server = await pair.as_server()
     await server.execute("""
         CREATE FUNCTION pg_temp.peek(seen uuid) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS $$
         BEGIN RAISE NOTICE '%', seen; RETURN true; END $$
     """)
-    told: list[str] = []
-    server.add_log_listener(lambda _, message: told.append(str(message)))
+    notices: list[str] = []
+    server.add_log_listener(lambda _, message: notices.append(str(message)))
     async with as_tenant(server, first):
         for name in READABLE:
             await server.fetch(f"SELECT FROM ingot.{name} WHERE pg_temp.peek(tenant)")
     await server.fetch("SELECT 1")
-    assert told != []
-    assert [message for message in told if second in message] == []
+    assert notices != []
+    assert [message for message in notices if second in message] == []
 
 
-# -- what the server's role may not do ----------------------------------------------------------------------
+# -- privileges ---------------------------------------------------------------------------------------------
 
 
-async def test_the_server_can_become_nobody_else(pair: TenantPair) -> None:
+async def test_the_server_role_cannot_switch_to_another_role(pair: TenantPair) -> None:
     server = await pair.as_server()
     for role in ("ingot_owner", "ingot_worker", "postgres"):
         assert await is_refused(server, f"SET ROLE {role}")
@@ -302,7 +302,7 @@ async def test_row_security_cannot_be_switched_off(pair: TenantPair) -> None:
                 await server.fetch(f"SELECT * FROM ingot.{name}")
 
 
-async def test_the_server_writes_to_no_table(pair: TenantPair) -> None:
+async def test_the_server_role_cannot_write_to_tables(pair: TenantPair) -> None:
     server = await pair.as_server()
     await server.execute(f"SET ingot.tenant = '{pair.tenants[0]}'")
     allowed = []
@@ -327,7 +327,7 @@ async def test_the_server_writes_to_no_table(pair: TenantPair) -> None:
     assert allowed == []
 
 
-async def test_the_server_makes_nothing_in_our_schema_and_takes_no_fence(pair: TenantPair) -> None:
+async def test_the_server_role_cannot_create_objects_or_use_sequences(pair: TenantPair) -> None:
     server = await pair.as_server()
     for statement in (
         "CREATE TABLE ingot.mine (a integer)",
@@ -341,7 +341,7 @@ async def test_the_server_makes_nothing_in_our_schema_and_takes_no_fence(pair: T
         assert await is_refused(server, statement), statement
 
 
-async def test_what_is_shown_by_functions_only_cannot_be_read(pair: TenantPair) -> None:
+async def test_tables_behind_functions_cannot_be_read_directly(pair: TenantPair) -> None:
     server = await pair.as_server()
     await server.execute(f"SET ingot.tenant = '{pair.tenants[0]}'")
     for name in HIDDEN:
@@ -350,7 +350,7 @@ async def test_what_is_shown_by_functions_only_cannot_be_read(pair: TenantPair) 
     assert sorted([*READABLE, *HIDDEN, "migrations", "home"]) == await tables_of(pair)
 
 
-async def test_each_role_may_call_what_it_was_given_and_nothing_else(pair: TenantPair) -> None:
+async def test_each_role_can_execute_exactly_its_functions(pair: TenantPair) -> None:
     admin = await pair.connect()
     allowed = {
         role: {
@@ -363,10 +363,10 @@ async def test_each_role_may_call_what_it_was_given_and_nothing_else(pair: Tenan
         }
         for role in ("ingot_server", "ingot_worker", "ingot_app")
     }
-    assert allowed == {"ingot_server": OF_SERVER, "ingot_worker": OF_WORKER, "ingot_app": OF_APP}
+    assert allowed == {"ingot_server": SERVER_FUNCTIONS, "ingot_worker": WORKER_FUNCTIONS, "ingot_app": APP_FUNCTIONS}
 
 
-async def test_a_function_that_was_not_given_is_refused(pair: TenantPair) -> None:
+async def test_functions_without_a_grant_are_refused(pair: TenantPair) -> None:
     server = await pair.as_server()
     for call in (
         "SELECT ingot.retry_transaction()",
@@ -382,7 +382,7 @@ async def test_a_function_that_was_not_given_is_refused(pair: TenantPair) -> Non
         assert await is_refused(server, call), call
 
 
-async def test_a_lease_is_not_lost_before_it_has_run_out(pair: TenantPair) -> None:
+async def test_a_lease_cannot_be_settled_as_lost_before_it_expires(pair: TenantPair) -> None:
     claim = await pair.bench.make_claim("mine")
     lost = "SELECT * FROM ingot.settle($1, $2, NULL, '{lost}', NULL, NULL, NULL, NULL, NULL)"
     async with store_with_one_connection(pair) as store:
@@ -390,7 +390,7 @@ async def test_a_lease_is_not_lost_before_it_has_run_out(pair: TenantPair) -> No
     assert (await pair.bench.reload(claim)).status is JobStatus.RUNNING
 
 
-async def test_the_owner_cannot_log_in_and_no_role_of_ours_is_above_the_rules(pair: TenantPair) -> None:
+async def test_the_owner_cannot_log_in_and_no_role_bypasses_row_security(pair: TenantPair) -> None:
     for role in ("ingot_owner", "ingot_worker"):
         with pytest.raises(asyncpg.InvalidAuthorizationSpecificationError):
             await pair.connect(role)
@@ -404,19 +404,19 @@ async def test_the_owner_cannot_log_in_and_no_role_of_ours_is_above_the_rules(pa
         assert not await admin.fetchval("SELECT pg_has_role($1, $2, 'MEMBER')", member, role)
 
 
-async def test_a_role_without_a_grant_can_do_nothing(pair: TenantPair) -> None:
-    stranger = await pair.connect(await pair.make_role(""))
-    await stranger.execute(f"SET ingot.tenant = '{pair.tenants[0]}'")
+async def test_a_role_without_grants_can_do_nothing(pair: TenantPair) -> None:
+    without_grants = await pair.connect(await pair.make_role(""))
+    await without_grants.execute(f"SET ingot.tenant = '{pair.tenants[0]}'")
     for name in await tables_of(pair):
-        assert await is_refused(stranger, f"SELECT * FROM ingot.{name}"), name
+        assert await is_refused(without_grants, f"SELECT * FROM ingot.{name}"), name
     for call in ("ingot.clock()", "ingot.find_tenants(NULL, NULL)", "ingot.poll()", "ingot.fold_counts(1)"):
-        assert await is_refused(stranger, f"SELECT * FROM {call}"), call
+        assert await is_refused(without_grants, f"SELECT * FROM {call}"), call
     admin = await pair.connect()
-    name = await stranger.fetchval("SELECT current_user")
+    name = await without_grants.fetchval("SELECT current_user")
     await admin.execute(f"GRANT USAGE ON SCHEMA ingot TO {name}")
-    callable_now = await stranger.fetch(
+    callable_now = await without_grants.fetch(
         "SELECT proname FROM pg_proc"
         " WHERE pronamespace = 'ingot'::regnamespace AND has_function_privilege(oid, 'EXECUTE')"
     )
     assert callable_now == []
-    assert await is_refused(stranger, "SELECT ingot.clock()")
+    assert await is_refused(without_grants, "SELECT ingot.clock()")

@@ -1,4 +1,4 @@
-"""Roles of direct workers: made for one tenant, given a new password when made again, and nothing else taken over."""
+"""Database roles of workers: created for one tenant, with a new password at each call; other roles are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLAIM = "SELECT * FROM ingot.worker_claim($1, $2, NULL, NULL, 10, 60000000)"
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    """A store on PostgreSQL; the role is gone afterwards."""
+    """A store on PostgreSQL. The role is dropped afterwards."""
     async with open_bench("postgres", tmp_path / "data") as bench:
         yield bench
     admin = await asyncpg.connect(server_url())
@@ -29,7 +29,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     await admin.close()
 
 
-async def test_a_worker_claims_and_settles_with_the_role_it_was_given(bench: Bench, tmp_path: Path) -> None:
+async def test_a_worker_can_claim_and_settle_with_its_role(bench: Bench, tmp_path: Path) -> None:
     database = await database_for(tmp_path / "data")
     password = await make_worker_role(database.owner_url, ROLE, bench.tenant)
     job = await bench.make_job("noop", {"n": 1})
@@ -48,7 +48,7 @@ async def test_a_worker_claims_and_settles_with_the_role_it_was_given(bench: Ben
     assert (done.status, done.read("result")) == ("succeeded", "done")
 
 
-async def test_a_role_made_again_gets_a_new_password_and_no_other_tenant(bench: Bench, tmp_path: Path) -> None:
+async def test_a_role_created_again_gets_a_new_password_and_keeps_its_tenant(bench: Bench, tmp_path: Path) -> None:
     database = await database_for(tmp_path / "data")
     other = await bench.tenants.create("other")
     first = await make_worker_role(database.owner_url, ROLE, bench.tenant)
@@ -69,13 +69,13 @@ async def test_a_role_made_again_gets_a_new_password_and_no_other_tenant(bench: 
     "role",
     ["", "Upper", "a b", 'x"; DROP ROLE postgres; --', "pg_monitor", "ingot_worker", "ingot_server", "a" * 64, "1a"],
 )
-async def test_a_name_that_is_no_role_of_ours_is_refused(bench: Bench, tmp_path: Path, role: str) -> None:
+async def test_an_invalid_or_reserved_role_name_is_refused(bench: Bench, tmp_path: Path, role: str) -> None:
     database = await database_for(tmp_path / "data")
     with pytest.raises(InvalidInput):
         await make_worker_role(database.owner_url, role, bench.tenant)
 
 
-async def test_a_role_that_is_not_a_workers_is_left_alone(bench: Bench, tmp_path: Path) -> None:
+async def test_an_existing_role_that_is_not_a_worker_is_refused(bench: Bench, tmp_path: Path) -> None:
     database = await database_for(tmp_path / "data")
     with pytest.raises(InvalidInput, match="not a worker role"):
         await make_worker_role(database.owner_url, "postgres", bench.tenant)

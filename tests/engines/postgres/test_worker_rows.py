@@ -1,4 +1,4 @@
-"""Workers in PostgreSQL: what is told of them is in order, and one that only beats writes nothing."""
+"""Rows of workers in PostgreSQL: events are in order, and a heartbeat without changes writes nothing."""
 
 from __future__ import annotations
 
@@ -10,35 +10,39 @@ from ingot.jobs.worker_model import HeartbeatAnswer
 from tests.factories import LEASE_SECONDS
 from tests.two_tenant_database import TenantPair
 
-HEAR = "SELECT * FROM ingot.record_heartbeat($1, 'press', 0, 0, 10, '{}', '{}', '{}', '{}', '{}', '{}', '{}')"
+HEARTBEAT = "SELECT * FROM ingot.record_heartbeat($1, 'press', 0, 0, 10, '{}', '{}', '{}', '{}', '{}', '{}', '{}')"
 REGISTER = "SELECT ingot.register_worker($1, 'press', '{noop}', NULL, NULL, NULL, NULL)"
 REMOVE = "SELECT * FROM ingot.remove_worker($1, 'press', 10, NULL)"
 
 
-async def begun(pair: TenantPair) -> Raw:
-    """A connection whose transaction has its place in the order of events."""
+async def begin_transaction(pair: TenantPair) -> Raw:
+    """A connection whose transaction has its position in the order of events."""
     connection = await pair.as_server()
     await connection.execute("BEGIN")
     await connection.fetchval("SELECT pg_current_xact_id()")
     return connection
 
 
-@pytest.mark.parametrize("call", [HEAR, REGISTER, REMOVE])
-async def test_who_met_a_later_change_begins_again(pair: TenantPair, call: str) -> None:
+@pytest.mark.parametrize("call", [HEARTBEAT, REGISTER, REMOVE])
+async def test_a_call_that_meets_a_change_of_a_later_transaction_fails_to_serialize(
+    pair: TenantPair, call: str
+) -> None:
     bench, tenant = pair.bench, pair.tenants[0]
     await bench.workers.register(tenant, "press", ["noop"])
-    early = await begun(pair)
+    early = await begin_transaction(pair)
     bench.clock.advance(seconds=LEASE_SECONDS)
-    assert (await bench.workers.maintain()).marked_offline >= 1  # Told after what the early one would tell.
+    assert (
+        await bench.workers.maintain()
+    ).marked_offline >= 1  # This event is later than one of the early transaction would be.
     with pytest.raises(asyncpg.SerializationError):
         await early.fetch(call, tenant)
     await early.execute("ROLLBACK")
-    late = await begun(pair)
+    late = await begin_transaction(pair)
     await late.fetch(call, tenant)
     await late.execute("ROLLBACK")
 
 
-async def test_a_heartbeat_with_nothing_new_writes_nothing(pair: TenantPair) -> None:
+async def test_a_heartbeat_without_changes_writes_nothing(pair: TenantPair) -> None:
     bench, tenant = pair.bench, pair.tenants[0]
     await bench.workers.register(tenant, "press", ["noop"])
     admin = await pair.connect()

@@ -1,4 +1,4 @@
-"""Workers that talk to PostgreSQL themselves: their own tenant only, and nothing that we would not take."""
+"""Workers connected to PostgreSQL directly: limited to their tenant, and to valid arguments."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ async def worker_role(worker: Raw) -> str:
     return str(await worker.fetchval("SELECT session_user"))
 
 
-async def claim_of(pair: TenantPair, worker: Raw, type: str = "mine") -> Claim:
-    """A job that is the worker's."""
+async def make_claim_of(pair: TenantPair, worker: Raw, type: str = "mine") -> Claim:
+    """Make a job, and claim it as the worker."""
     return await pair.bench.make_claim(type, worker=f"{await worker_role(worker)}/w", tenant=pair.tenants[0])
 
 
-async def test_a_direct_worker_claims_renews_and_settles_jobs_of_its_own_tenant(pair: TenantPair) -> None:
+async def test_a_worker_role_can_claim_renew_and_settle_jobs_of_its_tenant(pair: TenantPair) -> None:
     tenant = pair.tenants[0]
     jobs = [await pair.bench.make_job("direct", n, tenant=tenant) for n in range(3)]
     worker = await pair.as_worker(tenant)
     rows = await worker.fetch(CLAIM, ["direct"], 2)
     assert [(row["id"], row["payload"]) for row in rows] == [(jobs[0].id, b"0"), (jobs[1].id, b"1")]
-    held = [rows[0]["id"]], [rows[0]["fence"]]
-    (renewed,) = await worker.fetch(RENEW, *held)
+    claimed = [rows[0]["id"]], [rows[0]["fence"]]
+    (renewed,) = await worker.fetch(RENEW, *claimed)
     assert (renewed["place"], renewed["cancel_requested"]) == (1, False)
-    (settled,) = await worker.fetch(SETTLE, *held)
+    (settled,) = await worker.fetch(SETTLE, *claimed)
     assert (settled["place"], settled["status"]) == (1, "succeeded")
     statuses = [(await pair.bench.reload(job)).status for job in jobs]
     assert statuses == [JobStatus.SUCCEEDED, JobStatus.RUNNING, JobStatus.QUEUED]
 
 
-async def test_a_direct_worker_gets_jobs_with_limit_keys_within_their_limits(pair: TenantPair) -> None:
+async def test_a_worker_role_gets_jobs_with_limit_keys_within_their_limits(pair: TenantPair) -> None:
     tenant = pair.tenants[0]
     await pair.bench.jobs.define(Definition(type="keyed", limit_key="{key}", max_running_per_key=1))
     jobs = [
@@ -69,21 +69,21 @@ async def test_a_direct_worker_gets_jobs_with_limit_keys_within_their_limits(pai
     assert [row["id"] for row in await worker.fetch(CLAIM, ["keyed"], 10)] == [jobs[0].id]
 
 
-async def test_a_direct_worker_gets_nothing_of_another_tenant(pair: TenantPair) -> None:
+async def test_a_worker_role_cannot_access_jobs_of_another_tenant(pair: TenantPair) -> None:
     first, second = pair.tenants
     waiting = await pair.bench.make_job("direct", tenant=second)
-    held = await pair.bench.make_claim("theirs", tenant=second)
+    claimed = await pair.bench.make_claim("theirs", tenant=second)
     worker = await pair.as_worker(first)
     await worker.execute(f"SET ingot.tenant = '{second}'")
     assert await worker.fetch(CLAIM, ["direct", "noop", "held", "theirs"], 1000) != []
     assert {row[0] for row in await _tenants_of_leases(pair, worker)} == {first}
     for call in (RENEW, SETTLE):
-        assert await worker.fetch(call, [held.job.id], [held.fence]) == []
-        assert await worker.fetch(call, [new_id()], [held.fence]) == []
-    untouched = [await pair.bench.reload(job) for job in (waiting, held)]
+        assert await worker.fetch(call, [claimed.job.id], [claimed.fence]) == []
+        assert await worker.fetch(call, [new_id()], [claimed.fence]) == []
+    untouched = [await pair.bench.reload(job) for job in (waiting, claimed)]
     assert [job.status for job in untouched] == [JobStatus.QUEUED, JobStatus.RUNNING]
     assert untouched[1].progress is None
-    await pair.bench.jobs.complete(held)
+    await pair.bench.jobs.complete(claimed)
 
 
 async def _tenants_of_leases(pair: TenantPair, worker: Raw) -> list[Record]:
@@ -91,16 +91,16 @@ async def _tenants_of_leases(pair: TenantPair, worker: Raw) -> list[Record]:
     return await admin.fetch("SELECT tenant::text FROM ingot.leases WHERE worker_id = $1", name)
 
 
-async def test_a_direct_worker_needs_the_fence_of_its_own_job(pair: TenantPair) -> None:
+async def test_a_worker_role_needs_the_current_fence_of_its_job(pair: TenantPair) -> None:
     worker = await pair.as_worker(pair.tenants[0])
-    claim = await claim_of(pair, worker)
+    claim = await make_claim_of(pair, worker)
     for fence in (claim.fence - 1, claim.fence + 1, 0, -1):
         for call in (RENEW, SETTLE):
             assert await worker.fetch(call, [claim.job.id], [fence]) == []
     assert (await worker.fetch(SETTLE, [claim.job.id], [claim.fence]))[0]["status"] == "succeeded"
 
 
-async def test_a_direct_worker_reads_no_table_and_calls_nothing_else(pair: TenantPair) -> None:
+async def test_a_worker_role_can_read_no_table_and_call_no_other_function(pair: TenantPair) -> None:
     worker = await pair.as_worker(pair.tenants[0])
     await worker.execute(f"SET ingot.tenant = '{pair.tenants[0]}'")
     for name in await tables_of(pair):
@@ -124,7 +124,7 @@ async def test_a_direct_worker_reads_no_table_and_calls_nothing_else(pair: Tenan
         assert await is_refused(worker, call), call
 
 
-async def test_a_direct_worker_that_says_no_limit_loses_no_job(pair: TenantPair) -> None:
+async def test_a_claim_without_a_limit_loses_no_job(pair: TenantPair) -> None:
     jobs = [await pair.bench.make_job("direct", tenant=pair.tenants[0]) for _ in range(3)]
     worker = await pair.as_worker(pair.tenants[0])
     with suppress(asyncpg.PostgresError):
@@ -134,19 +134,19 @@ async def test_a_direct_worker_that_says_no_limit_loses_no_job(pair: TenantPair)
     assert await admin.fetchval(query, [job.id for job in jobs]) == 3
 
 
-async def test_a_direct_worker_hears_nothing_of_another_tenant(pair: TenantPair) -> None:
-    heard: list[object] = []
+async def test_a_worker_role_receives_no_notifications_about_another_tenant(pair: TenantPair) -> None:
+    notifications: list[object] = []
     worker = await pair.as_worker(pair.tenants[0])
-    await worker.add_listener("ingot_ready", lambda *told: heard.append(told[-1]))
+    await worker.add_listener("ingot_ready", lambda *entries: notifications.append(entries[-1]))
     async with store_with_one_connection(pair) as store:
         await store.listener.run_once()
         store.listener.start()
         await store.run(Enqueue(jobs=[new_job(pair.tenants[1], "secret")]))
     await worker.fetch("SELECT 1 AS after_what_was_told")
-    assert [text for text in heard if pair.tenants[1] in str(text)] == []
+    assert [text for text in notifications if pair.tenants[1] in str(text)] == []
 
 
-async def test_becoming_the_role_all_workers_share_changes_no_tenant(pair: TenantPair) -> None:
+async def test_set_role_does_not_change_the_tenant_of_a_worker(pair: TenantPair) -> None:
     first, second = pair.tenants
     await pair.bench.make_job("direct", tenant=second)
     worker = await pair.as_worker(first)
@@ -163,8 +163,8 @@ async def test_a_worker_role_without_a_tenant_is_refused(pair: TenantPair) -> No
     assert (await pair.bench.reload(claim)).status is JobStatus.RUNNING
 
 
-async def test_a_direct_worker_cannot_put_its_own_function_in_the_way(pair: TenantPair) -> None:
-    """What it makes in its temporary schema comes after pg_catalog in the path of functions that act as owner."""
+async def test_a_worker_role_cannot_shadow_functions_with_its_own(pair: TenantPair) -> None:
+    """The temporary schema comes after pg_catalog in the search path of security definer functions."""
     worker = await pair.as_worker(pair.tenants[0])
     await pair.bench.make_job("direct", tenant=pair.tenants[0])
     await worker.execute("CREATE TEMP TABLE worker_roles (role name, tenant uuid)")
@@ -176,9 +176,9 @@ async def test_a_direct_worker_cannot_put_its_own_function_in_the_way(pair: Tena
     assert len(await worker.fetch(CLAIM, ["direct"], 10)) == 1
 
 
-# -- what a worker says -------------------------------------------------------------------------------------
+# -- arguments ----------------------------------------------------------------------------------------------
 
-HELD: Final = "SELECT * FROM ingot.worker_settle($1, $2, $3, $4, $5, $6, $7, $8)"
+SETTLE_WITH_ALL_ARGUMENTS: Final = "SELECT * FROM ingot.worker_settle($1, $2, $3, $4, $5, $6, $7, $8)"
 GOOD: Final[dict[str, list[Any]]] = {
     "outcomes": ["succeeded"],
     "retries": [True],
@@ -211,26 +211,26 @@ BAD: Final[list[dict[str, list[Any]]]] = [
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: str(bad)[:50])
-async def test_what_no_worker_can_say_is_refused_and_changes_nothing(
-    pair: TenantPair, bad: dict[str, list[Any]]
-) -> None:
+async def test_an_invalid_settle_of_a_worker_role_is_refused(pair: TenantPair, bad: dict[str, list[Any]]) -> None:
     worker = await pair.as_worker(pair.tenants[0])
-    claim = await claim_of(pair, worker)
+    claim = await make_claim_of(pair, worker)
     with pytest.raises((asyncpg.DataError, asyncpg.CharacterNotInRepertoireError, asyncpg.StatementTooComplexError)):
-        await worker.fetch(HELD, [claim.job.id], [claim.fence], *(GOOD | bad).values())
+        await worker.fetch(SETTLE_WITH_ALL_ARGUMENTS, [claim.job.id], [claim.fence], *(GOOD | bad).values())
     assert (await pair.bench.reload(claim)).status is JobStatus.RUNNING
-    assert (await worker.fetch(HELD, [claim.job.id], [claim.fence], *GOOD.values()))[0]["status"] == "succeeded"
+    assert (await worker.fetch(SETTLE_WITH_ALL_ARGUMENTS, [claim.job.id], [claim.fence], *GOOD.values()))[0][
+        "status"
+    ] == "succeeded"
 
 
 @pytest.mark.parametrize(
     ("lease", "percent", "stage"),
     [(0, 1.0, "a"), (2**60, 1.0, "a"), (None, 1.0, "a"), (1, 101.0, "a"), (1, float("nan"), "a"), (1, 1.0, "a" * 201)],
 )
-async def test_what_no_worker_can_renew_is_refused(
+async def test_an_invalid_renewal_of_a_worker_role_is_refused(
     pair: TenantPair, lease: int | None, percent: float, stage: str
 ) -> None:
     worker = await pair.as_worker(pair.tenants[0])
-    claim = await claim_of(pair, worker)
+    claim = await make_claim_of(pair, worker)
     with pytest.raises(asyncpg.DataError):
         await worker.fetch(
             "SELECT * FROM ingot.worker_renew($1, $2, $3, $4, $5)",
@@ -247,7 +247,7 @@ async def test_what_no_worker_can_renew_is_refused(
     ("types", "worker_id", "jobs"),
     [([], "w", 1), (None, "w", 1), (["direct"], "", 1), (["direct"], "a/b", 1), (["direct"], "w", 0)],
 )
-async def test_a_claim_that_names_nothing_is_refused(
+async def test_an_invalid_claim_of_a_worker_role_is_refused(
     pair: TenantPair, types: list[str] | None, worker_id: str, jobs: int
 ) -> None:
     worker = await pair.as_worker(pair.tenants[0])
@@ -255,22 +255,22 @@ async def test_a_claim_that_names_nothing_is_refused(
         await worker.fetch("SELECT * FROM ingot.worker_claim($1, $2, NULL, NULL, $3, 1)", types, worker_id, jobs)
 
 
-async def test_a_type_that_is_named_twice_is_claimed_once(pair: TenantPair) -> None:
+async def test_a_type_named_twice_is_claimed_once(pair: TenantPair) -> None:
     jobs = [await pair.bench.make_job("direct", tenant=pair.tenants[0]) for _ in range(3)]
     worker = await pair.as_worker(pair.tenants[0])
     rows = await worker.fetch(CLAIM, ["direct", "direct"], 2)
     assert [row["id"] for row in rows] == [job.id for job in jobs[:2]]
 
 
-async def test_an_error_that_is_too_long_is_cut(pair: TenantPair) -> None:
+async def test_a_too_long_error_is_truncated(pair: TenantPair) -> None:
     worker = await pair.as_worker(pair.tenants[0])
-    claim = await claim_of(pair, worker)
+    claim = await make_claim_of(pair, worker)
     failed = GOOD | {"outcomes": ["failed"], "errors": ["x" * (ERROR_CHARS_MAX + 1)]}
-    await worker.fetch(HELD, [claim.job.id], [claim.fence], *failed.values())
+    await worker.fetch(SETTLE_WITH_ALL_ARGUMENTS, [claim.job.id], [claim.fence], *failed.values())
     assert (await pair.bench.reload(claim)).last_error == "x" * ERROR_CHARS_MAX
 
 
-async def test_a_worker_claims_and_settles_in_a_transaction_of_its_own(pair: TenantPair) -> None:
+async def test_a_worker_role_can_claim_and_settle_in_one_transaction(pair: TenantPair) -> None:
     job = await pair.bench.make_job("direct", tenant=pair.tenants[0])
     worker = await pair.as_worker(pair.tenants[0])
     async with worker.transaction():
@@ -279,48 +279,50 @@ async def test_a_worker_claims_and_settles_in_a_transaction_of_its_own(pair: Ten
         await worker.fetch(SETTLE, [row["id"]], [row["fence"]])
     admin = await pair.connect()
     newest = await admin.fetchval("SELECT entries FROM ingot.events ORDER BY position DESC LIMIT 1")
-    told = msgspec.json.decode(newest, type=list[EventEntryRow])
-    assert [(entry.name, job.id in entry.ids) for entry in told] == [
+    entries = msgspec.json.decode(newest, type=list[EventEntryRow])
+    assert [(entry.name, job.id in entry.ids) for entry in entries] == [
         (name, True) for name in ("job.started", "job.updated", "job.completed")
     ]
 
 
-async def test_a_job_that_is_named_twice_is_refused(pair: TenantPair) -> None:
+async def test_a_call_that_names_a_job_twice_is_refused(pair: TenantPair) -> None:
     worker = await pair.as_worker(pair.tenants[0])
-    claim = await claim_of(pair, worker)
+    claim = await make_claim_of(pair, worker)
     ids, fences = [claim.job.id] * 2, [claim.fence] * 2
     twice = {name: values * 2 for name, values in GOOD.items()}
     with pytest.raises(asyncpg.DataError, match="named once"):
-        await worker.fetch(HELD, ids, fences, *twice.values())
+        await worker.fetch(SETTLE_WITH_ALL_ARGUMENTS, ids, fences, *twice.values())
     with pytest.raises(asyncpg.DataError, match="named once"):
         await worker.fetch("SELECT * FROM ingot.worker_renew($1, $2, '{60000000,60000000}', NULL, NULL)", ids, fences)
     assert (await pair.bench.reload(claim)).status is JobStatus.RUNNING
 
 
 @pytest.mark.parametrize("result", [b"[" * 200 + b"1" + b"]" * 200, b'{"a": [1e300, -7, "\\ud83d\\ude00"]}', b"null"])
-async def test_a_result_that_every_reader_can_read_is_taken(pair: TenantPair, result: bytes) -> None:
+async def test_a_valid_result_is_accepted(pair: TenantPair, result: bytes) -> None:
     worker = await pair.as_worker(pair.tenants[0])
-    claim = await claim_of(pair, worker)
-    await worker.fetch(HELD, [claim.job.id], [claim.fence], *(GOOD | {"results": [result]}).values())
+    claim = await make_claim_of(pair, worker)
+    await worker.fetch(
+        SETTLE_WITH_ALL_ARGUMENTS, [claim.job.id], [claim.fence], *(GOOD | {"results": [result]}).values()
+    )
     job = await pair.bench.reload(claim)
     assert (job.status, msgspec.json.decode(job.result or b"")) == (JobStatus.SUCCEEDED, msgspec.json.decode(result))
 
 
-async def test_the_same_settle_again_gets_the_same_answer(pair: TenantPair) -> None:
+async def test_a_repeated_settle_of_a_worker_role_returns_the_same_result(pair: TenantPair) -> None:
     worker = await pair.as_worker(pair.tenants[0])
-    claim = await claim_of(pair, worker)
+    claim = await make_claim_of(pair, worker)
     failed = GOOD | {"outcomes": ["failed"], "errors": ["no"]}
-    first = await worker.fetch(HELD, [claim.job.id], [claim.fence], *failed.values())
+    first = await worker.fetch(SETTLE_WITH_ALL_ARGUMENTS, [claim.job.id], [claim.fence], *failed.values())
     assert first[0]["status"] == "queued"
-    assert await worker.fetch(HELD, [claim.job.id], [claim.fence], *failed.values()) == first
-    assert await worker.fetch(HELD, [claim.job.id], [claim.fence], *GOOD.values()) == []
+    assert await worker.fetch(SETTLE_WITH_ALL_ARGUMENTS, [claim.job.id], [claim.fence], *failed.values()) == first
+    assert await worker.fetch(SETTLE_WITH_ALL_ARGUMENTS, [claim.job.id], [claim.fence], *GOOD.values()) == []
     other = await pair.as_worker(pair.tenants[1])
-    assert await other.fetch(HELD, [claim.job.id], [claim.fence], *failed.values()) == []
+    assert await other.fetch(SETTLE_WITH_ALL_ARGUMENTS, [claim.job.id], [claim.fence], *failed.values()) == []
 
 
-async def test_a_claim_is_the_first_call_of_its_transaction(pair: TenantPair) -> None:
+async def test_a_claim_must_be_the_first_call_of_its_transaction(pair: TenantPair) -> None:
     worker = await pair.as_worker(pair.tenants[0])
-    claim = await claim_of(pair, worker)
+    claim = await make_claim_of(pair, worker)
     await pair.bench.make_job("direct", tenant=pair.tenants[0])
     transaction = worker.transaction()
     await transaction.start()
@@ -331,23 +333,23 @@ async def test_a_claim_is_the_first_call_of_its_transaction(pair: TenantPair) ->
     assert len(await worker.fetch(CLAIM, ["direct"], 1)) == 1
 
 
-async def test_a_lease_that_somebody_holds_is_not_waited_for_by_the_sweep(pair: TenantPair) -> None:
+async def test_a_sweep_skips_locked_leases(pair: TenantPair) -> None:
     worker = await pair.as_worker(pair.tenants[0])
-    claims = [await claim_of(pair, worker) for _ in range(2)]
+    claims = [await make_claim_of(pair, worker) for _ in range(2)]
     async with worker.transaction():
         await worker.fetch(RENEW, [claims[0].job.id], [claims[0].fence])
         pair.bench.clock.advance(seconds=10 * LEASE_SECONDS)
         async with store_with_one_connection(pair) as store:
             found = await store.database.call("SELECT id FROM ingot.expired_leases(0, 1000, 0)")
-        held = {row["id"] for row in found}
-        assert (claims[0].job.id in held, claims[1].job.id in held) == (False, True)
+        claimed = {row["id"] for row in found}
+        assert (claims[0].job.id in claimed, claims[1].job.id in claimed) == (False, True)
         await pair.bench.jobs.maintain()
         assert (await pair.bench.reload(claims[1])).status is JobStatus.QUEUED
 
 
-async def test_who_steers_what_somebody_holds_is_told_so_soon(pair: TenantPair) -> None:
+async def test_a_cancel_or_drain_of_a_locked_row_fails_soon(pair: TenantPair) -> None:
     worker = await pair.as_worker(pair.tenants[0])
-    claim = await claim_of(pair, worker)
+    claim = await make_claim_of(pair, worker)
     await worker.fetch("SELECT ingot.worker_register('w', '{mine}', NULL, NULL)")
     async with worker.transaction():
         await worker.fetch(RENEW, [claim.job.id], [claim.fence])

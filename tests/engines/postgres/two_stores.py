@@ -1,4 +1,4 @@
-"""Two stores on one database, as two server processes would open them."""
+"""Two stores on one database, as two server processes open them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.postgres import open_postgres
 
 @asynccontextmanager
 async def two_stores(folder: Path, *, listens: bool) -> AsyncIterator[tuple[Bench, Bench]]:
-    """Two stores in one database, as two processes would open them."""
+    """Open two stores on one database, as two server processes do."""
     clock = SystemClock()
     stores: list[PostgresStore] = []
     try:

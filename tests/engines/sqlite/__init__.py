@@ -1,1 +1,1 @@
-"""Tests of the SQLite engine alone."""
+"""Tests of the SQLite engine."""

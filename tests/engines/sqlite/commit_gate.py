@@ -1,4 +1,4 @@
-"""A gate in the middle of a commit of SQLite."""
+"""A gate that stops a commit of SQLite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.waiting import SECONDS_MAX
 
 
 class CommitGate:
-    """Keeps the writer in a commit until opened, so that what comes meanwhile waits together."""
+    """Keeps the writer in a commit until the gate opens, so that later commands form one group."""
 
     def __init__(self, bench: Bench) -> None:
         self._reached, self._open = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""Statements about blobs keep to their index: thousands of others cost them nothing."""
+"""Statements about blobs use an index: thousands of other rows do not slow them down."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ingot.engines.sqlite.blob_reads import METRIC_ROWS_MAX
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.kernel.clock import ManualClock
-from tests.engines.sqlite.plans.every_blob_statement import run_blob_errand
+from tests.engines.sqlite.plans.every_blob_statement import run_every_blob_statement
 from tests.engines.sqlite.plans.meter import metered
 from tests.factories import open_bench
 
@@ -21,7 +21,7 @@ SMALL: Final = METRIC_ROWS_MAX + 1000
 BIG: Final = 50_000
 MORE_STEPS_MAX: Final = 1.1
 NEVER: Final = 2**60
-# Others: a key before and behind those of the errand, an upload that lasts, one that is done, a tombstone, some trash.
+# For each other blob: keys before and after those of the calls, an open and a finished upload, a tombstone, trash.
 FILL: Final = """
     BEGIN;
     CREATE TEMP TABLE others AS WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {blobs})
@@ -45,7 +45,7 @@ FILL: Final = """
 
 
 async def steps_among(folder: Path, blobs: int) -> dict[str, int]:
-    """The most steps of each statement of an errand among so many other blobs."""
+    """The maximum number of steps of each statement with this many other blobs."""
     clock = ManualClock()
     async with open_bench("sqlite", folder, clock):
         pass
@@ -55,19 +55,19 @@ async def steps_among(folder: Path, blobs: int) -> dict[str, int]:
     with metered() as meter:
         async with open_bench("sqlite", folder, clock) as bench:
             meter.steps.clear()
-            await run_blob_errand(bench)
+            await run_every_blob_statement(bench)
     shutil.rmtree(folder)
     assert meter.automatic_indexes == set()
     return {name: max(steps) for name, steps in meter.steps.items()}
 
 
-async def test_a_blob_among_thousands_costs_no_more_steps(tmp_path: Path) -> None:
+async def test_statements_about_blobs_take_no_more_steps_with_many_blobs(tmp_path: Path) -> None:
     small, big = await steps_among(tmp_path / "small", SMALL), await steps_among(tmp_path / "big", BIG)
     assert {name: (small[name], steps) for name, steps in big.items() if steps > small[name] * MORE_STEPS_MAX} == {}
     assert {"page_of_keys", "uploads_to_sweep", "is_blob_referenced", "keys_of_owner", "blob_metrics"} <= big.keys()
 
 
-async def test_keys_are_listed_from_one_text_up_to_another(tmp_path: Path) -> None:
+async def test_a_list_of_keys_searches_a_range_of_the_primary_key(tmp_path: Path) -> None:
     async with open_bench("sqlite", tmp_path / "data"):
         pass
     connection = apsw.Connection(str(tmp_path / "data" / FILE_NAME))

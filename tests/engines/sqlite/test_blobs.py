@@ -1,4 +1,4 @@
-"""Blobs in SQLite: many at once share a commit, and what nothing writes yet is counted already."""
+"""Blobs in SQLite: concurrent commands share commits, and usage counts job files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.factories import open_bench
 PUTS: Final = 1000
 AT_ONCE: Final = 32
 
-# What each owner of a tenant keeps, counted row by row.
+# The usage of each owner of a tenant, counted row by row.
 RECOUNT: Final = """
 SELECT tenant, owner, sum(bytes), sum(reserved), sum(keys), sum(key_bytes) FROM (
     SELECT k.tenant, k.owner, b.size AS bytes, 0 AS reserved, 1 AS keys, b.size AS key_bytes
@@ -41,14 +41,14 @@ SELECT tenant, '', sum(bytes), sum(reserved), sum(keys), sum(key_bytes) FROM usa
 """
 
 
-class Commits:
-    """Notes how many commands each commit held."""
+class CommitRecorder:
+    """Records the number of commands of each commit."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
     def committed(self, engine: str, kind: str, commands: int) -> None:
-        """A commit."""
+        """Record a commit."""
         self.sizes.append(commands)
 
     def __getattr__(self, name: str) -> Any:
@@ -63,15 +63,15 @@ async def blobs(tmp_path: Path) -> AsyncIterator[BlobFixture]:
 
 
 def put(tenant: str, number: int) -> PutBlob:
-    """A blob of 1 KiB under a key of its own."""
+    """A command that puts a blob of 1 KiB under its own key."""
     content = content_of(number.to_bytes(4) * 256)
     return PutBlob(id=new_id(), tenant=tenant, owner=OWNER, key=f"k/{number:04}", content=content)
 
 
-async def test_a_thousand_small_blobs_go_through_few_commits(tmp_path: Path) -> None:
+async def test_a_thousand_small_blobs_share_few_commits(tmp_path: Path) -> None:
     with metered() as meter:
         async with open_bench("sqlite", tmp_path / "data") as bench:
-            blobs, commits = BlobFixture(bench), Commits()
+            blobs, commits = BlobFixture(bench), CommitRecorder()
             bench.store.coalesce_commands()
             bench.store.add_listener(commits)
             meter.steps.clear()
@@ -90,8 +90,8 @@ async def test_a_thousand_small_blobs_go_through_few_commits(tmp_path: Path) -> 
             assert len(await blobs.news("blob.stored")) == PUTS
 
 
-async def test_one_that_cannot_be_written_spoils_no_other(blobs: BlobFixture) -> None:
-    bad = msgspec.structs.replace(put(blobs.tenant, 3), original_name=b"no text")
+async def test_a_put_that_fails_does_not_affect_others_of_its_commit(blobs: BlobFixture) -> None:
+    bad = msgspec.structs.replace(put(blobs.tenant, 3), original_name=b"bytes")
     blobs.bench.store.coalesce_commands()
     commands = [put(blobs.tenant, 1), bad, put(blobs.tenant, 2)]
     with capture_logs():
@@ -104,11 +104,11 @@ async def test_one_that_cannot_be_written_spoils_no_other(blobs: BlobFixture) ->
     assert (figures.blobs, figures.bytes) == (2, 2048)
 
 
-# -- files of jobs ------------------------------------------------------------------------------------------
+# -- job files ----------------------------------------------------------------------------------------------
 
 
 def add_file(blobs: BlobFixture, claim: Claim, data: bytes, *, kind: str = "output", name: str = "a") -> None:
-    """Let a job have a file, and count it, as the command that does so will."""
+    """Add a file to a job, and count it in usage."""
     connection = blobs.bench.sqlite.connection
     connection.execute(
         "INSERT INTO job_files SELECT s.tenant, s.number, ?, ?, b.number, 'text/plain', ?, s.fence, 7 "
@@ -123,12 +123,12 @@ def add_file(blobs: BlobFixture, claim: Claim, data: bytes, *, kind: str = "outp
 
 
 def number_of(blobs: BlobFixture) -> int:
-    """The number of the tenant in the file."""
+    """The number of the tenant in the database."""
     return blobs.bench.sqlite.writer_state.tenants[blobs.tenant]
 
 
 def check(blobs: BlobFixture) -> None:
-    """Usage is what a recount of the tables says."""
+    """Check that usage equals a recount of the tables."""
     connection = blobs.bench.sqlite.connection
     usage = list(connection.execute("SELECT * FROM usage WHERE owner <> '' ORDER BY tenant, owner"))
     assert usage == list(connection.execute(RECOUNT))
@@ -137,7 +137,7 @@ def check(blobs: BlobFixture) -> None:
 
 
 async def claim_with_file(blobs: BlobFixture, data: bytes) -> Claim:
-    """A job that runs and has this file, which nothing else refers to."""
+    """Make a running job with this file, whose blob has no other reference."""
     claim = await blobs.bench.make_claim("filed")
     await blobs.put("k", data)
     add_file(blobs, claim, data)
@@ -147,7 +147,7 @@ async def claim_with_file(blobs: BlobFixture, data: bytes) -> Claim:
     return claim
 
 
-async def test_a_file_of_a_job_keeps_its_blob(blobs: BlobFixture) -> None:
+async def test_a_job_file_keeps_its_blob(blobs: BlobFixture) -> None:
     claim = await claim_with_file(blobs, b"12345")
     blobs.bench.clock.advance(days=1)
     assert await blobs.store.run(CollectBlob(blob_id=id_of(b"12345"), grace=0)) is None
@@ -162,7 +162,7 @@ async def test_a_file_of_a_job_keeps_its_blob(blobs: BlobFixture) -> None:
     assert await blobs.store.run(FindBlob(tenant=other, blob_id=id_of(b"12345"))) is None
 
 
-async def test_the_files_of_a_job_go_with_it(blobs: BlobFixture) -> None:
+async def test_files_of_a_job_are_removed_with_it(blobs: BlobFixture) -> None:
     await blobs.bench.jobs.define(Definition(type="filed", retention_seconds=0))
     claim = await claim_with_file(blobs, b"12345")
     add_file(blobs, claim, b"12345", kind="input", name="b")
@@ -176,7 +176,7 @@ async def test_the_files_of_a_job_go_with_it(blobs: BlobFixture) -> None:
     assert await blobs.store.run(CollectBlob(blob_id=id_of(b"12345"), grace=HOUR)) == 5
 
 
-async def test_of_a_blob_that_is_gone_nothing_is_left(blobs: BlobFixture) -> None:
+async def test_a_collected_blob_leaves_no_rows(blobs: BlobFixture) -> None:
     for content in (content_of(b"small"), content_of(b"large", "place-1")):
         await blobs.put("k", content)
         await blobs.delete("k")

@@ -1,4 +1,4 @@
-"""The time of a SQLite store never goes back, whatever the wall clock does."""
+"""The time of a SQLite store never goes backwards, whatever the wall clock does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ingot.kernel.clock import ManualClock
 from tests.factories import open_bench
 
 
-async def test_times_of_events_never_go_back(tmp_path: Path) -> None:
+async def test_times_of_events_never_go_backwards(tmp_path: Path) -> None:
     async with open_bench("sqlite", tmp_path / "data") as bench:
         await bench.make_job()
         bench.clock.advance(days=-1)
@@ -21,7 +21,7 @@ async def test_times_of_events_never_go_back(tmp_path: Path) -> None:
     assert times[2] - times[0] >= timedelta(days=2)
 
 
-async def test_time_does_not_go_back_across_a_restart(tmp_path: Path) -> None:
+async def test_time_does_not_go_backwards_across_a_restart(tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench("sqlite", tmp_path / "data", clock) as bench:
         first = await bench.make_job()

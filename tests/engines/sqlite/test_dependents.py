@@ -1,4 +1,4 @@
-"""What waits is moved in steps that hold the writer shortly, and costs nothing where nobody waits."""
+"""Dependents in SQLite: released in short steps of the writer, at no cost for jobs without dependents."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from ingot.jobs.job_options import new_job
 from tests.engines.sqlite.plans.meter import metered
 from tests.factories import open_bench
 
-FOLLOWING = {"edges_to_close", "close_edges", "close_edges_of_jobs", "unblocked_jobs"}
-COUNTING = {"add_batches", "completed_batches"}
+RELEASE_STATEMENTS = {"edges_to_close", "close_edges", "close_edges_of_jobs", "unblocked_jobs"}
+BATCH_STATEMENTS = {"add_batches", "complete_batches"}
 
 
-async def test_a_step_moves_a_bounded_number_and_the_rest_is_on_the_agenda(tmp_path: Path) -> None:
+async def test_a_step_releases_a_limited_number_and_schedules_the_next(tmp_path: Path) -> None:
     async with open_bench("sqlite", tmp_path / "data") as bench:
         parent = await bench.make_job("first")
         orders = [new_job(bench.tenant, "second", after=[parent.id]) for _ in range(2 * RELEASE_EDGES_MAX + 1)]
         await bench.jobs.enqueue_many(orders)
         (claim,) = await bench.jobs.claim("worker", ["first"])
         await bench.jobs.complete(claim)
-        left = len(orders)
-        while left:
-            left -= min(left, RELEASE_EDGES_MAX)
-            assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.BLOCKED] == left
-            assert (bench.store.seconds_to_maintenance() == 0) is (left > 0)
+        remaining = len(orders)
+        while remaining:
+            remaining -= min(remaining, RELEASE_EDGES_MAX)
+            assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.BLOCKED] == remaining
+            assert (bench.store.seconds_to_maintenance() == 0) is (remaining > 0)
             await bench.jobs.maintain()
 
 
-async def test_a_chain_is_canceled_in_bounded_steps_too(tmp_path: Path) -> None:
+async def test_a_chain_is_canceled_in_limited_steps(tmp_path: Path) -> None:
     async with open_bench("sqlite", tmp_path / "data") as bench:
         chain: list[NewJob] = []
         for _ in range(3 * RELEASE_ROUNDS_MAX):
@@ -45,7 +45,7 @@ async def test_a_chain_is_canceled_in_bounded_steps_too(tmp_path: Path) -> None:
         assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.CANCELED] == len(chain)
 
 
-async def test_work_that_nobody_waits_for_costs_no_statement(tmp_path: Path) -> None:
+async def test_a_job_without_dependents_runs_no_release_statements(tmp_path: Path) -> None:
     with metered() as meter:
         async with open_bench("sqlite", tmp_path / "data") as bench:
             parent = await bench.make_job("first")
@@ -55,7 +55,7 @@ async def test_work_that_nobody_waits_for_costs_no_statement(tmp_path: Path) -> 
             job = await bench.make_job()
             await bench.jobs.cancel(bench.tenant, job.id)
             await bench.jobs.maintain()
-            assert FOLLOWING & meter.steps.keys() == set()
+            assert RELEASE_STATEMENTS & meter.steps.keys() == set()
             await bench.jobs.cancel(bench.tenant, parent.id)
-            assert meter.steps.keys() >= FOLLOWING
-            assert COUNTING & meter.steps.keys() == set()
+            assert meter.steps.keys() >= RELEASE_STATEMENTS
+            assert BATCH_STATEMENTS & meter.steps.keys() == set()

@@ -1,4 +1,4 @@
-"""Idle cost: a store where claims wait and nothing happens runs fewer than one query a second."""
+"""Idle cost: a store with waiting claims and no other activity runs fewer than one query a second."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ IDLE_SECONDS = 3.0
 WAITING_CLAIMS = 10
 
 
-class Queries:
-    """Counts the statements of every connection opened meanwhile."""
+class QueryCounter:
+    """Counts the statements of every connection opened in the test."""
 
     def __init__(self) -> None:
         self.count = 0
 
-    def watch(self, connection: apsw.Connection) -> None:
+    def attach(self, connection: apsw.Connection) -> None:
         connection.trace_v2(apsw.SQLITE_TRACE_STMT, self._on_statement)
 
     def _on_statement(self, _: object) -> None:
@@ -34,29 +34,29 @@ class Queries:
 
 
 @pytest.fixture
-def queries() -> Iterator[Queries]:
-    counted = Queries()
-    apsw.connection_hooks.append(counted.watch)
+def queries() -> Iterator[QueryCounter]:
+    counter = QueryCounter()
+    apsw.connection_hooks.append(counter.attach)
     try:
-        yield counted
+        yield counter
     finally:
-        apsw.connection_hooks.remove(counted.watch)
+        apsw.connection_hooks.remove(counter.attach)
 
 
-async def test_claims_that_wait_cost_less_than_one_query_a_second(queries: Queries, tmp_path: Path) -> None:
+async def test_waiting_claims_cost_less_than_one_query_a_second(queries: QueryCounter, tmp_path: Path) -> None:
     opened = await open_store("sqlite", tmp_path / "data", SystemClock())
     store, maintenance = WatchedStore(opened), JobMaintenance(opened)
     jobs, tenant = store.jobs(), (await Tenants(opened).ensure_default()).id
     maintenance.start()
-    # An agenda with something on it: work due in an hour, and a lease that runs.
+    # Maintenance has something to wait for: a scheduled job and a lease.
     await jobs.enqueue(tenant, "later", delay=3600)
     await jobs.enqueue(tenant, "held")
     await jobs.claim("worker", ["held"])
     waiting = [asyncio.create_task(jobs.claim(f"w{n}", ["noop"], wait_seconds=60)) for n in range(WAITING_CLAIMS)]
     await store.found_nothing(WAITING_CLAIMS)
-    before, began = queries.count, time.monotonic()
+    before, started_at = queries.count, time.monotonic()
     await asyncio.sleep(IDLE_SECONDS)
-    idle, seconds = queries.count - before, time.monotonic() - began
+    idle, seconds = queries.count - before, time.monotonic() - started_at
     job = await jobs.enqueue(tenant, "noop")
     done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=30)
     for task in pending:

@@ -1,4 +1,4 @@
-"""What claims read of lanes: nothing of those without room, and little of those whose turn has not come."""
+"""Reads of lanes by claims: none of lanes without capacity, and few of lanes whose jobs come later."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tests.factories import Bench, open_bench
 
 FEW = 1_000
 MANY = 10_000
-MORE_STEPS_MAX = 1.1  # A deeper tree costs no step; only rows that are looked at do.
+MORE_STEPS_MAX = 1.1  # Steps count rows that are read, not the depth of an index.
 KEYS = 500
 
 
 @pytest.mark.parametrize("full", ["key", "type", "tenant", "paused"])
-async def test_jobs_without_room_are_not_read(tmp_path: Path, full: str) -> None:
+async def test_jobs_without_capacity_are_not_read(tmp_path: Path, full: str) -> None:
     few = await _steps_of_claims(tmp_path / "few", full, waiting=FEW)
     many = await _steps_of_claims(tmp_path / "many", full, waiting=MANY)
     assert many <= few * MORE_STEPS_MAX
 
 
 async def _steps_of_claims(folder: Path, full: str, *, waiting: int) -> int:
-    """The steps of claims of another tenant's jobs, where so many jobs wait that have no room."""
+    """The steps of claims by another tenant while this many jobs wait without capacity."""
     with metered() as meter:
         async with open_bench("sqlite", folder) as bench:
             other = (await bench.tenants.create("other")).id
@@ -51,7 +51,7 @@ async def _steps_of_claims(folder: Path, full: str, *, waiting: int) -> int:
             claims = [claim for _ in range(25) for claim in await bench.jobs.claim("w", ["keyed"])]
             steps, reads = sum(map(sum, meter.steps.values())), len(meter.steps["ready_in_lane"])
     assert [claim.job.id for claim in claims] == [job.id for job in jobs]
-    assert reads <= len(jobs) + 1  # One for each, and one that finds nothing more.
+    assert reads <= len(jobs) + 1  # One read for each job, and one that finds no more.
     return steps
 
 
@@ -63,7 +63,7 @@ async def _reads_of_claims(bench: Bench, meter: Meter, claims: int) -> int:
     return len(meter.steps["ready_in_lane"])
 
 
-async def test_lanes_whose_turn_has_not_come_are_not_read(tmp_path: Path) -> None:
+async def test_lanes_whose_jobs_come_later_are_not_read(tmp_path: Path) -> None:
     with metered() as meter:
         async with open_bench("sqlite", tmp_path / "data") as bench:
             await bench.jobs.define(Definition(type="keyed", limit_key="{key}", max_running_per_key=1))
@@ -73,8 +73,8 @@ async def test_lanes_whose_turn_has_not_come_are_not_read(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_work_of_many_keys_starts_in_its_order_whatever_comes_between(tmp_path: Path, seed: int) -> None:
-    """What is known of where lanes begin never hides work that came, came back, or was moved to the front."""
+async def test_jobs_of_many_keys_start_in_order_despite_other_changes(tmp_path: Path, seed: int) -> None:
+    """Cached lane heads never hide jobs that were added, released or moved to the front."""
     chance = random.Random(seed)
     async with open_bench("sqlite", tmp_path / "data") as bench:
         await bench.jobs.define(Definition(type="keyed", limit_key="{key}"))

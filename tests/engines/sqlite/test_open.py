@@ -25,7 +25,7 @@ from tests.conformance.job_files import upload
 from tests.factories import LEASE_SECONDS, open_bench
 from tests.processes import started_async
 
-HOLDER = """
+PROGRAM = """
 import asyncio, sys
 from pathlib import Path
 from ingot.engines.sqlite import SQLiteStore
@@ -73,26 +73,26 @@ async def test_the_file_of_a_store_is_in_wal_mode(tmp_path: Path) -> None:
         reader.close()
 
 
-async def test_a_place_without_a_write_ahead_log_is_refused_by_name(tmp_path: Path) -> None:
+async def test_a_file_system_without_a_write_ahead_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreMisconfigured, match="journal_mode") as caught:
         await _open(tmp_path / "data", vfs="unix-dotfile")
     assert "write-ahead log" in caught.value.hint
 
 
-async def test_a_setting_that_does_not_hold_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pragma_that_has_no_effect_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connection.WRITER_PRAGMAS, "synchronous", 7)
     with pytest.raises(StoreMisconfigured, match="synchronous"):
         await _open(tmp_path / "data")
 
 
-async def test_a_refused_opening_lets_the_folder_go(tmp_path: Path) -> None:
+async def test_a_refused_open_releases_the_folder(tmp_path: Path) -> None:
     with pytest.raises(StoreMisconfigured):
         await _open(tmp_path / "data", vfs="unix-dotfile")
     store = await _open(tmp_path / "data")
     await store.close()
 
 
-async def test_the_folder_is_made_for_its_owner_only(tmp_path: Path) -> None:
+async def test_the_folder_is_accessible_only_to_its_owner(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     store = await _open(folder)
     await store.close()
@@ -102,20 +102,20 @@ async def test_the_folder_is_made_for_its_owner_only(tmp_path: Path) -> None:
 # -- one process --------------------------------------------------------------------------------------------
 
 
-async def test_a_second_process_is_refused_with_a_clear_sentence(tmp_path: Path) -> None:
+async def test_a_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    async with started_async(sys.executable, "-c", HOLDER, folder, stdout=asyncio.subprocess.PIPE) as holder:
+    async with started_async(sys.executable, "-c", PROGRAM, folder, stdout=asyncio.subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert await holder.stdout.readline() == b"open\n"
         with pytest.raises(StoreLocked) as caught:
             await _open(folder)
         assert caught.value.detail == f"Another Ingot process (pid {holder.pid}) holds the data folder {folder}."
         assert "INGOT_DATA" in caught.value.hint
-    store = await _open(folder)  # A killed process holds nothing.
+    store = await _open(folder)  # The lock ends with the process.
     await store.close()
 
 
-async def test_the_refused_one_leaves_the_name_of_the_holder_alone(tmp_path: Path) -> None:
+async def test_a_refused_open_does_not_overwrite_the_pid_in_the_lock_file(tmp_path: Path) -> None:
     store = await _open(tmp_path / "data")
     for _ in range(2):
         with pytest.raises(StoreLocked, match=f"pid {os.getpid()}"):
@@ -130,7 +130,7 @@ async def test_a_closed_store_can_be_opened_again(tmp_path: Path) -> None:
         await store.close()
 
 
-async def test_closing_twice_is_fine(tmp_path: Path) -> None:
+async def test_a_store_can_be_closed_twice(tmp_path: Path) -> None:
     store = await _open(tmp_path / "data")
     await asyncio.gather(store.close(), store.close())
     await store.close()
@@ -171,8 +171,8 @@ async def test_every_migration_is_applied_once(tmp_path: Path) -> None:
     assert (_ledger(file), _schema(file)) == (first, schema)
 
 
-def know_only(steps: list[Migration], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be a program that knows these migrations."""
+def use_migrations(steps: list[Migration], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the migrations of the program by these."""
     package = folder / f"migrations_{secrets.token_hex(8)}"
     package.mkdir()
     for step in steps:
@@ -181,38 +181,36 @@ def know_only(steps: list[Migration], folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(migrate, "PACKAGE", package.name)
 
 
-async def test_a_later_program_adds_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_newer_program_applies_missing_migrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "data" / FILE_NAME
     async with open_bench("sqlite", tmp_path / "data") as bench:
         job = await bench.make_job("noop", {"kept": True})
-    known = migrations()
-    added = Migration(len(known) + 1, "more", "CREATE TABLE more (a); INSERT INTO more VALUES (1);")
-    know_only([*known, added], tmp_path, monkeypatch)
+    existing = migrations()
+    added = Migration(len(existing) + 1, "more", "CREATE TABLE more (a); INSERT INTO more VALUES (1);")
+    use_migrations([*existing, added], tmp_path, monkeypatch)
     async with open_bench("sqlite", tmp_path / "data") as bench:
         assert (await bench.reload(job)).read() == {"kept": True}
-    assert [number for number, _, _ in _ledger(file)] == [step.number for step in [*known, added]]
+    assert [number for number, _, _ in _ledger(file)] == [step.number for step in [*existing, added]]
 
 
-async def test_tables_that_are_made_anew_keep_their_rows_and_their_indexes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rebuilt_tables_keep_their_rows_and_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "data" / FILE_NAME
     before = migrations()[:10]
     with monkeypatch.context() as patch:
-        know_only(before, tmp_path, patch)
+        use_migrations(before, tmp_path, patch)
         await (await _open(tmp_path / "data")).close()
         async with open_bench("sqlite", tmp_path / "data") as bench:
             blobs = BlobFixture(bench)
-            found = await bench.make_claim()
-            blobs.jobs[found.job.id] = OWNER
+            claim = await bench.make_claim()
+            blobs.jobs[claim.job.id] = OWNER
             await blobs.begin(5, key="k", storage_key="place", blob_id=id_of(b"12345"))
             for kind in ("output", "log"):
-                await upload(blobs, found, kind, kind.encode(), kind)
-            await bench.jobs.complete(found)
-    old = _rows_and_indexes(file)
+                await upload(blobs, claim, kind, kind.encode(), kind)
+            await bench.jobs.complete(claim)
+    before_rebuild = _rows_and_indexes(file)
     await (await _open(tmp_path / "data")).close()
-    assert _rows_and_indexes(file) == old
-    assert [len(rows) for rows, _ in old.values()] == [2, 2]
+    assert _rows_and_indexes(file) == before_rebuild
+    assert [len(rows) for rows, _ in before_rebuild.values()] == [2, 2]
     await (await _open(tmp_path / "fresh")).close()
     assert _schema(tmp_path / "fresh" / FILE_NAME) == _schema(file)
 
@@ -228,23 +226,21 @@ def _rows_and_indexes(path: Path) -> dict[str, tuple[list[tuple[object, ...]], l
     return found
 
 
-async def test_a_migration_that_fails_leaves_no_trace_of_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_migration_is_rolled_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "data" / FILE_NAME
     await (await _open(tmp_path / "data")).close()
     before = (_ledger(file), _schema(file))
-    known = migrations()
-    broken = Migration(len(known) + 1, "broken", "CREATE TABLE half (a); INSERT INTO nowhere VALUES (1);")
+    existing = migrations()
+    broken = Migration(len(existing) + 1, "broken", "CREATE TABLE half (a); INSERT INTO nowhere VALUES (1);")
     with monkeypatch.context() as patch:
-        know_only([*known, broken], tmp_path, patch)
+        use_migrations([*existing, broken], tmp_path, patch)
         with pytest.raises(StoreMisconfigured):
             await _open(tmp_path / "data")
     assert (_ledger(file), _schema(file)) == before
     await (await _open(tmp_path / "data")).close()
 
 
-async def test_a_file_from_a_later_program_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_a_file_of_a_newer_program_is_refused_and_not_changed(tmp_path: Path) -> None:
     file = tmp_path / "data" / FILE_NAME
     await (await _open(tmp_path / "data")).close()
     writer = open_writer(file)
@@ -256,7 +252,7 @@ async def test_a_file_from_a_later_program_is_refused_and_left_alone(tmp_path: P
     assert (_ledger(file), _schema(file)) == before
 
 
-async def test_every_opening_begins_a_higher_epoch_of_fences(tmp_path: Path) -> None:
+async def test_every_open_starts_a_higher_epoch_of_fences(tmp_path: Path) -> None:
     epochs = []
     for type in "abc":
         async with open_bench("sqlite", tmp_path / "data") as bench:

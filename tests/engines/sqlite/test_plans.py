@@ -1,4 +1,4 @@
-"""Statements keep to their index: history of any size costs them nothing."""
+"""Statements use an index: a history of any size does not slow them down."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.jobs import JobStatus, Source
 from ingot.kernel.clock import ManualClock, to_datetime
-from tests.engines.sqlite.plans.every_statement import BATCH, TYPE, run_errand
+from tests.engines.sqlite.plans.every_statement import BATCH, TYPE, run_every_statement
 from tests.engines.sqlite.plans.meter import Meter, metered
 from tests.factories import open_bench
 
 SMALL = {"finished": 20_000, "queued": 12_000}  # Enough to fill every page.
 BIG = {"finished": 200_000, "queued": 100_000}  # Eight times as many or more.
-MORE_STEPS_MAX = 1.1  # A deeper tree costs no step; only rows that are looked at do.
+MORE_STEPS_MAX = 1.1  # Steps count rows that are read, not the depth of an index.
 
 RARE = 300
-# Of each kind so many, evenly among the finished jobs. What nothing can move to is put there without the trigger.
-RARE_ONES = """
+# This many jobs of each kind, evenly among the finished ones. The trigger is dropped, as it forbids these moves.
+MAKE_RARE_JOBS = """
 BEGIN;
 DROP TRIGGER states_move;
 UPDATE states SET type = 'rare' WHERE number % {every} = 0 AND number <= {finished};
@@ -43,8 +43,8 @@ COMMIT;
 """
 STATES = [JobStatus.QUEUED, JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED]
 
-# What may be read from end to end, by its name in the plan, and why that stays small.
-SHORT = {
+# Sources that may be scanned, by their name in the plan, and why they stay small.
+SMALL_SOURCES = {
     "blob_totals": "one row",
     "claims": "the rows of the statement itself",
     "CONSTANT ROW": "the rows of the statement itself",
@@ -54,72 +54,72 @@ SHORT = {
     "tenants": "one row per tenant",
 }
 ALLOWED = {
-    ("audit_entries", "a"): "as many as the limit says, found by the index before",
-    ("audit_entries_of_tenant", "a"): "as many as the limit says, found by the index before",
-    ("attempts_of_job", "a"): "the attempts of one job, found by its key before",
-    ("blob_metrics", "blobs"): "as many as the limit says, of those that are damaged",
+    ("audit_entries", "a"): "as many rows as the limit, steps_by_page by an index",
+    ("audit_entries_of_tenant", "a"): "as many rows as the limit, steps_by_page by an index",
+    ("attempts_of_job", "a"): "the attempts of one job, steps_by_page by a key",
+    ("blob_metrics", "blobs"): "as many damaged blobs as the limit",
     ("blob_metrics", "t"): "one row",
-    ("has_objects", "trash"): "up to the first, once, when the object store is another one",
-    ("blob_metrics", "tombstones"): "as many as the limit says",
-    ("blob_metrics", "trash"): "as many as the limit says",
-    ("blob_metrics", "uploads"): "as many as the limit says",
-    ("tombstoned_blobs", "d"): "as many as the limit says, found by the index before",
-    ("contents_to_scrub", "b"): "as many as the limit says, found by the index before",
+    ("has_objects", "trash"): "stops at the first row; runs once when the object store changed",
+    ("blob_metrics", "tombstones"): "as many rows as the limit",
+    ("blob_metrics", "trash"): "as many rows as the limit",
+    ("blob_metrics", "uploads"): "as many rows as the limit",
+    ("tombstoned_blobs", "d"): "as many rows as the limit, steps_by_page by an index",
+    ("contents_to_scrub", "b"): "as many rows as the limit, steps_by_page by an index",
     ("queue_depths", "c"): "the counts, one row per tenant, type and status",
-    ("queue_depths", "d"): "the sums of them, one row per tenant",
+    ("queue_depths", "d"): "sums of counts, one row per tenant",
     ("queue_depths", "l"): "one row",
-    ("expired_leases", "s"): "as many as the limit says, found by the index before",
+    ("expired_leases", "s"): "as many rows as the limit, steps_by_page by an index",
     ("retention_rules", "k"): "the tenants and types themselves",
-    ("leases_of_worker", "states"): "the jobs that run",
+    ("leases_of_worker", "states"): "the running jobs",
     ("live_lanes", "l"): "the lanes themselves",
     ("live_lanes", "states"): "stops at the first row: the head of the first lane",
-    ("members_by_id", "listed"): "those who are asked for",
-    ("members_by_id", "s"): "the roles of those who are asked for",
-    ("names_of_checkpoints", "c"): "the names of the checkpoints of one job, found by the keys before",
+    ("members_by_id", "listed"): "the requested members",
+    ("members_by_id", "s"): "the roles of the requested members",
+    ("names_of_checkpoints", "c"): "the checkpoints of one job, steps_by_page by keys",
     ("oldest_ready", "l"): "the lanes themselves",
     ("oldest_ready_by_tenant", "c"): "the counts, one row per tenant, type and status",
-    ("oldest_ready_by_tenant", "l"): "the lanes themselves, as many as the limit says",
-    ("oldest_ready_by_tenant", "o"): "what was found, one row per tenant",
-    ("page_of_trash", "o"): "as many as the limit says",
+    ("oldest_ready_by_tenant", "l"): "as many lanes as the limit",
+    ("oldest_ready_by_tenant", "o"): "the result, one row per tenant",
+    ("page_of_trash", "o"): "as many rows as the limit",
     ("user_with_roles_by_id", "o"): "the roles of one person",
     ("user_with_roles_by_id", "r"): "their tenants",
-    ("page_of_keys", "k"): "as many as the limit says, found by the key before",
-    ("page_of_members", "f"): "as many as the limit says, found by the index before",
-    ("page_of_members", "i"): "as many as the limit says, found by the index before",
-    ("page_of_members", "m"): "as many as the limit says, found by the key before",
-    ("page_of_members", "o"): "as many as the limit says",
-    ("page_of_users", "o"): "as many as the limit says, found by the key before",
-    ("page_of_users_by_email", "o"): "as many as the limit says, found by the index before",
-    ("running_under_limit", "states"): "the jobs that run",
-    ("awaited_parents", "p"): "the jobs that others wait for",
-    ("references_in_tenant", "r"): "as many as the limit says, found by the indexes before",
-    ("running_jobs", "states"): "as many as the limit says, of those that run",
+    ("page_of_keys", "k"): "as many rows as the limit, steps_by_page by a key",
+    ("page_of_members", "f"): "as many rows as the limit, steps_by_page by an index",
+    ("page_of_members", "i"): "as many rows as the limit, steps_by_page by an index",
+    ("page_of_members", "m"): "as many rows as the limit, steps_by_page by a key",
+    ("page_of_members", "o"): "as many rows as the limit",
+    ("page_of_users", "o"): "as many rows as the limit, steps_by_page by a key",
+    ("page_of_users_by_email", "o"): "as many rows as the limit, steps_by_page by an index",
+    ("running_under_limit", "states"): "the running jobs",
+    ("awaited_parents", "p"): "the jobs with dependents",
+    ("references_in_tenant", "r"): "as many rows as the limit, steps_by_page by indexes",
+    ("running_jobs", "states"): "as many running jobs as the limit",
     ("save_states", "new"): "the rows of the statement itself",
     ("session_by_digest", "o"): "the roles of one person",
     ("session_by_digest", "r"): "their tenants",
-    ("sessions_of_user", "s"): "as many as the limit says, found by the index before",
-    ("silent_workers", "w"): "as many as the limit says, found by the index before",
+    ("sessions_of_user", "s"): "as many rows as the limit, steps_by_page by an index",
+    ("silent_workers", "w"): "as many rows as the limit, steps_by_page by an index",
     ("token_by_id", "o"): "the roles of one person",
     ("token_by_id", "r"): "their tenants",
-    ("tokens_of_user", "t"): "as many as the limit says, found by the index before",
-    ("request_cancels", "states"): "the jobs that run",
-    ("uploads_of_tenant", "u"): "as many as the limit says, found by the key before",
-    ("uploads_to_sweep", "f"): "as many as the limit says, found by the indexes before",
-    ("verifying_uploads", "u"): "as many as the limit says, found by the index before",
-    ("verifying_uploads", "uploads"): "as many as the limit says, of those to be read back",
-    ("workers_of_tenant", "w"): "as many as the limit says, found by the key before",
+    ("tokens_of_user", "t"): "as many rows as the limit, steps_by_page by an index",
+    ("request_cancels", "states"): "the running jobs",
+    ("uploads_of_tenant", "u"): "as many rows as the limit, steps_by_page by a key",
+    ("uploads_to_sweep", "f"): "as many rows as the limit, steps_by_page by indexes",
+    ("verifying_uploads", "u"): "as many rows as the limit, steps_by_page by an index",
+    ("verifying_uploads", "uploads"): "as many uploads under verification as the limit",
+    ("workers_of_tenant", "w"): "as many rows as the limit, steps_by_page by a key",
 }
 
 
 class Steps(NamedTuple):
-    """The steps that a store took."""
+    """The steps of a store."""
 
     of_pages: dict[str, int]
-    of_errand: Meter
+    of_statements: Meter
 
 
 async def measure(folder: Path, *, finished: int, queued: int) -> Steps:
-    """The steps of pages and of everything asked of a store that holds so many jobs already, its opening included."""
+    """The steps of pages and of all statements of a store with this many jobs, including its opening."""
     clock = ManualClock()
     async with open_bench("sqlite", folder, clock) as bench:
         tenant = bench.tenant
@@ -127,7 +127,7 @@ async def measure(folder: Path, *, finished: int, queued: int) -> Steps:
     of_pages = await steps_of_pages(folder, clock, finished=finished)
     with metered() as meter:
         async with open_bench("sqlite", folder, clock) as bench:
-            await run_errand(bench)
+            await run_every_statement(bench)
     shutil.rmtree(folder)
     return Steps(of_pages, meter)
 
@@ -137,16 +137,16 @@ def has_grown(small: int, big: int) -> bool:
 
 
 @pytest.mark.long
-async def test_a_long_history_costs_no_statement_and_no_page_of_any_filter_a_step(tmp_path: Path) -> None:
+async def test_statements_and_pages_take_no_more_steps_with_a_long_history(tmp_path: Path) -> None:
     small = await measure(tmp_path / "small", **SMALL)
     big = await measure(tmp_path / "big", **BIG)
-    check_statements(small.of_errand, big.of_errand)
+    check_statements(small.of_statements, big.of_statements)
     check_pages(small.of_pages, big.of_pages)
 
 
 def check_statements(small: Meter, big: Meter) -> None:
     assert sorted(small.steps) == sorted(big.steps) == SQL.names()
-    # A slow machine does a large call in parts, so a statement has grown only if both its longest run and all have.
+    # A slow machine splits large calls, so a statement is slower only if its longest run and its total are.
     most = {name: (max(small.steps[name]), max(big.steps[name])) for name in SQL.names()}
     total = {name: (sum(small.steps[name]), sum(big.steps[name])) for name in SQL.names()}
     assert {name: most[name] for name in SQL.names() if has_grown(*most[name]) and has_grown(*total[name])} == {}
@@ -154,33 +154,33 @@ def check_statements(small: Meter, big: Meter) -> None:
 
 
 def check_pages(small: dict[str, int], big: dict[str, int]) -> None:
-    # Finding a number for a time takes as many looks as the largest number has digits.
+    # Finding the number for a time is a binary search over all numbers.
     allowed = {name: MORE_STEPS_MAX * steps + (500 if "time" in name else 0) for name, steps in small.items()}
     assert {name: (small[name], steps) for name, steps in big.items() if steps > allowed[name]} == {}
 
 
 async def steps_of_pages(folder: Path, clock: ManualClock, *, finished: int) -> dict[str, int]:
-    """The steps of the first page of every filter, and of the next, in a store with so many finished jobs."""
+    """The steps of the first and the next page of every filter in a store with this many finished jobs."""
     connection = apsw.Connection(str(folder / FILE_NAME))
-    connection.execute(RARE_ONES.format(every=finished // RARE, finished=finished))
+    connection.execute(MAKE_RARE_JOBS.format(every=finished // RARE, finished=finished))
     middle = to_datetime(connection.execute("SELECT created_at FROM jobs WHERE number = ?", (finished // 2,)).get)
     connection.close()
-    found = {}
+    steps_by_page = {}
     with metered() as meter:
         async with open_bench("sqlite", folder, clock) as bench:
             for name, filters in pages(middle).items():
                 cursor = None
-                for place in ("first", "next"):
+                for position in ("first", "next"):
                     meter.steps.clear()
                     page = await bench.jobs.list(bench.tenant, cursor=cursor, limit=BATCH, **filters)
                     cursor = page.next_cursor
                     assert (len(page.items), cursor is None) == (BATCH, False), name
-                    found[f"{name}, {place}"] = sum(sum(steps) for steps in meter.steps.values())
-    return found
+                    steps_by_page[f"{name}, {position}"] = sum(sum(steps) for steps in meter.steps.values())
+    return steps_by_page
 
 
 def pages(middle: datetime) -> dict[str, dict[str, Any]]:
-    """Filters that each have many jobs in a filled store."""
+    """Filters that match many jobs of a filled store."""
     alone: dict[str, dict[str, Any]] = {
         "type": {"type": TYPE},
         "rare type": {"type": "rare"},
@@ -212,7 +212,7 @@ def pages(middle: datetime) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 async def connection(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[apsw.Connection]:
-    """A connection to the file of a store that was just made. Tests leave the file as it is."""
+    """A connection to the file of a new store. Tests do not change the file."""
     folder = tmp_path_factory.mktemp("plans") / "data"
     async with open_bench("sqlite", folder):
         pass
@@ -222,22 +222,24 @@ async def connection(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
 
 
 def scans(connection: apsw.Connection, statement: str) -> set[str]:
-    """What the plan of a statement reads from end to end, other than its own arguments and its own subqueries."""
+    """The sources that the plan of a statement scans, other than its arguments and subqueries."""
     plan = apsw.ext.query_info(connection, statement, explain_query_plan=True).query_plan
-    found = {line.removeprefix("SCAN ") for line in _lines(plan) if line.startswith("SCAN ")}
-    names = {line.split(" USING ")[0] for line in found if "VIRTUAL TABLE" not in line and not line.startswith("(")}
-    return names - SHORT.keys()
+    steps_by_page = {line.removeprefix("SCAN ") for line in _plan_lines(plan) if line.startswith("SCAN ")}
+    names = {
+        line.split(" USING ")[0] for line in steps_by_page if "VIRTUAL TABLE" not in line and not line.startswith("(")
+    }
+    return names - SMALL_SOURCES.keys()
 
 
-def _lines(plan: apsw.ext.QueryPlan | None) -> Iterator[str]:
+def _plan_lines(plan: apsw.ext.QueryPlan | None) -> Iterator[str]:
     if plan is not None:
         yield plan.detail
         for part in plan.sub or ():
-            yield from _lines(part)
+            yield from _plan_lines(part)
 
 
 @pytest.mark.parametrize("name", SQL.names())
-def test_no_statement_reads_a_table_from_end_to_end(connection: apsw.Connection, name: str) -> None:
+def test_no_statement_scans_a_table(connection: apsw.Connection, name: str) -> None:
     allowed = {table for statement, table in ALLOWED if statement == name}
     assert scans(connection, getattr(SQL, name)) == allowed
 
@@ -251,11 +253,11 @@ def test_no_statement_reads_a_table_from_end_to_end(connection: apsw.Connection,
         "UPDATE states SET due = 1 WHERE run_at < ?",
     ],
 )
-def test_a_statement_without_an_index_is_noticed(connection: apsw.Connection, statement: str) -> None:
+def test_a_statement_without_an_index_is_detected(connection: apsw.Connection, statement: str) -> None:
     assert scans(connection, statement) != set()
 
 
-async def test_every_lane_with_ready_work_is_found_once(connection: apsw.Connection) -> None:
+async def test_every_lane_with_ready_jobs_is_found_once(connection: apsw.Connection) -> None:
     chance = random.Random(7)
     connection.execute("BEGIN")
     for number in (2, 3):

@@ -1,4 +1,4 @@
-"""A prefilled store is as good as one that did the work itself."""
+"""A prefilled store is equivalent to one that ran the jobs itself."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.faults.sqlite_rules import broken_rules
 FINISHED, QUEUED = 2 * JOBS_PER_EVENT_ROW + 7, JOBS_PER_EVENT_ROW + 3
 
 
-async def made(folder: Path) -> ManualClock:
-    """A closed store with nothing but prefilled jobs, and the clock it was made with."""
+async def make_prefilled_store(folder: Path) -> ManualClock:
+    """Make a closed store with only prefilled jobs, and return its clock."""
     clock = ManualClock()
     async with open_bench("sqlite", folder, clock):
         pass
@@ -31,8 +31,8 @@ async def made(folder: Path) -> ManualClock:
     return clock
 
 
-async def test_a_prefilled_store_breaks_no_rule(tmp_path: Path) -> None:
-    await made(tmp_path)
+async def test_a_prefilled_store_is_consistent(tmp_path: Path) -> None:
+    await make_prefilled_store(tmp_path)
     connection = apsw.Connection(str(tmp_path / FILE_NAME))
     assert broken_rules(connection) == []
     assert connection.execute("PRAGMA integrity_check").get == "ok"
@@ -41,7 +41,7 @@ async def test_a_prefilled_store_breaks_no_rule(tmp_path: Path) -> None:
 
 
 async def test_prefilled_jobs_are_counted_listed_and_claimed_in_order(tmp_path: Path) -> None:
-    clock = await made(tmp_path)
+    clock = await make_prefilled_store(tmp_path)
     async with open_bench("sqlite", tmp_path, clock) as bench:
         counts = (await bench.jobs.summary(bench.tenant)).counts
         assert (counts[JobStatus.SUCCEEDED], counts[JobStatus.QUEUED]) == (FINISHED, QUEUED)
@@ -56,8 +56,8 @@ async def test_prefilled_jobs_are_counted_listed_and_claimed_in_order(tmp_path: 
         assert [claim.job.id for claim in claims] == [*ids[QUEUED:0:-1], new.id]
 
 
-async def test_a_prefilled_job_has_its_keys_its_attempt_and_can_run_again(tmp_path: Path) -> None:
-    clock = await made(tmp_path)
+async def test_a_prefilled_job_has_keys_and_an_attempt_and_can_be_retried(tmp_path: Path) -> None:
+    clock = await make_prefilled_store(tmp_path)
     async with open_bench("sqlite", tmp_path, clock) as bench:
         again = await bench.jobs.enqueue(bench.tenant, "noop", PAYLOAD, idempotency_key=f"prefilled-{EVERY}")
         assert (again.created, again.job.status) == (False, JobStatus.SUCCEEDED)
@@ -69,24 +69,24 @@ async def test_a_prefilled_job_has_its_keys_its_attempt_and_can_run_again(tmp_pa
         assert claim.fence > again.job.fence
 
 
-async def test_prefilled_events_lead_to_where_the_jobs_stand(tmp_path: Path) -> None:
-    clock = await made(tmp_path)
+async def test_the_last_prefilled_event_of_each_job_has_its_current_state(tmp_path: Path) -> None:
+    clock = await make_prefilled_store(tmp_path)
     async with open_bench("sqlite", tmp_path, clock) as bench:
-        told = await _last_news(bench)
+        last_events = await _last_events(bench)
         for job in (await bench.jobs.list(bench.tenant, limit=1000)).items:
-            news = told[job.id]
-            assert (news.status, news.attempts, news.fence) == (job.status, job.attempts, job.fence)
+            event_data = last_events[job.id]
+            assert (event_data.status, event_data.attempts, event_data.fence) == (job.status, job.attempts, job.fence)
 
 
-async def _last_news(bench: Bench) -> dict[str, JobEventData]:
-    told: dict[str, JobEventData] = {}
+async def _last_events(bench: Bench) -> dict[str, JobEventData]:
+    last_events: dict[str, JobEventData] = {}
     after: str | None = None
     while events := await bench.events.read(bench.tenant, after=after, limit=1000):
         after = events[-1].id
         for event in events:
-            news = msgspec.json.decode(event.data, type=JobEventData)
-            told[news.id] = news
-    return told
+            event_data = msgspec.json.decode(event.data, type=JobEventData)
+            last_events[event_data.id] = event_data
+    return last_events
 
 
 async def test_an_open_store_and_an_unknown_tenant_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What must not bring the store down: errors nobody thought of, logs that cannot be written, callers that go away."""
+"""Failures that the store survives: unexpected errors, logs that cannot be written, canceled callers."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from tests.factories import LEASE_SECONDS, Bench, open_bench
 from tests.waiting import SECONDS_MAX
 
 
-def _break(name: str) -> None:
+def _raise_error(name: str) -> None:
     raise ValueError(name)
 
 
 @contextmanager
 def failing(bench: Bench, *statements: str) -> Iterator[None]:
-    """Let these statements of the writer fail, with an error that SQLite does not have."""
+    """Make these statements of the writer fail with an error that is not from SQLite."""
 
     def trace(_cursor: object, sql: str, _values: object) -> bool:
         if sql in statements:
-            _break(sql)
+            _raise_error(sql)
         return True
 
     bench.sqlite.connection.exec_trace = trace
@@ -46,7 +46,7 @@ def failing(bench: Bench, *statements: str) -> Iterator[None]:
         bench.sqlite.connection.exec_trace = None
 
 
-async def test_the_writer_lives_on_when_its_memory_cannot_be_read_again(tmp_path: Path) -> None:
+async def test_the_writer_survives_a_failed_recovery_of_its_state(tmp_path: Path) -> None:
     async with open_bench("sqlite", tmp_path / "data") as bench:
         with capture_logs() as logs, failing(bench, "COMMIT", SQL.live_lanes), pytest.raises(IngotError):
             await bench.make_job()
@@ -54,15 +54,13 @@ async def test_the_writer_lives_on_when_its_memory_cannot_be_read_again(tmp_path
         assert (await bench.make_job()).id
 
 
-async def test_the_writer_lives_on_when_an_error_escapes_everything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_writer_survives_an_unhandled_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deliver = asyncio.BaseEventLoop.call_soon_threadsafe
 
     def fail_once(loop: asyncio.BaseEventLoop, *args: Any, **options: Any) -> asyncio.Handle:
         if threading.current_thread().name == "ingot-writer":
             monkeypatch.undo()
-            _break("delivery")
+            _raise_error("delivery")
         return deliver(loop, *args, **options)
 
     async with open_bench("sqlite", tmp_path / "data") as bench:
@@ -73,7 +71,7 @@ async def test_the_writer_lives_on_when_an_error_escapes_everything(
         assert (await bench.make_job()).id
 
 
-async def test_the_writer_lives_on_when_its_log_cannot_be_written(tmp_path: Path) -> None:
+async def test_the_writer_survives_a_log_that_cannot_be_written(tmp_path: Path) -> None:
     def broken_pipe(*_: object) -> str:
         raise BrokenPipeError
 
@@ -88,21 +86,21 @@ async def test_the_writer_lives_on_when_its_log_cannot_be_written(tmp_path: Path
             structlog.configure(processors=before)
 
 
-async def test_a_listener_that_fails_keeps_the_news_from_nobody(tmp_path: Path) -> None:
+async def test_a_failing_listener_does_not_stop_other_listeners(tmp_path: Path) -> None:
     async with open_bench("sqlite", tmp_path / "data") as bench:
-        heard: list[int] = []
-        bench.store.on_ready(lambda *_: _break("listener"))
-        bench.store.on_ready(lambda _tenant, _type, count: heard.append(count))
+        counts: list[int] = []
+        bench.store.on_ready(lambda *_: _raise_error("listener"))
+        bench.store.on_ready(lambda _tenant, _type, count: counts.append(count))
         await bench.make_job()
-        assert heard == [1]
+        assert counts == [1]
 
 
-async def test_a_close_whose_caller_goes_away_lets_the_folder_go_all_the_same(tmp_path: Path) -> None:
+async def test_a_canceled_close_still_releases_the_folder(tmp_path: Path) -> None:
     folder, clock = tmp_path / "data", ManualClock()
     store = await SQLiteStore.open(folder, clock=clock, lease_seconds=LEASE_SECONDS)
     bench = Bench(store, clock, await Tenants(store).ensure_default())
     gate = CommitGate(bench)
-    under_way = asyncio.create_task(bench.make_job())
+    running = asyncio.create_task(bench.make_job())
     await gate.reached()
     closing = asyncio.create_task(store.close())
     await asyncio.sleep(0)
@@ -113,12 +111,12 @@ async def test_a_close_whose_caller_goes_away_lets_the_folder_go_all_the_same(tm
         await SQLiteStore.open(folder, clock=clock, lease_seconds=LEASE_SECONDS)
     gate.open()
     await store.close()
-    assert (await under_way).id
+    assert (await running).id
     again = await SQLiteStore.open(folder, clock=ManualClock(), lease_seconds=LEASE_SECONDS)
     await again.close()
 
 
-async def test_an_open_whose_caller_goes_away_lets_the_folder_go(tmp_path: Path) -> None:
+async def test_a_canceled_open_releases_the_folder(tmp_path: Path) -> None:
     folder, opened, gate = tmp_path / "data", threading.Event(), threading.Event()
 
     def slow_open(_: apsw.Connection) -> None:
@@ -136,19 +134,19 @@ async def test_an_open_whose_caller_goes_away_lets_the_folder_go(tmp_path: Path)
             await SQLiteStore.open(folder, clock=ManualClock(), lease_seconds=LEASE_SECONDS)
         gate.set()
         async with asyncio.timeout(SECONDS_MAX):
-            again = await _opened_when_free(folder)
+            again = await _open_when_free(folder)
     finally:
         apsw.connection_hooks.remove(slow_open)
     await again.close()
 
 
-async def _opened_when_free(folder: Path) -> SQLiteStore:
+async def _open_when_free(folder: Path) -> SQLiteStore:
     while True:
         with suppress(StoreLocked):
             return await SQLiteStore.open(folder, clock=ManualClock(), lease_seconds=LEASE_SECONDS)
 
 
-async def test_a_fence_that_carries_over_stays_above_all_others_after_a_failed_transaction(tmp_path: Path) -> None:
+async def test_a_fence_that_overflows_its_epoch_stays_highest_after_a_failed_transaction(tmp_path: Path) -> None:
     folder, clock = tmp_path / "data", ManualClock()
     async with open_bench("sqlite", folder, clock) as bench:
         first = bench.sqlite.writer_state
@@ -164,14 +162,14 @@ async def test_a_fence_that_carries_over_stays_above_all_others_after_a_failed_t
         assert claim.fence > highest
 
 
-def test_use_from_another_event_loop_is_refused_and_makes_nothing(tmp_path: Path) -> None:
+def test_a_call_from_another_event_loop_is_refused(tmp_path: Path) -> None:
     async def scenario() -> dict[str, int]:
         async with open_bench("sqlite", tmp_path / "data") as bench:
-            await asyncio.to_thread(asyncio.run, elsewhere(bench))
+            await asyncio.to_thread(asyncio.run, use_in_another_loop(bench))
             summary = await bench.jobs.summary(bench.tenant)
             return {status.value: count for status, count in summary.counts.items() if count}
 
-    async def elsewhere(bench: Bench) -> None:
+    async def use_in_another_loop(bench: Bench) -> None:
         with pytest.raises(StoreError, match="another event loop"):
             await bench.jobs.enqueue_many([new_job(bench.tenant, "noop")])
 

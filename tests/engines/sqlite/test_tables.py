@@ -1,4 +1,4 @@
-"""The tables of the SQLite store: the moves they allow, exact counts, and a sweep that no bad row can stop."""
+"""Tables of the SQLite store: permitted status changes, exact counts, and sweeps despite invalid rows."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
             yield bench
 
 
-def _put(connection: apsw.Connection, job_id: str, status: JobStatus) -> None:
-    """Write a status with what must go with it."""
+def _set_status(connection: apsw.Connection, job_id: str, status: JobStatus) -> None:
+    """Write a status with its required columns."""
     connection.execute(
         "UPDATE states SET status = ?1, lease_expires_at = iif(?1 = 'running', 1, NULL), "
         "finished_at = iif(?1 IN ('succeeded', 'dead', 'canceled'), 1, NULL) WHERE id = ?2",
@@ -38,19 +38,19 @@ def _put(connection: apsw.Connection, job_id: str, status: JobStatus) -> None:
     )
 
 
-async def test_the_trigger_allows_exactly_the_moves_of_the_table(bench: Bench) -> None:
+async def test_the_trigger_permits_exactly_the_documented_transitions(bench: Bench) -> None:
     connection = bench.sqlite.connection
     job = await bench.make_job()
     (trigger,) = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'states_move'")
     allowed = set()
     for before, after in product(JobStatus, JobStatus):
         connection.execute("DROP TRIGGER states_move")
-        _put(connection, job.id, before)
+        _set_status(connection, job.id, before)
         connection.execute(str(trigger[0]))
         try:
-            _put(connection, job.id, after)
+            _set_status(connection, job.id, after)
         except apsw.ConstraintError as error:
-            assert "a job cannot move that way" in str(error)  # noqa: PT017 - which moves raise is the question
+            assert "a job cannot move that way" in str(error)  # noqa: PT017 - the test collects the moves that raise
         else:
             allowed.add((before, after))
     staying = {(status, status) for status in JobStatus}
@@ -75,13 +75,13 @@ async def test_the_trigger_allows_exactly_the_moves_of_the_table(bench: Bench) -
         "run_at = 1.5",
     ],
 )
-async def test_the_file_itself_refuses_what_cannot_be(bench: Bench, change: str) -> None:
+async def test_table_constraints_refuse_invalid_rows(bench: Bench, change: str) -> None:
     job = await bench.make_job()
     with pytest.raises(apsw.ConstraintError):
         bench.sqlite.connection.execute(f"UPDATE states SET {change} WHERE id = ?", (job.id,))
 
 
-async def test_the_file_itself_keeps_a_dedupe_key_unique_among_unfinished_jobs(bench: Bench) -> None:
+async def test_an_index_keeps_dedupe_keys_unique_among_unfinished_jobs(bench: Bench) -> None:
     await bench.make_job(dedupe_key="d")
     other = await bench.make_job()
     with pytest.raises(apsw.ConstraintError):
@@ -89,23 +89,23 @@ async def test_the_file_itself_keeps_a_dedupe_key_unique_among_unfinished_jobs(b
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_counts_equal_what_is_there_after_random_work(tmp_path: Path, seed: int) -> None:
+async def test_counts_equal_a_recount_after_random_calls(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     async with open_bench("sqlite", tmp_path / "data") as bench:
         tenants = [bench.tenant, (await bench.tenants.create("other")).id]
         for _ in range(150):
-            await _do_something(bench, chance, tenants)
+            await _make_random_call(bench, chance, tenants)
         reader = open_reader(tmp_path / "data" / FILE_NAME)
-        there = _count(reader.execute("SELECT tenant, type, status, count(*) FROM states GROUP BY 1, 2, 3"))
-        kept = _count(reader.execute("SELECT tenant, type, status, jobs FROM counts WHERE jobs <> 0"))
+        counted = _count(reader.execute("SELECT tenant, type, status, count(*) FROM states GROUP BY 1, 2, 3"))
+        stored = _count(reader.execute("SELECT tenant, type, status, jobs FROM counts WHERE jobs <> 0"))
         reader.close()
         by_status = [(await bench.jobs.summary(tenant)).counts for tenant in tenants]
-    assert kept == there
-    assert sum(sum(counts.values()) for counts in by_status) == sum(there.values())
-    assert sum(there.values()) >= 10
+    assert stored == counted
+    assert sum(sum(counts.values()) for counts in by_status) == sum(counted.values())
+    assert sum(counted.values()) >= 10
 
 
-async def test_one_bad_row_does_not_keep_the_others_from_being_swept(bench: Bench) -> None:
+async def test_an_invalid_row_does_not_stop_the_sweep_of_others(bench: Bench) -> None:
     claims = [await bench.make_claim() for _ in range(5)]
     bad = claims[2].job.id
     bench.sqlite.connection.execute(
@@ -122,7 +122,7 @@ async def test_one_bad_row_does_not_keep_the_others_from_being_swept(bench: Benc
     assert Counter(await bench.event_names())["job.failed"] == 4
 
 
-async def test_a_bad_row_is_tried_again_at_most_once_a_second(bench: Bench) -> None:
+async def test_an_invalid_row_is_retried_at_most_once_a_second(bench: Bench) -> None:
     claim = await bench.make_claim()
     bench.sqlite.connection.execute(
         "INSERT INTO outcomes SELECT number, fence, 'lost', 1, 'queued', 0, 1, 0, NULL, NULL, NULL, NULL, NULL "
@@ -134,8 +134,8 @@ async def test_a_bad_row_is_tried_again_at_most_once_a_second(bench: Bench) -> N
     assert bench.store.seconds_to_maintenance() == 1
 
 
-async def _do_something(bench: Bench, chance: random.Random, tenants: list[str]) -> None:
-    """One random call; those that do not fit the state are refused."""
+async def _make_random_call(bench: Bench, chance: random.Random, tenants: list[str]) -> None:
+    """Make one random call, which may be refused."""
     tenant = chance.choice(tenants)
     jobs = (await bench.jobs.list(tenant, limit=1000)).items
     job = chance.choice(jobs) if jobs else None

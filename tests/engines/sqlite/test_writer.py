@@ -1,4 +1,4 @@
-"""The writer of the SQLite store: groups, their isolation, the bound of its queue, and its end."""
+"""The writer of the SQLite store: groups of commands, their isolation, the limit of its queue, and closing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
             yield bench
 
 
-class Commits:
+class CommitCounter:
     """Counts the commits of a store's writer."""
 
     def __init__(self, bench: Bench) -> None:
@@ -45,24 +45,24 @@ class Commits:
         return False
 
 
-def _broken(bench: Bench, **values: Any) -> Enqueue:
-    """An order that no check has seen and the file does not take."""
-    return Enqueue(jobs=[_unchecked(bench, **values)])
+def _invalid_command(bench: Bench, **values: Any) -> Enqueue:
+    """A command with an order that skipped validation and violates a constraint."""
+    return Enqueue(jobs=[_invalid_order(bench, **values)])
 
 
-def _unchecked(bench: Bench, **values: Any) -> Any:
+def _invalid_order(bench: Bench, **values: Any) -> Any:
     order = new_job(bench.tenant, "broken")
     return type(order)(**{name: getattr(order, name) for name in order.__struct_fields__} | values)
 
 
-async def test_commands_that_wait_together_share_a_commit(bench: Bench) -> None:
-    commits = Commits(bench)
+async def test_waiting_commands_share_a_commit(bench: Bench) -> None:
+    commits = CommitCounter(bench)
     await asyncio.gather(*(bench.make_job() for _ in range(100)))
     assert 1 <= commits.count <= 5
 
 
-async def test_commands_one_after_the_other_have_a_commit_each(bench: Bench) -> None:
-    commits = Commits(bench)
+async def test_sequential_commands_have_a_commit_each(bench: Bench) -> None:
+    commits = CommitCounter(bench)
     for _ in range(5):
         await bench.make_job()
     assert commits.count == 5
@@ -80,11 +80,13 @@ async def test_commands_one_after_the_other_have_a_commit_each(bench: Bench) -> 
         {"metadata": object()},
     ],
 )
-async def test_a_command_the_file_does_not_take_spoils_no_other(bench: Bench, values: dict[str, Any]) -> None:
+async def test_a_command_that_violates_a_constraint_does_not_affect_its_group(
+    bench: Bench, values: dict[str, Any]
+) -> None:
     claim = await bench.make_claim("held")
     answers = await asyncio.gather(
         bench.make_job("good"),
-        bench.store.run(_broken(bench, **values)),
+        bench.store.run(_invalid_command(bench, **values)),
         bench.make_job("good"),
         bench.store.run(SettleJobs(settles=[Settle(job_id=claim.job.id, fence=claim.fence, outcome=Done())])),
         bench.store.run(CancelJob(tenant=bench.tenant, job_id=new_id())),
@@ -98,8 +100,8 @@ async def test_a_command_the_file_does_not_take_spoils_no_other(bench: Bench, va
     assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.QUEUED] == 2
 
 
-async def test_a_batch_with_one_order_the_file_does_not_take_is_refused_whole(bench: Bench) -> None:
-    orders = [new_job(bench.tenant, "good"), _unchecked(bench, priority=9), new_job(bench.tenant, "good")]
+async def test_a_command_with_one_invalid_order_is_refused_as_a_whole(bench: Bench) -> None:
+    orders = [new_job(bench.tenant, "good"), _invalid_order(bench, priority=9), new_job(bench.tenant, "good")]
     with pytest.raises(StoreError):
         await bench.store.run(Enqueue(jobs=orders))
     assert (await bench.jobs.list(bench.tenant)).items == []
@@ -107,13 +109,13 @@ async def test_a_batch_with_one_order_the_file_does_not_take_is_refused_whole(be
 
 
 @pytest.mark.parametrize("limits", [Limits(max_unfinished_jobs=5), Limits(rate=0.001, burst=5)])
-async def test_caps_hold_in_a_group_that_is_run_one_by_one(bench: Bench, limits: Limits) -> None:
+async def test_caps_apply_in_a_group_that_is_replayed_one_by_one(bench: Bench, limits: Limits) -> None:
     await bench.tenants.change(bench.tenant, limits=limits)
     gate = CommitGate(bench)
     first = asyncio.create_task(bench.make_job())
     await gate.reached()
     calls: list[Any] = [bench.make_job() for _ in range(3)]
-    calls += [bench.store.run(_broken(bench, priority=9)), *(bench.make_job() for _ in range(5))]
+    calls += [bench.store.run(_invalid_command(bench, priority=9)), *(bench.make_job() for _ in range(5))]
     waiting = asyncio.gather(*calls, return_exceptions=True)
     await asyncio.sleep(0)
     gate.open()
@@ -123,19 +125,19 @@ async def test_caps_hold_in_a_group_that_is_run_one_by_one(bench: Bench, limits:
         await bench.make_job()
 
 
-async def test_a_group_that_failed_and_was_run_again_counts_once_against_the_rate(bench: Bench) -> None:
+async def test_a_replayed_group_counts_once_against_the_rate(bench: Bench) -> None:
     await bench.tenants.change(bench.tenant, limits=Limits(rate=0.001, burst=3))
     await asyncio.gather(
-        bench.make_job(), bench.store.run(_broken(bench, priority=9)), bench.make_job(), return_exceptions=True
+        bench.make_job(), bench.store.run(_invalid_command(bench, priority=9)), bench.make_job(), return_exceptions=True
     )
     await bench.make_job()
     with pytest.raises(RateLimited):
         await bench.make_job()
 
 
-async def test_after_a_failed_group_the_store_goes_on_as_before(bench: Bench) -> None:
+async def test_the_store_works_normally_after_a_failed_group(bench: Bench) -> None:
     await asyncio.gather(
-        bench.make_job("a", delay=60), bench.store.run(_broken(bench, priority=9)), return_exceptions=True
+        bench.make_job("a", delay=60), bench.store.run(_invalid_command(bench, priority=9)), return_exceptions=True
     )
     job = await bench.make_job("a", idempotency_key="k", dedupe_key="d")
     (claim,) = await bench.jobs.claim("worker", ["a", "broken"], limit=10)
@@ -145,9 +147,9 @@ async def test_after_a_failed_group_the_store_goes_on_as_before(bench: Bench) ->
     assert len({event.id for event in await bench.events.read(bench.tenant, limit=100)}) == 4
 
 
-async def test_settles_beside_one_the_file_does_not_take_are_recorded(bench: Bench) -> None:
+async def test_a_settle_that_fails_does_not_affect_others_of_its_group(bench: Bench) -> None:
     good, bad = await bench.make_claim("good"), await bench.make_claim("bad")
-    # A row that is there already stands for any row the file refuses.
+    # An existing row makes the insert fail.
     bench.sqlite.connection.execute(
         "INSERT INTO outcomes SELECT number, fence, 'lost', 1, 'queued', 0, 1, 0, NULL, NULL, NULL, NULL, NULL "
         "FROM states WHERE id = ?",
@@ -161,7 +163,7 @@ async def test_settles_beside_one_the_file_does_not_take_are_recorded(bench: Ben
     assert statuses == [JobStatus.SUCCEEDED, JobStatus.RUNNING]
 
 
-async def test_a_full_queue_answers_busy_and_takes_the_rest(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_queue_refuses_commands_with_store_busy(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "QUEUE_COMMANDS_MAX", 50)
     answers = await asyncio.gather(*(bench.make_job() for _ in range(200)), return_exceptions=True)
     kinds = Counter(type(answer) for answer in answers)
@@ -171,11 +173,11 @@ async def test_a_full_queue_answers_busy_and_takes_the_rest(bench: Bench, monkey
     assert isinstance(await bench.make_job(), Job)
 
 
-def test_the_queue_holds_ten_thousand_commands() -> None:
+def test_the_queue_has_a_limit_of_ten_thousand_commands() -> None:
     assert writer_module.QUEUE_COMMANDS_MAX == 10_000
 
 
-async def test_closing_finishes_what_is_queued(tmp_path: Path) -> None:
+async def test_closing_runs_all_queued_commands(tmp_path: Path) -> None:
     async with open_bench("sqlite", tmp_path / "data") as bench:
         answers = [
             asyncio.ensure_future(bench.store.run(Enqueue(jobs=[new_job(bench.tenant, "noop", n)])))
@@ -188,15 +190,15 @@ async def test_closing_finishes_what_is_queued(tmp_path: Path) -> None:
         assert {job.id for job in (await bench.jobs.list(bench.tenant, limit=1000)).items} == ids
 
 
-async def test_a_command_that_the_engine_does_not_know_is_refused(bench: Bench) -> None:
-    class Unheard(Command[None], frozen=True):
-        """A command that no engine has a function for."""
+async def test_an_unknown_command_is_refused(bench: Bench) -> None:
+    class UnknownCommand(Command[None], frozen=True):
+        """A command that no engine implements."""
 
     with pytest.raises(TypeError, match="Unheard"):
-        await bench.store.run(Unheard())
+        await bench.store.run(UnknownCommand())
 
 
-async def test_a_closed_store_refuses_commands_and_reads_by_name(bench: Bench) -> None:
+async def test_a_closed_store_refuses_commands_and_reads(bench: Bench) -> None:
     job = await bench.make_job()
     await bench.store.close()
     calls = [
@@ -215,21 +217,21 @@ async def test_a_closed_store_refuses_commands_and_reads_by_name(bench: Bench) -
     assert {(type(answer), str(answer)) for answer in answers} == {(StoreError, "The store is closed.")}
 
 
-async def test_a_caller_that_went_away_leaves_the_others_their_answers(bench: Bench) -> None:
-    gone = asyncio.create_task(bench.make_job("gone"))
-    staying = asyncio.create_task(bench.make_job("staying"))
+async def test_a_canceled_caller_does_not_affect_its_group(bench: Bench) -> None:
+    canceled = asyncio.create_task(bench.make_job("gone"))
+    remaining = asyncio.create_task(bench.make_job("staying"))
     await asyncio.sleep(0)
-    gone.cancel()
-    job = await staying
+    canceled.cancel()
+    job = await remaining
     assert (await bench.reload(job)).type == "staying"
     with pytest.raises(asyncio.CancelledError):
-        await gone
+        await canceled
 
 
-async def test_a_transaction_that_fails_at_its_end_answers_all_and_changes_nothing(
+async def test_a_failed_commit_raises_for_all_commands_and_changes_nothing(
     bench: Bench,
 ) -> None:
-    bench.sqlite.connection.set_commit_hook(lambda: True)  # SQLite turns such a commit into a rollback.
+    bench.sqlite.connection.set_commit_hook(lambda: True)  # SQLite rolls back when the hook returns True.
     answers = await asyncio.gather(*(bench.make_job() for _ in range(3)), return_exceptions=True)
     bench.sqlite.connection.set_commit_hook(None)
     assert all(isinstance(answer, IngotError) for answer in answers)
@@ -238,7 +240,7 @@ async def test_a_transaction_that_fails_at_its_end_answers_all_and_changes_nothi
     assert (await bench.jobs.summary(bench.tenant)).counts[JobStatus.QUEUED] == 1
 
 
-async def test_after_a_failed_transaction_the_store_trusts_its_file_only(bench: Bench) -> None:
+async def test_a_failed_transaction_leaves_nothing_in_memory(bench: Bench) -> None:
     job = await bench.make_job("a")
     ghost = Tenant(id=new_id(), slug="ghost")
     bench.sqlite.connection.set_commit_hook(lambda: True)
@@ -269,11 +271,11 @@ async def test_after_a_failed_transaction_the_store_trusts_its_file_only(bench: 
         (StoreBusy(), "store_busy"),
     ],
 )
-def test_what_went_wrong_below_has_a_name_above(error: Exception, code: str) -> None:
+def test_errors_of_sqlite_are_translated_to_codes(error: Exception, code: str) -> None:
     assert writer_module.translate_failure(error).code == code
 
 
-async def test_the_load_is_what_waits_and_how_long_the_commit_has_taken(bench: Bench) -> None:
+async def test_the_load_contains_waiting_commands_and_the_time_of_the_commit(bench: Bench) -> None:
     gate = CommitGate(bench)
     first = asyncio.create_task(bench.make_job())
     await gate.reached()

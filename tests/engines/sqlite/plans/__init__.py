@@ -1,1 +1,1 @@
-"""What the plan tests share: a meter for the work of SQLite, and everything that can be asked of a store."""
+"""Helpers of the plan tests: a meter of the work of SQLite, and calls that run every statement."""

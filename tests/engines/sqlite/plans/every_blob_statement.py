@@ -1,4 +1,4 @@
-"""An errand that makes a store run every statement about blobs, with the same sizes whatever the store holds."""
+"""Calls that run every statement about blobs, with the same sizes whatever the store contains."""
 
 from __future__ import annotations
 
@@ -31,66 +31,66 @@ from tests.conformance.blob_fixture import HOUR, BlobFixture, content_of, id_of
 from tests.factories import Bench
 
 PAGE = 50
-FOLDER = "errand/"
+FOLDER = "calls/"
 
 
-class Errand(BlobFixture):
-    """A blobs that does not recount: there may be many keys."""
+class UncheckedBlobs(BlobFixture):
+    """Blobs without the recount of usage, which is slow with many keys."""
 
     async def check(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
-async def run_blob_errand(bench: Bench) -> None:
-    """Ask for everything about blobs once."""
-    errand = Errand(bench)
-    await _keys(errand)
-    await _uploads(errand)
-    await _tidy(errand)
-    await _files(errand)
-    await _keep(bench.store)
+async def run_every_blob_statement(bench: Bench) -> None:
+    """Run every statement about blobs."""
+    blobs = UncheckedBlobs(bench)
+    await _keys(blobs)
+    await _uploads(blobs)
+    await _collect(blobs)
+    await _job_files(blobs)
+    await _register_object_store(bench.store)
     await _remove(bench)
 
 
-async def _keys(errand: Errand) -> None:
-    store, tenant = errand.store, errand.tenant
+async def _keys(blobs: UncheckedBlobs) -> None:
+    store, tenant = blobs.store, blobs.tenant
     for n in range(PAGE):
-        await errand.put(f"{FOLDER}{n:03}", f"errand {n}".encode(), id=new_id())
-    await errand.put(f"{FOLDER}large", content_of(b"large", "place-1"))
-    await store.run(RecordScrub(intact=[(id_of(b"errand 1"), None)], damaged=[(id_of(b"large"), "place-1")]))
-    await errand.put(f"{FOLDER}large", content_of(b"large", "place-2"), if_match="*")
+        await blobs.put(f"{FOLDER}{n:03}", f"blob {n}".encode(), id=new_id())
+    await blobs.put(f"{FOLDER}large", content_of(b"large", "place-1"))
+    await store.run(RecordScrub(intact=[(id_of(b"blob 1"), None)], damaged=[(id_of(b"large"), "place-1")]))
+    await blobs.put(f"{FOLDER}large", content_of(b"large", "place-2"), if_match="*")
     for prefix in ("", FOLDER, "no such folder"):
         await store.run(ListKeys(tenant=tenant, prefix=prefix, after="", limit=PAGE))
     assert len(await store.run(ListKeys(tenant=tenant, prefix=FOLDER, after=f"{FOLDER}040", limit=PAGE))) == 10
     assert await store.run(OpenKey(tenant=tenant, key=f"{FOLDER}large")) is not None
     assert await store.run(FindBlob(tenant=tenant, blob_id=id_of(b"large"))) is not None
-    await errand.delete(f"{FOLDER}large")
-    await errand.put(f"{FOLDER}bob", b"bob's", owner="token:bob")
+    await blobs.delete(f"{FOLDER}large")
+    await blobs.put(f"{FOLDER}bob", b"bob's", owner="token:bob")
     await store.run(PreviewPurge(tenant=tenant, owner="token:bob"))
     await store.run(GetUsage(tenant=tenant))
     await store.run(PurgeKeys(tenant=tenant, owner="token:bob", limit=PAGE, act=Act()))
 
 
-async def _uploads(errand: Errand) -> None:
-    begun = [await errand.begin(10, storage_key=f"place/{n}", lifetime=1) for n in range(PAGE)]
-    claim = await errand.bench.make_claim("errand")
-    await errand.begin(10, job_id=claim.job.id, fence=claim.fence, file="output", name="a")
-    await errand.bench.jobs.complete(claim)
-    taken = await errand.take(begun[0].upload.id)
-    await errand.note(begun[0].upload.id, taken.epoch, received=5, verifying=True, lifetime=1)
-    assert len(await errand.store.run(ListVerifyingUploads(limit=PAGE))) == 1
-    await errand.finish(begun[0].upload.id, b"errand", lifetime=1)
-    await errand.end(begun[1].upload.id, "wrong_digest", lifetime=1)
-    await errand.end(begun[2].upload.id)
-    errand.bench.clock.advance(seconds=1)
-    assert await errand.sweep(PAGE) == PAGE
+async def _uploads(blobs: UncheckedBlobs) -> None:
+    begun = [await blobs.begin(10, storage_key=f"place/{n}", lifetime=1) for n in range(PAGE)]
+    claim = await blobs.bench.make_claim("uploads")
+    await blobs.begin(10, job_id=claim.job.id, fence=claim.fence, file="output", name="a")
+    await blobs.bench.jobs.complete(claim)
+    taken = await blobs.take(begun[0].upload.id)
+    await blobs.note(begun[0].upload.id, taken.epoch, received=5, verifying=True, lifetime=1)
+    assert len(await blobs.store.run(ListVerifyingUploads(limit=PAGE))) == 1
+    await blobs.finish(begun[0].upload.id, b"upload", lifetime=1)
+    await blobs.end(begun[1].upload.id, "wrong_digest", lifetime=1)
+    await blobs.end(begun[2].upload.id)
+    blobs.bench.clock.advance(seconds=1)
+    assert await blobs.sweep(PAGE) == PAGE
 
 
-async def _tidy(errand: Errand) -> None:
-    store, now = errand.store, errand.bench.clock.micros()
+async def _collect(blobs: UncheckedBlobs) -> None:
+    store, now = blobs.store, blobs.bench.clock.micros()
     assert len(await store.run(ListTombstonedBlobs(grace=0, limit=2))) == 2
-    assert await store.run(CollectBlob(blob_id=id_of(b"errand"), grace=0)) == 6
-    assert await store.run(CollectBlob(blob_id=id_of(b"errand 1"), grace=HOUR)) is None
+    assert await store.run(CollectBlob(blob_id=id_of(b"upload"), grace=0)) == 6
+    assert await store.run(CollectBlob(blob_id=id_of(b"blob 1"), grace=HOUR)) is None
     trash = await store.run(ListTrash(limit=PAGE))
     assert len(trash) == PAGE
     await store.run(ForgetTrash(storage_keys=[one.storage_key for one in trash]))
@@ -103,55 +103,55 @@ async def _tidy(errand: Errand) -> None:
     await store.run(GetReusableBytes())
 
 
-async def _files(errand: Errand) -> None:
-    """Jobs with files of every kind, which go with them."""
-    jobs = errand.bench.jobs
+async def _job_files(blobs: UncheckedBlobs) -> None:
+    """Run jobs with files of every kind, which are removed with them."""
+    jobs = blobs.bench.jobs
     await jobs.define(Definition(type="filed", retention_seconds=0))
-    blob = id_of(b"errand 1")
+    blob = id_of(b"blob 1")
     inputs = {f"{n}": blob for n in range(10)}
-    (filed,) = await errand.enqueue(errand.order("filed", inputs=inputs, payload_blob=blob))
+    (filed,) = await blobs.enqueue(blobs.order("filed", inputs=inputs, payload_blob=blob))
     (claim,) = await jobs.claim("worker", ["filed"])
     for_job: dict[str, Any] = {"job_id": claim.job.id, "fence": claim.fence}
-    made = (("output", b"out"), ("log", b"log"), ("log", b"longer log"), ("checkpoint", b"1"), ("checkpoint", b"2"))
-    for n, (kind, data) in enumerate(made):
-        begun = await errand.begin(10, **for_job, file=kind, name="1")
-        await errand.finish(begun.upload.id, data, lifetime=HOUR + n)
+    uploaded = (("output", b"out"), ("log", b"log"), ("log", b"longer log"), ("checkpoint", b"1"), ("checkpoint", b"2"))
+    for n, (kind, data) in enumerate(uploaded):
+        begun = await blobs.begin(10, **for_job, file=kind, name="1")
+        await blobs.finish(begun.upload.id, data, lifetime=HOUR + n)
     await jobs.get_running_job(claim.job.id, claim.fence)
     await jobs.open_file(claim.job.id, claim.fence, "input", "0")
-    assert len(await jobs.files(errand.tenant, filed.job.id)) == 13
+    assert len(await jobs.files(blobs.tenant, filed.job.id)) == 13
     await jobs.complete(claim, outputs=["1"])
-    assert len(await jobs.files(errand.tenant, filed.job.id)) == 13
-    await jobs.retry(errand.tenant, filed.job.id)
+    assert len(await jobs.files(blobs.tenant, filed.job.id)) == 13
+    await jobs.retry(blobs.tenant, filed.job.id)
     (claim,) = await jobs.claim("worker", ["filed"])
     await jobs.complete(claim)
-    await _inputs(errand)
+    await _inputs(blobs)
     await jobs.collect(PAGE)
 
 
-async def _inputs(errand: Errand) -> None:
-    """Jobs that wait for uploads, and get them or not."""
-    fed, starved, unwanted = (errand.order("filed", uploads=["a", "b"]) for _ in range(3))
-    await errand.enqueue(fed, starved, unwanted)
-    await errand.bench.jobs.explain(errand.tenant, fed.id)
-    for one in fed.uploads:
-        await errand.finish(one.id, b"input")
-    await errand.end(starved.uploads[0].id)
-    await errand.bench.jobs.cancel(errand.tenant, unwanted.id)
-    await errand.bench.jobs.cancel(errand.tenant, fed.id)
+async def _inputs(blobs: UncheckedBlobs) -> None:
+    """Run jobs whose uploads finish, fail or are canceled."""
+    complete, failing, canceled = (blobs.order("filed", uploads=["a", "b"]) for _ in range(3))
+    await blobs.enqueue(complete, failing, canceled)
+    await blobs.bench.jobs.explain(blobs.tenant, complete.id)
+    for one in complete.uploads:
+        await blobs.finish(one.id, b"input")
+    await blobs.end(failing.uploads[0].id)
+    await blobs.bench.jobs.cancel(blobs.tenant, canceled.id)
+    await blobs.bench.jobs.cancel(blobs.tenant, complete.id)
 
 
-async def _keep(store: Any) -> None:
-    """Where the objects are, and that they are not elsewhere."""
+async def _register_object_store(store: Any) -> None:
+    """Register the object store, and try to change it."""
     for store_id in ("here", "here", "there"):
         await store.run(RegisterObjectStore(store_id=store_id))
 
 
 async def _remove(bench: Bench) -> None:
-    gone = Errand(bench, (await bench.tenants.create("without-blobs")).id)
+    removed = UncheckedBlobs(bench, (await bench.tenants.create("without-blobs")).id)
     for n in range(3):
-        await gone.put(f"{n}", b"gone")
-        await gone.begin(1)
-    await gone.store.run(PurgeKeys(tenant=gone.tenant, owner=None, limit=1, act=Act()))
-    await bench.tenants.remove(gone.tenant)
+        await removed.put(f"{n}", b"gone")
+        await removed.begin(1)
+    await removed.store.run(PurgeKeys(tenant=removed.tenant, owner=None, limit=1, act=Act()))
+    await bench.tenants.remove(removed.tenant)
     while (await bench.store.run(ClearTenants(limit=PAGE))).has_more:
         pass

@@ -1,4 +1,4 @@
-"""An errand that makes a store run every statement it has, with the same sizes whatever the store holds."""
+"""Calls that run every statement of a store, with the same sizes whatever the store contains."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from ingot.jobs.workers import GRACE_SECONDS
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
 from tests.conformance.people_fixture import token_of
-from tests.engines.sqlite.plans.every_blob_statement import run_blob_errand
+from tests.engines.sqlite.plans.every_blob_statement import run_every_blob_statement
 from tests.factories import LEASE_SECONDS, Bench
 
 TYPE = "noop"
@@ -54,21 +54,21 @@ OLD_KEY = "prefilled-10"
 BATCH = 50
 
 
-async def run_errand(bench: Bench) -> None:
-    """Ask for everything once."""
+async def run_every_statement(bench: Bench) -> None:
+    """Run every statement."""
     await _identity(bench)
     await _credentials(bench)
     await _people(bench)
-    await _ask_for_work(bench)
-    await _do_work(bench)
-    await _crew(bench)
-    await _steer(bench)
+    await _enqueue(bench)
+    await _claim_and_settle(bench)
+    await _workers(bench)
+    await _cancel_and_retry(bench)
     await _limit(bench)
-    await _wait_for_others(bench)
-    await _ask_why(bench)
-    await _look(bench)
+    await _dependencies(bench)
+    await _explain(bench)
+    await _read(bench)
     await _publish(bench)
-    await run_blob_errand(bench)
+    await run_every_blob_statement(bench)
     await _collect(bench)
     await _remove(bench)
 
@@ -112,14 +112,14 @@ async def _people(bench: Bench) -> None:
     tenant, store, later = bench.tenant, bench.store, bench.clock.micros() + 60 * MICROS
     access = Authenticator(store, bench.clock)
     members, users = Members(store, access), Users(store, access)
-    await bench.tenants.change(tenant, groups={"errands": "viewer"})
+    await bench.tenants.change(tenant, groups={"staff": "viewer"})
     await store.run(BeginLogin(digest=b"login", expires_at=later, is_link=True, act=Act()))
     await store.run(ConsumeLogin(digest=b"login", is_link=True))
     first = await members.put(tenant, role="member", email="ann@example.com", act=Act())
     await members.put(tenant, role="admin", email="ann@example.com", act=Act())
     sign_in = SignIn(
         person=Person(
-            issuer=LOCAL_ISSUER, subject="ann", email="ann@example.com", email_verified=True, groups=("errands",)
+            issuer=LOCAL_ISSUER, subject="ann", email="ann@example.com", email_verified=True, groups=("staff",)
         ),
         user_id=new_id(),
         session_id=new_id(),
@@ -149,7 +149,7 @@ async def _people(bench: Bench) -> None:
     await users.enable(ann.id, enabled=False, act=Act())
 
 
-async def _ask_for_work(bench: Bench) -> None:
+async def _enqueue(bench: Bench) -> None:
     tenant = bench.tenant
     assert not (await bench.jobs.enqueue(tenant, TYPE, PAYLOAD, idempotency_key=OLD_KEY)).created
     await bench.jobs.enqueue(tenant, TYPE, 1, tags=["red", "blue"], idempotency_key="new", dedupe_key="new")
@@ -159,7 +159,7 @@ async def _ask_for_work(bench: Bench) -> None:
     await bench.jobs.enqueue_many([new_job(tenant, TYPE, n, delay=60) for n in range(BATCH)])
 
 
-async def _do_work(bench: Bench) -> None:
+async def _claim_and_settle(bench: Bench) -> None:
     claims = await bench.jobs.claim("w1", [TYPE], limit=BATCH)
     assert len(claims) == BATCH
     await bench.jobs.heartbeat_many([bench.jobs.beat(c.job.id, c.fence) for c in claims])
@@ -169,8 +169,8 @@ async def _do_work(bench: Bench) -> None:
     assert (await bench.jobs.log(bench.tenant, claims[0].job.id)).live
     outcomes: list[Outcome] = [Done(result=b"1"), Failed(error="broken"), Snooze(delay=MICROS), Release()]
     settles = [
-        Settle(job_id=claim.job.id, fence=claim.fence, outcome=outcomes[place % 4])
-        for place, claim in enumerate(claims[:-10])
+        Settle(job_id=claim.job.id, fence=claim.fence, outcome=outcomes[index % 4])
+        for index, claim in enumerate(claims[:-10])
     ]
     await bench.jobs.settle_many(settles)
     await bench.jobs.settle_many(settles)
@@ -178,20 +178,20 @@ async def _do_work(bench: Bench) -> None:
         await bench.jobs.settle(claims[0].job.id, claims[0].fence, Failed(error="too late"))
     await bench.jobs.cancel(bench.tenant, claims[-1].job.id)
     bench.clock.advance(seconds=LEASE_SECONDS)
-    tended = await bench.jobs.maintain()
-    assert tended.swept == 10
-    assert tended.promoted >= BATCH
+    maintained = await bench.jobs.maintain()
+    assert maintained.swept == 10
+    assert maintained.promoted >= BATCH
     await bench.jobs.claim("w1", [TYPE], limit=1)
 
 
-async def _crew(bench: Bench) -> None:
+async def _workers(bench: Bench) -> None:
     tenant = bench.tenant
     for name in ("press/1", "press/2", "press/3"):
         await bench.workers.register(tenant, name, [TYPE])
-    held, unnamed = await bench.jobs.claim("press/1", [TYPE], tenant=tenant, limit=2)
+    named, unnamed = await bench.jobs.claim("press/1", [TYPE], tenant=tenant, limit=2)
     bench.clock.advance(seconds=GRACE_SECONDS + 1)
-    heard = await bench.workers.heartbeat(tenant, "press/1", [bench.jobs.beat(held.job.id, held.fence)])
-    await bench.store.run(CheckLeases(leases=heard.jobs))
+    answer = await bench.workers.heartbeat(tenant, "press/1", [bench.jobs.beat(named.job.id, named.fence)])
+    await bench.store.run(CheckLeases(leases=answer.jobs))
     with suppress(LeaseLost):
         await bench.jobs.complete(unnamed)
     await bench.workers.list(tenant)
@@ -203,7 +203,7 @@ async def _crew(bench: Bench) -> None:
     assert (await bench.workers.maintain()).marked_offline == 2
 
 
-async def _steer(bench: Bench) -> None:
+async def _cancel_and_retry(bench: Bench) -> None:
     tenant = bench.tenant
     old = (await bench.jobs.enqueue(tenant, TYPE, PAYLOAD, idempotency_key=OLD_KEY)).job
     assert old.status is JobStatus.SUCCEEDED
@@ -225,7 +225,7 @@ async def _limit(bench: Bench) -> None:
     await bench.jobs.resume(tenant, TYPE)
 
 
-async def _ask_why(bench: Bench) -> None:
+async def _explain(bench: Bench) -> None:
     tenant = bench.tenant
     await bench.jobs.define(Definition(type="same", reuse=True, max_running=1))
     first = (await bench.jobs.enqueue(tenant, "same")).job
@@ -235,7 +235,7 @@ async def _ask_why(bench: Bench) -> None:
     assert (await bench.jobs.explain(tenant, blocked.id)).reasons[0].code == "waits_for"
 
 
-async def _wait_for_others(bench: Bench) -> None:
+async def _dependencies(bench: Bench) -> None:
     tenant = bench.tenant
     first = (await bench.jobs.enqueue(tenant, TYPE, batch="batch")).job
     second = (await bench.jobs.enqueue(tenant, TYPE, after=[first.id], batch="batch")).job
@@ -245,7 +245,7 @@ async def _wait_for_others(bench: Bench) -> None:
     assert (batch.total, batch.canceled) == (3, 3)
 
 
-async def _look(bench: Bench) -> None:
+async def _read(bench: Bench) -> None:
     tenant = bench.tenant
     page = await bench.jobs.list(tenant, limit=BATCH)
     await bench.jobs.list(tenant, limit=BATCH, cursor=page.next_cursor)
@@ -268,8 +268,8 @@ async def _look(bench: Bench) -> None:
 
 
 async def _publish(bench: Bench) -> None:
-    assert (await bench.events.publish(bench.tenant, "errand.run", 1, dedupe_key="errand")).created
-    assert not (await bench.events.publish(bench.tenant, "errand.run", 1, dedupe_key="errand")).created
+    assert (await bench.events.publish(bench.tenant, "calls.done", 1, dedupe_key="calls")).created
+    assert not (await bench.events.publish(bench.tenant, "calls.done", 1, dedupe_key="calls")).created
     assert (await bench.events.forget(keep=1, limit=BATCH)).batches == BATCH
     events = await bench.events.read(bench.tenant, limit=1)
     await bench.events.read(bench.tenant, after=events[-1].id, limit=BATCH)
@@ -280,8 +280,8 @@ async def _collect(bench: Bench) -> None:
     await bench.jobs.define(Definition(type=TYPE, retention_seconds=RETENTION_SECONDS_MAX))
     assert (await bench.jobs.collect(BATCH)).removed == 0
     await bench.jobs.define(Definition(type=TYPE, retention_seconds=0, keep_history=True))
-    (doomed,) = await bench.jobs.preview_retention(tenant)
-    assert doomed.more
+    (preview,) = await bench.jobs.preview_retention(tenant)
+    assert preview.more
     assert (await bench.jobs.collect(BATCH)).kept == BATCH
     await bench.jobs.enqueue_many([new_job(tenant, "together", n) for n in range(BATCH)])
     claims = await bench.jobs.claim("w1", ["together"], limit=BATCH)
