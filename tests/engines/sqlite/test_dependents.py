@@ -11,7 +11,7 @@ from tests.engines.sqlite.plans.meter import metered
 from tests.factories import open_bench
 
 RELEASE_STATEMENTS = {"edges_to_close", "close_edges", "close_edges_of_jobs", "unblocked_jobs"}
-BATCH_STATEMENTS = {"add_batches", "complete_batches"}
+BATCH_STATEMENTS = {"add_batches", "completed_batches"}
 
 
 async def test_a_step_releases_a_limited_number_and_schedules_the_next(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ async def test_an_unknown_command_is_refused(bench: Bench) -> None:
     class UnknownCommand(Command[None], frozen=True):
         """A command that no engine implements."""
 
-    with pytest.raises(TypeError, match="Unheard"):
+    with pytest.raises(TypeError, match="UnknownCommand"):
         await bench.store.run(UnknownCommand())
 
 
