@@ -182,8 +182,8 @@ READS: Final[dict[str, tuple[str, str]]] = {
     "get_job of a finished job": (SQL.get_job, "'{finished}'"),
     "get_job of a waiting job": (SQL.get_job, "'{queued}'"),
     "attempts_of_job": (SQL.attempts_of_job, "'{finished}'"),
-    "log_of_attempt": (SQL.log_of_attempt, "'{finished}', NULL, 0"),
-    "log_of_attempt, one of several": (SQL.log_of_attempt, "'{finished}', 1, 2"),
+    "logged_attempt": (SQL.logged_attempt, "'{finished}', NULL, 0"),
+    "logged_attempt, one of several": (SQL.logged_attempt, "'{finished}', 1, 2"),
     "get_jobs": (SQL.get_jobs, "'{{{several}}}'"),
     **{
         f"page_of_jobs, {name}, {place}": (
@@ -194,11 +194,11 @@ READS: Final[dict[str, tuple[str, str]]] = {
         for place, before in [("the first", TOP), ("deep", "{middle}")]
     },
     "counts_of_tenant": (SQL.counts_of_tenant, "'{tenant}'"),
-    "rows_of_tag": (SQL.rows_of_tag, "'{tenant}', 'red', 500"),
-    "rows_of_source": (SQL.rows_of_source, "'{tenant}', 'schedule', 500"),
+    "count_jobs_of_tag": (SQL.count_jobs_of_tag, "'{tenant}', 'red', 500"),
+    "count_jobs_of_source": (SQL.count_jobs_of_source, "'{tenant}', 'schedule', 500"),
     "read_events, the first": (SQL.read_events, f"'{{tenant}}', '0', {BATCH}"),
     SUMMARY: (SQL.summary_of_tenant, "'{tenant}', NULL"),
-    "tally_of_jobs": (SQL.tally_of_jobs, "'{{{several}}}'"),
+    "count_jobs_by_status": (SQL.count_jobs_by_status, "'{{{several}}}'"),
     SCAN: ("SELECT count(*) FROM ingot.outcomes WHERE exit_code = 7", ""),
     "page_of_history": (SQL.page_of_history, f"'{{tenant}}', {2**62}, '{TOP}', {BATCH}"),
     "page_of_history_by_type": (SQL.page_of_history_by_type, f"'{{tenant}}', {2**62}, '{TOP}', {BATCH}, 'noop'"),
@@ -238,7 +238,7 @@ class Store:
         session = await asyncpg.connect(self.url)
         try:
             meter = Meter(session, tenant)
-            lists = {name: read for name, read in READS.items() if name.startswith(("page_of_jobs", "rows_of"))}
+            lists = {name: read for name, read in READS.items() if name.startswith(("page_of_jobs", "count_jobs_of"))}
             return {
                 name: await meter.read(statement, values.format(**names)) for name, (statement, values) in lists.items()
             }

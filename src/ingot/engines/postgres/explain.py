@@ -56,7 +56,9 @@ async def get_wait_state(context: Context, command: GetWaitState) -> WaitState |
 
 async def _count_ahead(db: Database, job: Job, limit_key: str) -> int:
     position = (job.priority, to_micros(job.run_at), job.id)
-    ((ahead,),) = await db.read(job.tenant, SQL.ready_ahead, job.type, job.tenant, limit_key, *position, JOBS_AHEAD_MAX)
+    ((ahead,),) = await db.read(
+        job.tenant, SQL.count_ready_before, job.type, job.tenant, limit_key, *position, JOBS_AHEAD_MAX
+    )
     return int(ahead)
 
 
@@ -64,6 +66,6 @@ async def _limit_usage(db: Database, job: Job, limit_key: str, limits: Concurren
     """Return the limits of a job, from the widest to the narrowest, with the jobs that run under each."""
     usage: list[LimitUsage] = []
     for scope, maximum, type, key in scopes_of(limits, job.type, limit_key):
-        ((running, holders),) = await db.read(job.tenant, SQL.running_under, job.tenant, type, key)
+        ((running, holders),) = await db.read(job.tenant, SQL.running_under_limit, job.tenant, type, key)
         usage.append(LimitUsage(scope=scope, maximum=maximum, running=running, holders=holders or []))
     return usage

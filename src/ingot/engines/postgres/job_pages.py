@@ -60,7 +60,7 @@ async def read_page(
 async def read_tally(connection: PlainConnection, where: JobFilter) -> tuple[dict[JobStatus, int], bool]:
     """Count matching jobs by status. Also return whether there may be more."""
     ids, position = await _read_ids(connection, where, before=None, limit=TALLY_ROWS_MAX, rows_max=TALLY_ROWS_MAX)
-    rows = await connection.fetch(SQL.tally_of_jobs, ids) if ids else []
+    rows = await connection.fetch(SQL.count_jobs_by_status, ids) if ids else []
     return {STATUSES[row["status"]]: row["jobs"] for row in rows}, position is not None
 
 
@@ -162,10 +162,10 @@ async def _choose_path(connection: PlainConnection, where: JobFilter) -> Postgre
     counts = await read_counts(connection, where.tenant)
     paths = [_path_by_type(where, counts), *_paths_by_status(where, counts)]
     if where.tag is not None:
-        rows = await connection.fetchval(SQL.rows_of_tag, where.tenant, where.tag, COUNTED_ROWS_MAX)
+        rows = await connection.fetchval(SQL.count_jobs_of_tag, where.tenant, where.tag, COUNTED_ROWS_MAX)
         paths.append(PostgresIndexPath(rows if rows < COUNTED_ROWS_MAX else ASSUMED_ROWS, [IndexScan("tag")]))
     if where.source not in (None, Source.MANUAL):
-        rows = await connection.fetchval(SQL.rows_of_source, where.tenant, where.source, COUNTED_ROWS_MAX)
+        rows = await connection.fetchval(SQL.count_jobs_of_source, where.tenant, where.source, COUNTED_ROWS_MAX)
         paths.append(PostgresIndexPath(rows if rows < COUNTED_ROWS_MAX else ASSUMED_ROWS, [IndexScan("source")]))
     path = min(paths, key=lambda path: path.rows)
     if path.scans and (where.created_after is not None or where.created_before is not None):

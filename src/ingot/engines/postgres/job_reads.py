@@ -54,7 +54,7 @@ async def read_log(context: Context, command: ports.ReadLog) -> JobLog | None:
     if not may_exist(context, command.tenant, command.job_id):
         return None
     rows = await context.database.read(
-        command.tenant, SQL.log_of_attempt, command.job_id, command.attempt, command.after
+        command.tenant, SQL.logged_attempt, command.job_id, command.attempt, command.after
     )
     if not rows:
         return None

@@ -147,11 +147,17 @@ async def _apply_in_transaction(connection: asyncpg.Connection[asyncpg.Record], 
             await connection.execute(migration.text)
             await connection.execute(SQL.record_migration, migration.number, migration.name)
         if missing or not await _is_current(connection):
-            for text in (SQL.drop_views, SQL.drop_functions) if recreate else ():
+            for text in (SQL.drop_views, SQL.drop_stale_functions) if recreate else ():
                 await connection.execute(text)
             await _set_position_offset(connection)
             views, *functions, grants = _sql_texts()
-            for text in (views, *functions, SQL.drop_functions, grants, f"COMMENT ON SCHEMA ingot IS '{_digest()}'"):
+            for text in (
+                views,
+                *functions,
+                SQL.drop_stale_functions,
+                grants,
+                f"COMMENT ON SCHEMA ingot IS '{_digest()}'",
+            ):
                 await connection.execute(text)
         if not await connection.fetchval("SELECT ingot.at_home()"):
             for text in (SQL.lock_home, SQL.set_home, SQL.reset_lease_transactions):

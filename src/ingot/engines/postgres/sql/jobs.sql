@@ -104,20 +104,20 @@ SELECT (SELECT id::text FROM cut_off) AS cut_off,
     ORDER BY k.id DESC LIMIT $14
 ) AS matches
 
--- name: rows_of_source
+-- name: count_jobs_of_source
 -- The number of jobs of the current tenant with a rare source, counted up to a limit.
 SELECT count(*) FROM (
     SELECT FROM ingot.jobs AS j WHERE j.tenant = $1 AND j.source = $2 AND j.source <> 'manual'
     ORDER BY j.id NULLS FIRST LIMIT $3
 ) AS j
 
--- name: rows_of_tag
+-- name: count_jobs_of_tag
 -- The number of jobs of the current tenant with a tag, counted up to a limit.
 SELECT count(*) FROM (
     SELECT FROM ingot.tags AS g WHERE g.tag = $2 AND g.tenant = $1 ORDER BY g.job NULLS FIRST LIMIT $3
 ) AS g
 
--- name: tally_of_jobs
+-- name: count_jobs_by_status
 -- The number of these jobs of the current tenant in each status. Each job is looked up separately: with a join, the
 -- planner could decide to read all jobs of the tenant.
 SELECT d.status, count(*) AS jobs FROM (
@@ -189,7 +189,7 @@ FROM ingot.attempts AS a
 WHERE a.job = $1
 ORDER BY a.fence
 
--- name: log_of_attempt
+-- name: logged_attempt
 -- An attempt of a job of the current tenant, by number ($2) or the newest, and the parts of its log, beginning with the part
 -- that contains an offset ($3). Every job has an attempt number 0 without a log.
 SELECT s.id::text AS job_id, s.status, s.attempts, coalesce(a.number, 0) AS number, coalesce(a.fence, 0) AS fence,

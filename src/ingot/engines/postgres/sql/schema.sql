@@ -21,7 +21,7 @@ SELECT obj_description('ingot'::regnamespace, 'pg_namespace')
 -- name: drop_views
 DROP VIEW IF EXISTS ingot.job_rows, ingot.attempts, ingot.definitions, ingot.pauses
 
--- name: drop_functions
+-- name: drop_stale_functions
 -- Drop the functions that this transaction has not created or replaced: they belong to another version.
 DO $$
 DECLARE

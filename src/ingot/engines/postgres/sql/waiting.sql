@@ -13,7 +13,7 @@ SELECT u.name FROM ingot.uploads AS u
 WHERE u.job = $1 AND u.job IS NOT NULL AND u.fence IS NULL AND u.state IN ('open', 'verifying')
 ORDER BY u.name COLLATE "C"
 
--- name: ready_ahead
+-- name: count_ready_before
 -- The number of ready jobs before one in its lane, up to a limit.
 SELECT count(*) FROM (
     SELECT FROM ingot.ready AS r
@@ -21,7 +21,7 @@ SELECT count(*) FROM (
     LIMIT $7
 ) AS ahead
 
--- name: running_under
+-- name: running_under_limit
 -- The number of leases of the current tenant, optionally of one type and key, and up to ten of their jobs.
 SELECT count(*) AS running, (array_agg(l.id::text))[1:10] AS holders FROM ingot.leases AS l
 WHERE l.tenant = $1 AND ($2::text IS NULL OR l.type = $2) AND ($3::text IS NULL OR l.limit_key = $3)
