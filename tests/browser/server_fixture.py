@@ -176,7 +176,7 @@ class World:
         """A place to which people come by way of the provider, unless the settings name another."""
         await self._forget()
         given = settings or self.provider.settings(**more)
-        async with serving(folder / "data", given, clock=clock, door=self.door) as served:
+        async with serving(folder / "data", given, clock=clock, listening=self.door) as served:
             place = Place(served, self.provider, self.browser, self.url, given.oidc_issuer or self.url)
             try:
                 yield place

@@ -73,7 +73,7 @@ async def test_a_correct_response_signs_the_person_in(place: Place) -> None:
 async def test_a_wrong_callback_signs_no_one_in(
     place: Place, idp: FakeProvider, sends: dict[str, str], words: str
 ) -> None:
-    idp.sends = sends
+    idp.callback_parameters = sends
     await is_refused(place, words)
     assert "/token" not in idp.paths()
 
@@ -82,6 +82,6 @@ async def test_a_wrong_callback_signs_no_one_in(
 async def test_a_wrong_id_token_signs_no_one_in(
     place: Place, idp: FakeProvider, lies: dict[str, Any], words: str
 ) -> None:
-    idp.lies = lies
+    idp.signing_options = lies
     await is_refused(place, words)
     assert "/token" in idp.paths()

@@ -1,1 +1,1 @@
-"""What a request may cost, counted and not timed."""
+"""Limits on the cost of requests, counted and not timed."""

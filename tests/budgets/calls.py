@@ -1,4 +1,4 @@
-"""Counts the calls of Python functions of the package, in every thread that is started meanwhile."""
+"""Counting calls of Python functions of the package, in all threads that are started meanwhile."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any, Final
 import ingot
 
 PACKAGE: Final = f"{Path(ingot.__file__).parent}/"
-INLINED: Final = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # No calls any more from Python 3.12 on.
+INLINED: Final = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # Since Python 3.12 these are not calls.
 
 
 class Calls:
-    """The functions that were called, in order. A coroutine counts again each time it resumes.
+    """The functions that were called, in order. A coroutine counts each time it resumes.
 
     Only functions of the package count, so that another version of a library changes nothing. Comprehensions do not.
     """
@@ -26,8 +26,8 @@ class Calls:
     def __init__(self) -> None:
         self._codes: list[CodeType] = []  # Appending is atomic: threads need no lock.
 
-    def note(self, frame: FrameType, event: str, arg: Any) -> None:
-        """Note an event of the interpreter; see `sys.setprofile`."""
+    def record(self, frame: FrameType, event: str, arg: Any) -> None:
+        """Record an event of the interpreter; see `sys.setprofile`."""
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(PACKAGE) and code.co_name not in INLINED:
             self._codes.append(code)
@@ -45,8 +45,8 @@ def counted_calls() -> Iterator[Calls]:
     """Count the calls of this thread, and of those that it starts, inside the block."""
     calls = Calls()
     before, before_in_threads = sys.getprofile(), threading.getprofile()
-    threading.setprofile(calls.note)
-    sys.setprofile(calls.note)
+    threading.setprofile(calls.record)
+    sys.setprofile(calls.record)
     try:
         yield calls
     finally:

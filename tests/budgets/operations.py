@@ -1,4 +1,4 @@
-"""The operations that have budgets, sent to a real server, and what each costs."""
+"""The operations that have budgets, and measuring their cost with a real server."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ingot.http.routes import PREFIX
 from ingot.kernel.clock import ManualClock
 from ingot.settings import Settings
 from tests.budgets.calls import Calls, counted_calls
-from tests.budgets.postgres_proxy import open_wire
+from tests.budgets.postgres_proxy import open_proxy
 from tests.engines.sqlite.plans.meter import metered
 from tests.http.serving import Served, serving
 
-WARM_ROUNDS: Final = 8  # PostgreSQL plans a statement with its values five times, and then maybe without them.
+WARM_ROUNDS: Final = 8  # PostgreSQL may switch to a generic plan after five executions.
 ROUNDS: Final = 7
 MANY: Final = 100
 BLOB: Final = bytes(range(256)) * 16
-QUIET_LOOKS: Final = 3
+IDLE_CHECKS: Final = 3
 POLL_SECONDS: Final = 0.002
-# Between two requests. All of them together take less than what the server remembers for some seconds.
+# Time between two requests. The sum is shorter than the age of cached values in the server.
 STEP_SECONDS: Final = 0.001
 
 Cost = dict[str, float]
@@ -35,7 +35,7 @@ Meters = Callable[[], Awaitable[dict[str, int]]]
 
 
 class Measured(msgspec.Struct):
-    """What an operation costs, and which functions it calls how often."""
+    """The cost of an operation, and how often it calls each function."""
 
     cost: Cost
     functions: Counter[str]
@@ -50,7 +50,7 @@ class Sender:
         self._writer = writer
 
     async def send(self, method: str, path: str, content: bytes) -> Any:
-        """The body of the response, decoded."""
+        """Send a request, and return the decoded body of the response."""
         head = (
             f"{method} {PREFIX}{path} HTTP/1.1\r\nhost: ingot\r\nauthorization: Bearer {self._served.operator}\r\n"
             f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
@@ -63,8 +63,8 @@ class Sender:
         return msgspec.json.decode(body)
 
 
-class Measuring:
-    """Runs operations and notes the cost of each run."""
+class CostRecorder:
+    """Runs operations and records the cost of each run."""
 
     def __init__(self, sender: Sender, clock: ManualClock, calls: Calls, meters: Meters) -> None:
         self._sender = sender
@@ -76,11 +76,11 @@ class Measuring:
     async def send(self, method: str, path: str, content: object) -> Any:
         """Send a request without measuring it, and wait until the server is idle again."""
         response = await self._sender.send(method, path, _encoded(content))
-        await self._until_quiet()
+        await self._until_idle()
         return response
 
     async def run(self, operation: str, method: str, path: str, content: object) -> Any:
-        """Send a request, and note what it costs the server until it is idle again."""
+        """Send a request, and record its cost until the server is idle again."""
         self._clock.advance(seconds=STEP_SECONDS)
         before, first = await self._meters(), len(self._calls)
         response = await self.send(method, path, content)
@@ -91,15 +91,15 @@ class Measuring:
         self._runs[operation].append(Measured(cost, functions))
         return response
 
-    async def _until_quiet(self) -> None:
-        """Wait until the server does nothing any more: some work follows the response, on other threads."""
-        looks, seen = 0, -1
-        while looks < QUIET_LOOKS:
-            looks, seen = (looks + 1, seen) if len(self._calls) == seen else (0, len(self._calls))
+    async def _until_idle(self) -> None:
+        """Wait until the server is idle, because some work follows the response on other threads."""
+        unchanged, calls = 0, -1
+        while unchanged < IDLE_CHECKS:
+            unchanged, calls = (unchanged + 1, calls) if len(self._calls) == calls else (0, len(self._calls))
             await asyncio.sleep(POLL_SECONDS)
 
     def medians(self) -> dict[str, Measured]:
-        """The cost of each operation in the middle of its runs, so that a timer that fires in one changes nothing."""
+        """The median cost of each operation, which a timer that fires in one run does not change."""
         return {operation: _median(runs[WARM_ROUNDS:]) for operation, runs in self._runs.items()}
 
 
@@ -113,24 +113,24 @@ def _median(runs: list[Measured]) -> Measured:
 
 
 async def measure(engine: str, folder: Path) -> dict[str, Measured]:
-    """What each operation costs on this engine."""
+    """The cost of each operation on this engine."""
     clock = ManualClock()
     with counted_calls() as calls:
         async with _served(engine, folder, clock) as (served, meters):
             url = httpx.URL(served.url)
             reader, writer = await asyncio.open_connection(url.host, url.port)
-            measuring = Measuring(Sender(served, reader, writer), clock, calls, meters)
+            recorder = CostRecorder(Sender(served, reader, writer), clock, calls, meters)
             for number in range(WARM_ROUNDS + ROUNDS):
-                await _run_round(measuring, number)
+                await _run_round(recorder, number)
             writer.close()
-            return measuring.medians()
+            return recorder.medians()
 
 
 @asynccontextmanager
 async def _served(engine: str, folder: Path, clock: ManualClock) -> AsyncIterator[tuple[Served, Meters]]:
     """A server on this engine, without maintenance, and the meters of its database.
 
-    It has the time of the clock, so that on a slow machine nothing expires that the server remembers for some seconds.
+    It uses the manual clock, so that no cached value expires on a slow machine.
     """
     if engine == "sqlite":
         with metered() as meter:
@@ -141,32 +141,32 @@ async def _served(engine: str, folder: Path, clock: ManualClock) -> AsyncIterato
             async with serving(folder, clock=clock, maintenance=False) as served:
                 yield served, count_steps
         return
-    async with open_wire(clock) as wire:
+    async with open_proxy(clock) as proxy:
 
         async def count_buffers() -> dict[str, int]:
-            return {"statements": wire.statements, "buffers": await wire.buffers()}
+            return {"statements": proxy.statements, "buffers": await proxy.buffers()}
 
-        async with serving(folder, Settings(database_url=wire.url), clock=clock, maintenance=False) as served:
+        async with serving(folder, Settings(database_url=proxy.url), clock=clock, maintenance=False) as served:
             yield served, count_buffers
 
 
-async def _run_round(measuring: Measuring, number: int) -> None:
-    """Every operation once, the queue empty before and after."""
+async def _run_round(recorder: CostRecorder, number: int) -> None:
+    """Run every operation once. The queue is empty before and after."""
     job = {"type": "one", "payload": {"page": 1}}
     claim = {"worker_id": "worker", "types": ["one"], "limit": 1}
-    await measuring.run("POST /jobs", "POST", "/jobs", job)
-    (claimed,) = (await measuring.run("claim one", "POST", "/jobs/claim", claim))["jobs"]
-    beat = {"fence": claimed["fence"], "progress": {"percent": 50}}
-    await measuring.run("heartbeat", "POST", f"/jobs/{claimed['id']}/heartbeat", beat)
-    await measuring.run("settle", "POST", "/jobs/settle", {"jobs": [_success(claimed)]})
+    await recorder.run("POST /jobs", "POST", "/jobs", job)
+    (claimed,) = (await recorder.run("claim one", "POST", "/jobs/claim", claim))["jobs"]
+    heartbeat = {"fence": claimed["fence"], "progress": {"percent": 50}}
+    await recorder.run("heartbeat", "POST", f"/jobs/{claimed['id']}/heartbeat", heartbeat)
+    await recorder.run("settle", "POST", "/jobs/settle", {"jobs": [_success(claimed)]})
 
-    await measuring.send("POST", "/jobs/batch", {"jobs": [job | {"type": "many"}] * MANY})
+    await recorder.send("POST", "/jobs/batch", {"jobs": [job | {"type": "many"}] * MANY})
     claim = {"worker_id": "worker", "types": ["many"], "limit": MANY}
-    all_claimed = (await measuring.run("claim 100", "POST", "/jobs/claim", claim))["jobs"]
+    all_claimed = (await recorder.run("claim 100", "POST", "/jobs/claim", claim))["jobs"]
     assert len(all_claimed) == MANY
-    await measuring.send("POST", "/jobs/settle", {"jobs": [_success(one) for one in all_claimed]})
+    await recorder.send("POST", "/jobs/settle", {"jobs": [_success(each) for each in all_claimed]})
 
-    await measuring.run("PUT key", "PUT", f"/keys/small/{number}", BLOB + number.to_bytes(2, "big"))
+    await recorder.run("PUT key", "PUT", f"/keys/small/{number}", BLOB + number.to_bytes(2, "big"))
 
 
 def _success(claimed: dict[str, Any]) -> dict[str, object]:

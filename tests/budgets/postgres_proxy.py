@@ -1,4 +1,4 @@
-"""A proxy before PostgreSQL that counts statements, sets the time, and has sessions report the buffers they touched."""
+"""A proxy for PostgreSQL that counts statements, sets the time, and makes sessions report touched buffers."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ QUERY, EXECUTE, READY_FOR_QUERY = b"Q", b"E", b"Z"
 # A session reports its statistics once per second, or at the end of this statement.
 REPORT: Final = "SET ingot.now = '{now}'; SELECT pg_stat_force_next_flush()\0"
 BUFFERS: Final = "SELECT blks_hit + blks_read FROM pg_stat_database WHERE datname = $1"
-# A vacuum beside the requests would count too, and change what the next ones touch.
+# A concurrent vacuum would be counted, and change which buffers later requests touch.
 SETTINGS: Final = "autovacuum = off\n"
 
 
 class Session:
     """One connection to PostgreSQL."""
 
-    def __init__(self, wire: Wire, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
-        self._wire = wire
+    def __init__(self, proxy: PostgresProxy, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        self._proxy = proxy
         self._client = client
         self._server = server
         self._reported: asyncio.Future[None] | None = None
 
     async def pass_on_requests(self, client: asyncio.StreamReader) -> None:
-        """Pass on what the client sends, and count the statements in it."""
+        """Pass on messages of the client, and count the statements."""
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             (size,) = struct.unpack("!i", startup := await client.readexactly(4))
             self._server.write(startup + await client.readexactly(size - 4))
             while True:
                 kind, message = await _read_message(client)
-                self._wire.statements += kind in (QUERY, EXECUTE)
+                self._proxy.statements += kind in (QUERY, EXECUTE)
                 self._server.write(message)
         self._server.close()
 
     async def pass_on_responses(self, server: asyncio.StreamReader) -> None:
-        """Pass on what the server sends, except responses to our own statement."""
+        """Pass on messages of the server, except responses to the proxy's own statement."""
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 kind, message = await _read_message(server)
@@ -57,15 +57,15 @@ class Session:
         self._client.close()
 
     async def report(self, now: int) -> None:
-        """Have the session, which is idle, report its statistics, and give it the time."""
+        """Make the idle session report its statistics, and set its time."""
         reported = self._reported = asyncio.get_running_loop().create_future()
         statement = REPORT.format(now=now).encode()
         self._server.write(QUERY + struct.pack("!i", len(statement) + 4) + statement)
         await reported
 
 
-class Wire:
-    """The connections of a server of ours to PostgreSQL."""
+class PostgresProxy:
+    """The proxy for the connections of one server."""
 
     def __init__(self, socket: Path, observer: asyncpg.Connection[asyncpg.Record], clock: Clock) -> None:
         self._socket = socket
@@ -78,7 +78,7 @@ class Wire:
     async def buffers(self) -> int:
         """The number of buffers that all sessions have touched so far.
 
-        They have to be idle, and have the time of the clock from now on.
+        The sessions must be idle. They get the current time of the clock.
         """
         for session in self._sessions:
             await session.report(self._clock.micros())
@@ -100,18 +100,18 @@ async def _read_message(stream: asyncio.StreamReader) -> tuple[bytes, bytes]:
 
 
 @asynccontextmanager
-async def open_wire(clock: Clock) -> AsyncIterator[Wire]:
-    """A proxy before a new database that has the time of this clock. Nobody else uses its cluster."""
+async def open_proxy(clock: Clock) -> AsyncIterator[PostgresProxy]:
+    """A proxy for a new database in its own cluster, with the time of this clock."""
     with own_server(SETTINGS) as cluster:
         await create_database(cluster.url, DATABASE, TEMPLATE)
         observer = await asyncpg.connect(cluster.url)
         await observer.execute(f"ALTER DATABASE {DATABASE} SET ingot.now = '{clock.micros()}'")
-        wire = Wire(cluster.folder / SOCKET, observer, clock)
-        listening = await asyncio.start_server(wire.serve, "127.0.0.1", 0)
+        proxy = PostgresProxy(cluster.folder / SOCKET, observer, clock)
+        listening = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
         port = listening.sockets[0].getsockname()[1]
-        wire.url = f"postgresql://ingot_server@127.0.0.1:{port}/{DATABASE}?sslmode=disable"
+        proxy.url = f"postgresql://ingot_server@127.0.0.1:{port}/{DATABASE}?sslmode=disable"
         try:
-            yield wire
+            yield proxy
         finally:
             listening.close()
             await observer.close()

@@ -1,4 +1,4 @@
-"""The budgets: what each operation may cost on each engine, and how a cost is compared with them."""
+"""The budget of each operation on each engine, and the comparison of costs with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers whose blobs are in a bucket of the real S3 server, and addresses of it whose time is over."""
+"""Settings of servers that store blobs in a bucket of the real S3 server, and URLs of it that expire soon."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ingot.settings import Settings
 from tests import s3
 
 SHORT_SECONDS = 1
-SAFE_SECONDS = 0.5  # The store counts whole seconds.
+SAFE_SECONDS = 0.5  # The S3 server counts whole seconds.
 
 
-def in_bucket(**more: Any) -> Settings:
-    """Settings with a folder of their own in a bucket."""
+def bucket_settings(**more: Any) -> Settings:
+    """Settings with a new folder in a bucket."""
     return Settings(
         s3_bucket=s3.bucket(),
         s3_endpoint=s3.server_url(),
@@ -29,12 +29,12 @@ def in_bucket(**more: Any) -> Settings:
     )
 
 
-def is_short(url: str) -> bool:
-    """Whether this is an address of the bucket that expires at once."""
+def expires_soon(url: str) -> bool:
+    """Whether this URL of the bucket expires after `SHORT_SECONDS`."""
     return bool(URL(url).params.get("X-Amz-Expires") == str(SHORT_SECONDS))
 
 
-def seconds_left(url: str) -> float:
-    """How long to wait until an address of the bucket is refused."""
-    made = datetime.strptime(URL(url).params["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-    return max(0.0, made.timestamp() + SHORT_SECONDS + SAFE_SECONDS - time.time())
+def seconds_until_expired(url: str) -> float:
+    """How long to wait until the bucket rejects this URL."""
+    signed_at = datetime.strptime(URL(url).params["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    return max(0.0, signed_at.timestamp() + SHORT_SECONDS + SAFE_SECONDS - time.time())

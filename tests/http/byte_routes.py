@@ -1,4 +1,4 @@
-"""Routes that take and give bytes, for tests; and a server of them in a process of its own."""
+"""Routes for tests that receive and send bytes, and a server with them as a process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEY = b"a key of these tests, and of no others"
 
 
 class SignedQuery(msgspec.Struct):
-    """What can be signed."""
+    """Parameters of a signed URL."""
 
     name: str = ""
     """A text."""
@@ -38,29 +38,29 @@ class SignedQuery(msgspec.Struct):
 JSON = dict[str, Any]
 
 
-class Depot:
-    """Takes bytes, and gives them."""
+class ByteRoutes:
+    """Receives bytes, and sends them."""
 
     def __init__(self) -> None:
         self.entered = asyncio.Event()
         self.waiting = 0
         self.go = asyncio.Event()
-        self.ended: list[BaseException | None] = []  # How handlers with a body ended.
+        self.ended: list[BaseException | None] = []  # The error of each handler that read a body, if any.
         self.parts_taken = 0
         self.given = 0
         self.closed = 0
         self.parts: AsyncIterator[bytes] | None = None
         self.size = 64 * MIB
         self.fails_at: int | None = None
-        self.too_much = 0
+        self.extra_bytes = 0
         self.content = bytes(range(256)) * 40
 
     def routes(self) -> list[Route]:
         """The routes."""
 
         def route(method: str, path: str, handler: Callable[..., Awaitable[object]], **more: object) -> Route:
-            given: dict[str, object] = {"needs": Open(), "body_bytes_max": None if method == "PUT" else 1, **more}
-            return Route(method=method, path=f"/depot/{path}", handler=handler, tag="depot", **given)  # type: ignore[arg-type]
+            options: dict[str, object] = {"needs": Open(), "body_bytes_max": None if method == "PUT" else 1, **more}
+            return Route(method=method, path=f"/bytes/{path}", handler=handler, tag="bytes", **options)  # type: ignore[arg-type]
 
         return [
             route("PUT", "take", self.take),
@@ -84,7 +84,7 @@ class Depot:
         ]
 
     async def take(self, call: Request, body: RequestBody) -> JSON:
-        """Takes all."""
+        """Read the whole body."""
         sizes = []
         check = 0
         try:
@@ -96,88 +96,90 @@ class Depot:
             self.ended.append(error)
             raise
         self.ended.append(None)
-        told = {"size": sum(sizes), "parts": len(sizes), "largest": max(sizes, default=0), "check": check}
-        return {**told, "length": body.length, "content_type": body.content_type}
+        summary = {"size": sum(sizes), "parts": len(sizes), "largest": max(sizes, default=0), "check": check}
+        return {**summary, "length": body.length, "content_type": body.content_type}
 
     async def bounded(self, call: Request, body: RequestBody) -> JSON:
-        """Takes some."""
+        """Read a body of limited size."""
         return await self.take(call, body)
 
     async def gated(self, call: Request, body: RequestBody) -> JSON:
-        """Takes all, but only when told."""
+        """Read the whole body once `go` is set."""
         self.waiting += 1
         self.entered.set()
         await self.go.wait()
         return await self.take(call, body)
 
     async def refuse(self, call: Request, body: RequestBody) -> None:
-        """Takes nothing."""
+        """Raise an error without reading the body."""
         raise InvalidInput("nothing is taken here")
 
     async def ignore(self, call: Request, body: RequestBody) -> JSON:
-        """Takes nothing, and does not mind."""
+        """Succeed without reading the body."""
         return {"text": "fine"}
 
     async def give(self, call: Request) -> BytesResponse:
-        """Gives what it was told."""
-        self.parts = self._parts()  # Kept: what is closed is closed by who sends it, and not by its end as an object.
+        """Send `size` bytes."""
+        self.parts = self._parts()  # The reference keeps the garbage collector from closing it before the sender does.
         return BytesResponse(self.size, self.parts, {"content-type": "application/octet-stream"})
 
     async def _parts(self) -> AsyncIterator[bytes]:
         try:
-            while self.given < self.size + min(0, self.too_much):
+            while self.given < self.size + min(0, self.extra_bytes):
                 if self.fails_at is not None and self.given >= self.fails_at:
                     raise StoreError("the disk is gone")
-                part = bytes(min(MIB, self.size + self.too_much - self.given))
+                part = bytes(min(MIB, self.size + self.extra_bytes - self.given))
                 self.given += len(part)
                 yield part
         finally:
             self.closed += 1
 
     async def file(self, call: Request) -> BytesResponse | Response[None]:
-        """Gives a file, or a part of it."""
-        want = select_range(call, size=len(self.content), etag=ETAG)
-        if want.status == 304:
-            return Response(None, 304, want.headers)
+        """Send a file, or a range of it."""
+        selected = select_range(call, size=len(self.content), etag=ETAG)
+        if selected.status == 304:
+            return Response(None, 304, selected.headers)
         names = {
             "content-type": safe_content_type("text/html"),
             "content-disposition": content_disposition("f\u00fcr\r\n.txt"),
         }
-        return BytesResponse(want.length, self._slice(want.start, want.end), {**want.headers, **names}, want.status)
+        content = self._slice(selected.start, selected.end)
+        return BytesResponse(selected.length, content, {**selected.headers, **names}, selected.status)
 
     async def _slice(self, start: int, end: int) -> AsyncIterator[bytes]:
-        for place in range(start, end, 1000):
-            yield self.content[place : min(end, place + 1000)]
+        for offset in range(start, end, 1000):
+            yield self.content[offset : min(end, offset + 1000)]
 
     async def rest(self, call: Request, key: str) -> JSON:
-        """Says the rest of the path."""
+        """Return the rest of the path."""
         return {"text": key}
 
     async def signed(self, call: Request, query: SignedQuery) -> JSON:
-        """Says what the address says."""
+        """Return the signed parameters."""
         return {"text": f"{query.name}:{query.number}"}
 
     async def signed_put(self, call: Request, body: RequestBody, query: SignedQuery) -> JSON:
-        """Takes all, for an address."""
+        """Read the whole body of a request to a signed URL."""
         return await self.take(call, body)
 
     async def form(self, call: Request, body: RequestBody) -> JSON:
-        """Takes a form."""
+        """Read a form."""
         form = await Form.read(body, file="blob")
-        known, file = dict(form.fields), form.file
+        fields_before_file, file = dict(form.fields), form.file
         if file is None:
             return {"fields": form.fields, "name": None}
-        begin, size = b"", 0
+        beginning, size = b"", 0
         async for part in file.chunks():
-            begin = (begin + part)[:100]
+            beginning = (beginning + part)[:100]
             size += len(part)
-        told = {"fields": form.fields, "known": known, "name": file.name, "content_type": file.content_type}
-        return {**told, "text": begin.decode("latin-1"), "size": size}
+        names = {"name": file.name, "content_type": file.content_type}
+        text = beginning.decode("latin-1")
+        return {"fields": form.fields, "fields_before_file": fields_before_file, **names, "text": text, "size": size}
 
 
 async def _serve(folder: Path) -> None:
     signer = Signer(KEY, SystemClock())
-    async with serving(folder, more=Depot().routes(), signer=signer) as served:
+    async with serving(folder, extra_routes=ByteRoutes().routes(), signer=signer) as served:
         print(served.url, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 

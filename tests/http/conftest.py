@@ -12,5 +12,5 @@ from tests.http.serving import Served, serving
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "data") as one:
-        yield one
+    async with serving(tmp_path / "data") as server:
+        yield server

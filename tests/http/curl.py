@@ -7,7 +7,7 @@ from tests.processes import started_async
 
 
 async def curl(*words: str) -> str:
-    """Run curl, and return what it prints."""
+    """Run curl, and return its output."""
     expect_marker("curl")
     async with started_async("curl", "-sS", *words, stdout=-1, stderr=-1) as running:
         out, err = await running.communicate()

@@ -1,20 +1,20 @@
-"""An event loop in which time passes at once."""
+"""An event loop that skips waiting times."""
 
 from __future__ import annotations
 
 import asyncio
 
 
-class HastyLoop(asyncio.SelectorEventLoop):
-    """A loop in which nobody waits: when there is nothing to do, it is later at once."""
+class FastForwardLoop(asyncio.SelectorEventLoop):
+    """A loop whose clock jumps to the next timer when nothing else is to be done."""
 
-    passed = 0.0
+    elapsed = 0.0
 
     def time(self) -> float:
-        return self.passed
+        return self.elapsed
 
     def _run_once(self) -> None:
         waiting = [timer.when() for timer in self._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
         if waiting and not self._ready:  # type: ignore[attr-defined]
-            self.passed = max(self.passed, min(waiting))
+            self.elapsed = max(self.elapsed, min(waiting))
         super()._run_once()  # type: ignore[misc]

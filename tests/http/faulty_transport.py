@@ -1,4 +1,4 @@
-"""A line to a server that somebody looks at, and cuts: everything else is real."""
+"""A transport that records requests and injects faults. Everything else is real."""
 
 from __future__ import annotations
 
@@ -13,65 +13,72 @@ from ingot.client.retry_policy import RetryPolicy
 from ingot.client.server_address import resolve_server_address
 
 
-class Line(httpx.AsyncHTTPTransport):
-    """Keeps what was asked. A plan is asked before each request, and may answer how to harm it."""
+class FaultyTransport(httpx.AsyncHTTPTransport):
+    """Records requests. A plan is called before each one, and may return a fault to inject."""
 
-    made: ClassVar[list[Line]] = []
+    instances: ClassVar[list[FaultyTransport]] = []
 
-    def __init__(self, plan: Callable[[httpx.Request], Harm | None] = lambda _: None) -> None:
+    def __init__(self, plan: Callable[[httpx.Request], Fault | None] = lambda _: None) -> None:
         super().__init__()
-        self.made.append(self)
-        self.asked: list[httpx.Request] = []
+        self.instances.append(self)
+        self.requests: list[httpx.Request] = []
         self._plan = plan
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(request)
-        harm = self._plan(request) or Harm()
-        if harm.cut_sent is not None:
-            request.stream = Cut(request.stream, harm.cut_sent, httpx.WriteError("the line was cut"))
-        answer = await super().handle_async_request(request)
-        if harm.lose_answer:
-            await answer.aclose()
-            raise httpx.ReadError("the line was cut")
-        if harm.cut_answer is not None or harm.flip:
-            answer.stream = Cut(answer.stream, harm.cut_answer, httpx.ReadError("the line was cut"), flip=harm.flip)
-        return answer
+        self.requests.append(request)
+        fault = self._plan(request) or Fault()
+        if fault.cut_request_after is not None:
+            request.stream = CutStream(
+                request.stream, fault.cut_request_after, httpx.WriteError("the connection was cut")
+            )
+        response = await super().handle_async_request(request)
+        if fault.lose_response:
+            await response.aclose()
+            raise httpx.ReadError("the connection was cut")
+        if fault.cut_response_after is not None or fault.flip_first_byte:
+            response.stream = CutStream(
+                response.stream,
+                fault.cut_response_after,
+                httpx.ReadError("the connection was cut"),
+                flip_first_byte=fault.flip_first_byte,
+            )
+        return response
 
-    def said(self, method: str, part: str) -> list[httpx.Request]:
-        """The requests of this kind, to an address with this part."""
-        return [one for one in self.asked if one.method == method and part in str(one.url)]
+    def requests_to(self, method: str, part: str) -> list[httpx.Request]:
+        """The requests with this method whose URL contains this part."""
+        return [request for request in self.requests if request.method == method and part in str(request.url)]
 
 
-class Harm:
-    """What happens to a request: its bytes or those of its answer are cut, changed or lost."""
+class Fault:
+    """What happens to a request: its bytes or those of its response are cut, changed or lost."""
 
     def __init__(
         self,
         *,
-        cut_sent: int | None = None,
-        cut_answer: int | None = None,
-        flip: bool = False,
-        lose_answer: bool = False,
+        cut_request_after: int | None = None,
+        cut_response_after: int | None = None,
+        flip_first_byte: bool = False,
+        lose_response: bool = False,
     ) -> None:
-        self.cut_sent = cut_sent
-        self.cut_answer = cut_answer
-        self.flip = flip
-        self.lose_answer = lose_answer
+        self.cut_request_after = cut_request_after
+        self.cut_response_after = cut_response_after
+        self.flip_first_byte = flip_first_byte
+        self.lose_response = lose_response
 
 
-class Cut(httpx.AsyncByteStream):
-    """Bytes that end with an error after so many, or whose first one is another."""
+class CutStream(httpx.AsyncByteStream):
+    """A stream that raises an error after some bytes, or whose first byte is changed."""
 
-    def __init__(self, whole: Any, after: int | None, error: Exception, *, flip: bool = False) -> None:
+    def __init__(self, whole: Any, after: int | None, error: Exception, *, flip_first_byte: bool = False) -> None:
         self._whole = whole
         self._left = after
         self._error = error
-        self._flip = flip
+        self._flip_first_byte = flip_first_byte
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for whole in self._whole:
-            part = bytes([whole[0] ^ 1]) + whole[1:] if self._flip and whole else whole
-            self._flip = self._flip and not whole
+            part = bytes([whole[0] ^ 1]) + whole[1:] if self._flip_first_byte and whole else whole
+            self._flip_first_byte = self._flip_first_byte and not whole
             if self._left is not None and len(part) >= self._left:
                 yield part[: self._left]
                 raise self._error
@@ -83,22 +90,24 @@ class Cut(httpx.AsyncByteStream):
             await self._whole.aclose()
 
 
-def blobs_over(line: Line, url: str, token: str, *, patience: float = 20.0) -> AsyncBlobs:
-    """Blobs of a server, over this line."""
+def blobs_client(transport: FaultyTransport, url: str, token: str, *, retry_seconds: float = 20.0) -> AsyncBlobs:
+    """The blob calls of a client with this transport."""
     return AsyncBlobs(
-        AsyncHttp(resolve_server_address(url, token=token), RetryPolicy(retry_seconds=patience), transport=line)
+        AsyncHttp(
+            resolve_server_address(url, token=token), RetryPolicy(retry_seconds=retry_seconds), transport=transport
+        )
     )
 
 
-def once(method: str, part: str, harm: Harm, *, skip: int = 0) -> Callable[[httpx.Request], Harm | None]:
-    """A plan that harms the first request of this kind, or the one behind so many."""
+def fault_once(method: str, part: str, fault: Fault, *, skip: int = 0) -> Callable[[httpx.Request], Fault | None]:
+    """A plan that injects a fault into the first matching request, or after skipping some."""
     seen = 0
 
-    def plan(request: httpx.Request) -> Harm | None:
+    def plan(request: httpx.Request) -> Fault | None:
         nonlocal seen
         if request.method != method or part not in str(request.url):
             return None
         seen += 1
-        return harm if seen == skip + 1 else None
+        return fault if seen == skip + 1 else None
 
     return plan

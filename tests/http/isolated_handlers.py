@@ -1,4 +1,4 @@
-"""Handlers that run in a process of their own: another process finds them by name."""
+"""Isolated handlers. Their child processes import this module by name."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ left_behind: list[int] = []
 def isolated(job: WorkerJob) -> Any:
     match job.payload:
         case "work":
-            job.progress(40, "at it")
+            job.progress(40, "working")
             print("printed")
             job.log("logged")
-            subprocess.run(["/bin/echo", "said by a child"], check=True)
+            subprocess.run(["/bin/echo", "printed by a child"], check=True)
             os.write(1, b"\xff\xfe binary\n")
             return {"uid": os.getuid(), "pid": os.getpid()}
         case "environment":
-            seen = subprocess.run(["/usr/bin/env"], check=True, capture_output=True, text=True)
-            return sorted(line.partition("=")[0] for line in seen.stdout.splitlines() if "INGOT_" in line)
+            printed = subprocess.run(["/usr/bin/env"], check=True, capture_output=True, text=True)
+            return sorted(line.partition("=")[0] for line in printed.stdout.splitlines() if "INGOT_" in line)
         case "exit":
             os._exit(3)
         case "escape":
-            told, telling = os.pipe()
+            reader, writer = os.pipe()
             if os.fork() == 0:
                 os.setsid()
                 if (pid := os.fork()) == 0:
                     time.sleep(60)
                     os._exit(0)
-                os.write(telling, b"%d" % pid)
+                os.write(writer, b"%d" % pid)
                 os._exit(0)
-            return int(os.read(told, 20))
-        case "look around":
-            around = Path(job.workdir()).parent
-            listed = len(list(around.iterdir())) if os.access(around, os.R_OK) else 0
-            return {"uid": os.getuid(), "room": str(job.workdir()), "seen": listed}
-        case ["read", str(room)]:
-            return os.access(room, os.R_OK | os.X_OK)
+            return int(os.read(reader, 20))
+        case "workdir":
+            parent = Path(job.workdir()).parent
+            visible = len(list(parent.iterdir())) if os.access(parent, os.R_OK) else 0
+            return {"uid": os.getuid(), "workdir": str(job.workdir()), "visible": visible}
+        case ["read", str(workdir)]:
+            return os.access(workdir, os.R_OK | os.X_OK)
         case "leave":
             if os.fork() == 0:
                 os.setsid()
@@ -68,33 +68,33 @@ def isolated(job: WorkerJob) -> Any:
             return left_behind
         case "linger":
             threading.Thread(target=time.sleep, args=[600]).start()
-            return "said"
-        case {"together": place}:
-            return _descriptors_beside_another(Path(place))
+            return "returned"
+        case {"together": folder}:
+            return _descriptors_beside_another(Path(folder))
         case {"secret": secret}:
-            return [place for place in ("self", str(os.getppid())) if secret in _environment(place)]
+            return [process for process in ("self", str(os.getppid())) if secret in _environment(process)]
         case "later":
             job.snooze("1h")
-        case {"endless": place}:
+        case {"endless": pid_file}:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             child = subprocess.Popen(["/bin/sleep", "600"])
-            Path(place).write_text(f"{os.getpid()} {child.pid}", encoding="utf-8")
+            Path(pid_file).write_text(f"{os.getpid()} {child.pid}", encoding="utf-8")
             job.progress(1)
             time.sleep(600)
     raise ValueError(job.payload)
 
 
 def _descriptors_beside_another(folder: Path) -> list[str]:
-    """What this process has open while another one runs."""
+    """The files that this process has open while another child runs."""
     (folder / str(os.getpid())).touch()
     deadline = time.monotonic() + 30
     while len(list(folder.iterdir())) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
-    found = []
+    targets = []
     for descriptor in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # The list itself was read from one.
-            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    return found
+        with suppress(OSError):  # The listing itself used a descriptor, which is closed by now.
+            targets.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return targets
 
 
 def _environment(process: str) -> str:

@@ -1,4 +1,4 @@
-"""A handler that cannot be imported where it is to run."""
+"""A handler whose module cannot be imported in the template process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A handler whose module opens a pipe at import, from which each job wants to read for itself."""
+"""A handler that reads from a pipe that its module opens at import."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ingot.worker import Worker, WorkerJob
 
 worker = Worker()
 reading, writing = os.pipe()
-os.write(writing, b"for one")
+os.write(writing, b"from the pipe")
 os.close(writing)
 
 

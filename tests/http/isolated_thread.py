@@ -1,4 +1,4 @@
-"""A handler whose module begins a thread at import, which each job wants to have."""
+"""A handler that needs a thread that its module starts at import."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import threading
 from ingot.worker import Worker, WorkerJob
 
 worker = Worker()
-asked, answered = threading.Semaphore(0), threading.Event()
+requested, answered = threading.Semaphore(0), threading.Event()
 
 
 def _answer() -> None:
-    asked.acquire()
+    requested.acquire()
     answered.set()
 
 
@@ -20,5 +20,5 @@ threading.Thread(target=_answer, daemon=True).start()
 
 @worker.handler("thread", isolate=True)
 def thread(job: WorkerJob) -> str:
-    asked.release()
+    requested.release()
     return "answered" if answered.wait(20) else "there is no thread"

@@ -1,4 +1,4 @@
-"""Many cases on one server, for tests in which no case leaves anything behind."""
+"""Run many cases on one server, for tests whose cases leave nothing behind."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ Test = Callable[..., Awaitable[None]]
 def on_one_server(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Test], Test]:
     """Run a test for every case as `pytest.mark.parametrize` does, with the same fixtures for all of them.
 
-    Every case runs, whatever became of those before it. The failures are reported together, each with its case.
+    Every case runs, even after failures. The failures are reported together, each with its case.
     """
-    known = [(case,) if isinstance(names, str) else tuple(case) for case in cases]
+    rows = [(case,) if isinstance(names, str) else tuple(case) for case in cases]
     keys = (names,) if isinstance(names, str) else names
 
     def decorate(test: Test) -> Test:
         @wraps(test)
         async def run_all(**fixtures: Any) -> None:
             failures: dict[str, str] = {}
-            for number, case in enumerate(known):
+            for number, case in enumerate(rows):
                 values = dict(zip(keys, case, strict=True))
                 try:
                     await test(**fixtures, **values)
                 except Exception as error:
                     failures[f"{number}: {_short(values)}"] = f"{type(error).__name__}: {error}"
             assert failures == {}, "\n\n".join(f"{case}\n{failure}" for case, failure in failures.items())
-            assert known, "there is no case"
+            assert rows, "there is no case"
 
         signature = inspect.signature(test)
-        left = [one for name, one in signature.parameters.items() if name not in keys]
-        run_all.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]
+        fixtures = [parameter for name, parameter in signature.parameters.items() if name not in keys]
+        run_all.__signature__ = signature.replace(parameters=fixtures)  # type: ignore[attr-defined]
         return run_all
 
     return decorate

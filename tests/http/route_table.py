@@ -10,6 +10,6 @@ from ingot.wiring.api_server import build_routes
 from tests.http.serving import Served
 
 
-def table(served: Served) -> RouteTable:
-    """Every route that a server of this store has."""
+def route_table_of(served: Served) -> RouteTable:
+    """All routes of a server on this store."""
     return build_routes(served.ingot, Metrics(CollectorRegistry()))

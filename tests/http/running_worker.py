@@ -1,4 +1,4 @@
-"""A worker at work on a server, over HTTP or on its database."""
+"""A running worker, over HTTP or on the database of the server."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.worker_roles import worker_role
 
 
 @asynccontextmanager
-async def working(served: Served, worker: Worker, **options: Any) -> AsyncIterator[Runner]:
-    """A worker at work, on a credential or a role of its own."""
-    async with boards_of(served) as boards:
-        runner = Runner(worker, boards, **options)
+async def running_worker(served: Served, worker: Worker, **options: Any) -> AsyncIterator[Runner]:
+    """Run a worker with a new credential or database role."""
+    async with job_sources_of(served) as make_source:
+        runner = Runner(worker, make_source, **options)
         stopping = asyncio.Event()
         running = asyncio.create_task(runner.run(stopping))
         try:
@@ -32,14 +32,14 @@ async def working(served: Served, worker: Worker, **options: Any) -> AsyncIterat
 
 
 @asynccontextmanager
-async def boards_of(served: Served) -> AsyncIterator[Callable[[], JobSource]]:
-    """How a worker reaches the server: over HTTP, or through the database that the server is on."""
+async def job_sources_of(served: Served) -> AsyncIterator[Callable[[], JobSource]]:
+    """A function that creates job sources: over HTTP, or on the database of the server."""
     tenant = served.ingot.default_tenant.id
     if served.database is None:
-        made = await served.ingot.credentials.create_worker_credential(tenant, "press")
-        place = resolve_server_address(served.url, worker=("press/1", made.secret))
-        yield lambda: HttpJobSource(place, "press/1")
+        created = await served.ingot.credentials.create_worker_credential(tenant, "press")
+        address = resolve_server_address(served.url, worker=("press/1", created.secret))
+        yield lambda: HttpJobSource(address, "press/1")
         return
     async with worker_role(served.database, tenant) as url:
-        entrance = WorkerLogin(url=url, instance="1", lease_seconds=180)
-        yield lambda: PostgresJobSource(entrance)
+        login = WorkerLogin(url=url, instance="1", lease_seconds=180)
+        yield lambda: PostgresJobSource(login)

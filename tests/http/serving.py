@@ -1,4 +1,4 @@
-"""A real server on a real socket, with callers of every kind."""
+"""A real server on a real socket, and requests of every kind of caller."""
 
 from __future__ import annotations
 
@@ -46,52 +46,52 @@ class Served:
         self.server = server
         self.url = url
         self.operator = operator
-        self.client = httpx.AsyncClient(base_url=url, timeout=30, verify=False)  # Reading whom to trust takes long.
-        self.database: Database | None = None  # When it is on PostgreSQL.
+        self.client = httpx.AsyncClient(base_url=url, timeout=30, verify=False)  # Loading certificates takes long.
+        self.database: Database | None = None  # Set if the server runs on PostgreSQL.
 
     async def token(self, *grants: Grant, tenant: str | None = None, **options: Any) -> str:
         """A token of the default tenant, or of another."""
-        made = await self.ingot.credentials.create_token(
+        created = await self.ingot.credentials.create_token(
             tenant or self.ingot.default_tenant.id, description="a test", grants=grants or EVERYTHING, **options
         )
-        return made.text
+        return created.text
 
-    async def call(self, method: str, path: str, *, token: str | None = None, **more: Any) -> httpx.Response:
-        """A request with a token, the operator's unless told otherwise. Paths begin behind the prefix."""
-        headers = {"authorization": f"Bearer {self.operator if token is None else token}", **more.pop("headers", {})}
+    async def call(self, method: str, path: str, *, token: str | None = None, **options: Any) -> httpx.Response:
+        """Send a request with a token, by default the operator's. Paths may omit the prefix."""
+        headers = {"authorization": f"Bearer {self.operator if token is None else token}", **options.pop("headers", {})}
         return await self.client.request(
-            method, path if path.startswith("/api") else PREFIX + path, headers=headers, **more
+            method, path if path.startswith("/api") else PREFIX + path, headers=headers, **options
         )
 
-    async def sign_in(self, *groups: str, subject: str = "ada", **known: Any) -> dict[str, str]:
-        """The headers of a browser in which a person with these groups is signed in, on a page of ours."""
-        person = Person(issuer=ISSUER, subject=subject, groups=groups, **known)
-        made = await self.ingot.sessions.sign_in(person, user_agent=None, old_secret=None, act=Act())
-        return {"cookie": f"{SESSION_COOKIE}={made.secret}", **OWN_PAGE}
+    async def sign_in(self, *groups: str, subject: str = "ada", **profile: Any) -> dict[str, str]:
+        """The headers of a browser, on a page of ours, in which a person with these groups is signed in."""
+        person = Person(issuer=ISSUER, subject=subject, groups=groups, **profile)
+        session = await self.ingot.sessions.sign_in(person, user_agent=None, old_secret=None, act=Act())
+        return {"cookie": f"{SESSION_COOKIE}={session.secret}", **OWN_PAGE}
 
     async def link(self) -> dict[str, str]:
         """The headers of a browser in which the operator is signed in with a link."""
         secret = (await self.ingot.sessions.create_link()).secret
-        answer = await self.client.post(f"/auth/link?code={secret}", headers=OWN_PAGE)
-        return {"cookie": answer.headers["set-cookie"].partition(";")[0], **OWN_PAGE}
+        response = await self.client.post(f"/auth/link?code={secret}", headers=OWN_PAGE)
+        return {"cookie": response.headers["set-cookie"].partition(";")[0], **OWN_PAGE}
 
     async def give_groups(self, **roles: Role) -> None:
-        """Let groups have roles in the default tenant."""
+        """Give groups roles in the default tenant."""
         await self.ingot.tenants.change(self.ingot.default_tenant.id, groups=roles)
         self.ingot.authenticator.invalidate()
 
     async def make_job(self, **options: Any) -> dict[str, Any]:
-        """A job, made over HTTP."""
-        answer = await self.call("POST", "/jobs", json={"type": "noop", **options})
-        assert answer.status_code == 201, answer.text
-        made: dict[str, Any] = answer.json()
-        return made
+        """Create a job over HTTP."""
+        response = await self.call("POST", "/jobs", json={"type": "noop", **options})
+        assert response.status_code == 201, response.text
+        job: dict[str, Any] = response.json()
+        return job
 
     async def claim(self, **options: Any) -> dict[str, Any]:
-        """The next job, claimed over HTTP."""
-        answer = await self.call("POST", "/jobs/claim", json={"worker_id": "w", "types": ["noop"], **options})
-        assert answer.status_code == 200, answer.text
-        (job,) = answer.json()["jobs"]
+        """Claim the next job over HTTP."""
+        response = await self.call("POST", "/jobs/claim", json={"worker_id": "w", "types": ["noop"], **options})
+        assert response.status_code == 200, response.text
+        (job,) = response.json()["jobs"]
         return dict(job)
 
 
@@ -100,16 +100,16 @@ async def serving(
     folder: Path,
     settings: Settings | None = None,
     *,
-    spans: Tracer | None = None,
+    tracer: Tracer | None = None,
     clock: Clock | None = None,
-    door: socket.socket | None = None,
-    more: Iterable[Route] = (),
+    listening: socket.socket | None = None,
+    extra_routes: Iterable[Route] = (),
     signer: Signer | None = None,
     maintenance: bool = True,
 ) -> AsyncIterator[Served]:
-    """Serve a new store on SQLite, at a door that is open already, or else at a port that is free.
+    """Serve a new store on SQLite, on a socket that already listens or else on a free port.
 
-    It has `more` routes, and takes what the signer has signed. With `maintenance=False` no maintenance runs.
+    The signer creates and checks signed URLs. With `maintenance=False` no maintenance runs.
     """
     settings = msgspec.structs.replace(settings or Settings(), data=folder)
     if settings.database_url is None:
@@ -117,10 +117,10 @@ async def serving(
     async with services.open(settings=settings, clock=clock, maintenance=maintenance) as ingot:
         operator = await ingot.credentials.ensure_operator_token(None)
         assert operator is not None
-        with listen("127.0.0.1", 0) if door is None else door.dup() as listening:
-            server = build_server(ingot, settings, tracer=spans, extra_routes=more, signer=signer)
-            running = asyncio.create_task(server.serve(sockets=[listening]))
-            served = Served(ingot, server, url_of(listening), operator.text)
+        with listen("127.0.0.1", 0) if listening is None else listening.dup() as server_socket:
+            server = build_server(ingot, settings, tracer=tracer, extra_routes=extra_routes, signer=signer)
+            running = asyncio.create_task(server.serve(sockets=[server_socket]))
+            served = Served(ingot, server, url_of(server_socket), operator.text)
             try:
                 yield served
             finally:

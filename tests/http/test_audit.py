@@ -1,4 +1,4 @@
-"""The audit log over HTTP: who, from where, and by which request; and no route that manages something forgets it."""
+"""The audit log over HTTP: every administrative route writes an entry with its author, address and request."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.http.serving import Served, serving
 Json = dict[str, Any]
 
 
-async def acts(served: Served, query: str = "all=true", **options: Any) -> list[Json]:
-    answer = await served.call("GET", f"/admin/audit?{query}", **options)
-    assert answer.status_code == 200, answer.text
-    items: list[Json] = answer.json()["items"]
+async def entries_of(served: Served, query: str = "all=true", **options: Any) -> list[Json]:
+    response = await served.call("GET", f"/admin/audit?{query}", **options)
+    assert response.status_code == 200, response.text
+    items: list[Json] = response.json()["items"]
     return items
 
 
@@ -34,20 +34,22 @@ async def acts(served: Served, query: str = "all=true", **options: Any) -> list[
 
 
 class Case(msgspec.Struct):
-    """A request that succeeds, once what it needs is there, and what is on record then."""
+    """A successful administrative request, and the action of its entry."""
 
     action: str
     path: str
     json: Json | None = None
-    before: Callable[[Served], Awaitable[str]] | None = None  # Answers what stands for `{}` in the path.
-    by_person: bool = False  # Who has signed in, as only people do it.
+    before: Callable[[Served], Awaitable[str]] | None = (
+        None  # Prepares the request, and returns the value of `{}` in the path.
+    )
+    by_person: bool = False  # Sent by a signed-in person, because tokens cannot.
 
 
 async def a_token(served: Served) -> str:
-    made = await served.ingot.credentials.create_token(
+    created = await served.ingot.credentials.create_token(
         served.ingot.default_tenant.id, description="x", grants=[Grant(action="jobs.read")]
     )
-    return made.token.id
+    return created.token.id
 
 
 async def a_credential(served: Served) -> str:
@@ -81,17 +83,17 @@ async def person_of(served: Served, headers: dict[str, str]) -> str:
     return str((await served.client.get("/api/v1/me", headers=headers)).json()["id"])
 
 
-async def a_person_put_out(served: Served) -> str:
+async def a_disabled_person(served: Served) -> str:
     user = await a_person(served)
     await served.ingot.users.enable(user, enabled=False, act=Act())
     return user
 
 
 async def a_member(served: Served) -> str:
-    made = await served.ingot.members.put(
+    created = await served.ingot.members.put(
         served.ingot.default_tenant.id, role="viewer", email="ada@example.com", act=Act()
     )
-    return made.id
+    return created.id
 
 
 async def a_session(served: Served) -> str:
@@ -124,7 +126,7 @@ CASES = {
     "PATCH /admin/members/{id}": Case("member.put", "/admin/members/{}", {"role": "member"}, before=a_member),
     "DELETE /admin/members/{id}": Case("member.removed", "/admin/members/{}", before=a_member),
     "POST /admin/users/{id}/disable": Case("user.disabled", "/admin/users/{}/disable", before=a_person),
-    "POST /admin/users/{id}/enable": Case("user.enabled", "/admin/users/{}/enable", before=a_person_put_out),
+    "POST /admin/users/{id}/enable": Case("user.enabled", "/admin/users/{}/enable", before=a_disabled_person),
     "DELETE /admin/users/{id}/sessions/{session}": Case("session.ended", "/admin/users/{}", before=a_session),
     "POST /admin/links": Case("link.created", "/admin/links"),
     "DELETE /me/sessions/{id}": Case("session.ended", "/me/sessions/{}", before=another_session, by_person=True),
@@ -160,11 +162,12 @@ CASES = {
     "DELETE /workers/{id}": Case("worker.removed", "/workers/{}", before=a_worker),
 }
 PAGES = {"POST /me/sessions/{id}/end", "POST /auth/logout"}
-BY_ANYBODY = {"POST /auth/link"}  # It is the person it signs in who does it; tests/http/test_sign_in.py looks at that.
-OF_EACH = {
-    "POST /admin/secrets/rotate-key"
-}  # Every secret that it changes has an entry: see tests/http/test_secrets.py.
-TRAFFIC = {  # What is done to jobs and blobs, which have events of their own, and what workers say.
+# The author is the person who signs in; tests/http/test_sign_in.py checks that.
+BY_SIGNED_IN_PERSON = {"POST /auth/link"}
+# It writes an entry for each secret that it changes; tests/http/test_secrets.py checks that.
+ONE_ENTRY_PER_SECRET = {"POST /admin/secrets/rotate-key"}
+# Requests about jobs and blobs, which have events instead, and requests of workers.
+TRAFFIC = {
     "POST /jobs",
     "POST /jobs/batch",
     "POST /jobs/actions",
@@ -200,17 +203,17 @@ TRAFFIC = {  # What is done to jobs and blobs, which have events of their own, a
 }
 
 
-def test_every_route_that_manages_something_has_a_case(served: Served) -> None:
+def test_every_administrative_route_has_a_case(served: Served) -> None:
     table = build_routes(served.ingot, Metrics(CollectorRegistry()))
     writing = {f"{route.method} {route.path.removeprefix(PREFIX)}" for route in table.routes if route.method != "GET"}
-    assert writing - TRAFFIC - BY_ANYBODY - OF_EACH == CASES.keys()
+    assert writing - TRAFFIC - BY_SIGNED_IN_PERSON - ONE_ENTRY_PER_SECRET == CASES.keys()
     assert not any("/admin/" in name for name in TRAFFIC)
 
 
-async def do(
+async def send_case(
     served: Served, name: str, headers: dict[str, str] | None = None, token: str | None = None
 ) -> httpx.Response:
-    """Make the request of a case."""
+    """Send the request of a case."""
     case, method = CASES[name], name.split(maxsplit=1)[0]
     path = case.path if case.before is None else case.path.format(await case.before(served))
     url = path if name in PAGES else PREFIX + path
@@ -220,40 +223,40 @@ async def do(
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_a_route_that_manages_something_leaves_one_entry(served: Served, name: str) -> None:
+async def test_an_administrative_request_writes_one_entry(served: Served, name: str) -> None:
     case = CASES[name]
-    answer = await do(served, name, await served.link() if case.by_person else None)
-    assert answer.status_code in (200, 201, 204, 303), answer.text
-    entries = [one for one in await acts(served) if one["request_id"] == answer.headers["x-request-id"]]
-    (entry,) = entries
+    response = await send_case(served, name, await served.link() if case.by_person else None)
+    assert response.status_code in (200, 201, 204, 303), response.text
+    request_id = response.headers["x-request-id"]
+    (entry,) = [entry for entry in await entries_of(served) if entry["request_id"] == request_id]
     assert entry["action"] == case.action
     assert (entry["address"], entry["name"]) == ("127.0.0.1", "Operator" if case.by_person else "the first operator")
-    if answer.content and not name.startswith("DELETE") and case.action not in ("link.created", "keys.purged"):
-        shown = {name: value for name, value in answer.json().items() if name not in ("token", "secret")}
-        if case.action == "type.paused":  # The entry itself says which type, and since when.
+    if response.content and not name.startswith("DELETE") and case.action not in ("link.created", "keys.purged"):
+        shown = {name: value for name, value in response.json().items() if name not in ("token", "secret")}
+        if case.action == "type.paused":  # The entry has the type and the time in other fields.
             shown = {"by": shown["by"]}
         assert entry["after"] == shown.get("body", shown)
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_a_request_that_is_refused_leaves_none(served: Served, name: str) -> None:
+async def test_a_rejected_administrative_request_writes_no_entry(served: Served, name: str) -> None:
     token = await served.token(Grant(action="jobs.read"), Grant(action="admin.audit"))
-    answer = await do(served, name, token=token)
-    assert answer.status_code == 403
-    assert [one for one in await acts(served) if one["request_id"] == answer.headers["x-request-id"]] == []
+    response = await send_case(served, name, token=token)
+    assert response.status_code == 403
+    assert response.headers["x-request-id"] not in [entry["request_id"] for entry in await entries_of(served)]
 
 
-# -- who, and from where ------------------------------------------------------------------------------------
+# -- author and address -------------------------------------------------------------------------------------
 
 
-async def test_who_did_it_is_told_by_id_and_as_people_know_them(served: Served) -> None:
-    made = await served.ingot.credentials.create_token(
+async def test_an_entry_has_the_id_and_the_name_of_its_author(served: Served) -> None:
+    created = await served.ingot.credentials.create_token(
         served.ingot.default_tenant.id, description="Ada's laptop", grants=[Grant(action="jobs.manage")]
     )
     headers = {"x-request-id": "r-17"}
-    await served.call("PUT", "/pauses/greet", token=made.text, headers=headers)
-    (entry,) = await acts(served, "action=type.paused")
-    assert (entry["who"], entry["name"]) == (f"token:{made.token.id}", "Ada's laptop")
+    await served.call("PUT", "/pauses/greet", token=created.text, headers=headers)
+    (entry,) = await entries_of(served, "action=type.paused")
+    assert (entry["who"], entry["name"]) == (f"token:{created.token.id}", "Ada's laptop")
     assert (entry["request_id"], entry["target"], entry["before"]) == ("r-17", "type/greet", None)
     assert entry["after"]["by"] == entry["who"]
 
@@ -268,81 +271,86 @@ async def test_who_did_it_is_told_by_id_and_as_people_know_them(served: Served) 
         (("127.0.0.1/32",), "<script>", "127.0.0.1"),
     ],
 )
-async def test_only_a_trusted_proxy_is_believed_about_the_address(
+async def test_an_entry_has_the_forwarded_address_only_from_a_trusted_proxy(
     tmp_path: Path, trusted: tuple[str, ...], sent: str, address: str
 ) -> None:
     async with serving(tmp_path / "data", Settings(trusted_proxies=trusted)) as served:
         await served.call("PUT", "/pauses/greet", headers={"x-forwarded-for": sent})
-        (entry,) = await acts(served, "action=type.paused")
+        (entry,) = await entries_of(served, "action=type.paused")
         assert entry["address"] == address
 
 
-async def test_the_first_start_is_on_record_as_the_process(served: Served) -> None:
-    made = {entry["action"]: entry for entry in await acts(served, "who=process&all=true")}
-    assert made["tenant.created"]["target"] == "tenant/default"
-    assert (made["token.created"]["tenant"], made["token.created"]["address"]) == (None, None)
+async def test_entries_of_the_first_start_have_the_process_as_author(served: Served) -> None:
+    created = {entry["action"]: entry for entry in await entries_of(served, "who=process&all=true")}
+    assert created["tenant.created"]["target"] == "tenant/default"
+    assert (created["token.created"]["tenant"], created["token.created"]["address"]) == (None, None)
 
 
-async def test_a_worker_that_leaves_by_itself_is_not_on_record(served: Served) -> None:
-    made = await served.ingot.credentials.create_worker_credential(served.ingot.default_tenant.id, "press")
-    headers = {"x-worker-id": "press/1", "x-worker-secret": made.secret}
+async def test_a_worker_that_drains_or_removes_itself_writes_no_entry(served: Served) -> None:
+    created = await served.ingot.credentials.create_worker_credential(served.ingot.default_tenant.id, "press")
+    headers = {"x-worker-id": "press/1", "x-worker-secret": created.secret}
     token = await served.token(Grant(action="workers.run"))
-    known = await acts(served)
+    entries_before = await entries_of(served)
 
     async def leave(own: str, **who: Any) -> None:
         for name in (own, "press/2"):
-            answer = await served.client.post(f"{PREFIX}/workers", json={"id": name, "types": ["greet"]}, **who)
-            assert answer.status_code == 201, answer.text
+            response = await served.client.post(f"{PREFIX}/workers", json={"id": name, "types": ["greet"]}, **who)
+            assert response.status_code == 201, response.text
         path = f"{PREFIX}/workers/{own.replace('/', '%2F')}"
         assert (await served.client.post(f"{path}/drain", **who)).status_code == 200
         assert (await served.client.delete(path, **who)).status_code == 204
 
     await leave("press/1", headers=headers)
-    assert await acts(served) == known
-    answer = await served.client.post(f"{PREFIX}/workers/press%2F2/drain", headers=headers)
-    assert answer.status_code == 200
-    entry, *rest = await acts(served)
-    assert (rest, entry["who"], entry["name"], entry["target"]) == (known, "worker:press", "press", "worker/press/2")
+    assert await entries_of(served) == entries_before
+    response = await served.client.post(f"{PREFIX}/workers/press%2F2/drain", headers=headers)
+    assert response.status_code == 200
+    entry, *older = await entries_of(served)
+    assert (older, entry["who"], entry["name"], entry["target"]) == (
+        entries_before,
+        "worker:press",
+        "press",
+        "worker/press/2",
+    )
     body = {"id": "mine", "types": ["greet"]}
     assert (await served.call("POST", "/workers", json=body, token=token)).status_code == 201
     assert (await served.call("DELETE", "/workers/mine", token=token)).status_code == 204
-    assert await acts(served) == [entry, *known]
+    assert await entries_of(served) == [entry, *entries_before]
 
 
 # -- reading ------------------------------------------------------------------------------------------------
 
 
-async def test_a_tenant_sees_its_own_and_nothing_of_others(served: Served) -> None:
+async def test_a_tenant_reads_only_its_own_entries(served: Served) -> None:
     other = await served.ingot.tenants.create("other")
     own = await served.token(Grant(action="admin.audit"))
     theirs = await served.token(Grant(action="admin.*"), tenant=other.id)
     await served.call("PUT", "/pauses/greet")
     await served.call("PUT", "/admin/definitions/greet", json={"shared": True})
-    mine = await acts(served, "", token=own)
+    mine = await entries_of(served, "", token=own)
     assert [entry["action"] for entry in mine[:1]] == ["type.paused"]
     assert {entry["tenant"] for entry in mine} == {served.ingot.default_tenant.id}
-    assert {entry["tenant"] for entry in await acts(served, "", token=theirs)} == {other.id}
-    assert await acts(served, "target=type/greet", token=theirs) == []
-    assert await acts(served, "", headers={"ingot-tenant": "other"}) == await acts(served, "", token=theirs)
-    assert {entry["tenant"] for entry in await acts(served)} == {None, other.id, served.ingot.default_tenant.id}
-    answer = await served.call("GET", "/admin/audit?all=true", token=theirs)
-    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
-    answer = await served.call("GET", "/admin/audit", token=theirs, headers={"ingot-tenant": "default"})
-    assert answer.status_code == 403
+    assert {entry["tenant"] for entry in await entries_of(served, "", token=theirs)} == {other.id}
+    assert await entries_of(served, "target=type/greet", token=theirs) == []
+    assert await entries_of(served, "", headers={"ingot-tenant": "other"}) == await entries_of(served, "", token=theirs)
+    assert {entry["tenant"] for entry in await entries_of(served)} == {None, other.id, served.ingot.default_tenant.id}
+    response = await served.call("GET", "/admin/audit?all=true", token=theirs)
+    assert (response.status_code, response.json()["code"]) == (403, "forbidden")
+    response = await served.call("GET", "/admin/audit", token=theirs, headers={"ingot-tenant": "default"})
+    assert response.status_code == 403
 
 
-async def test_entries_come_in_pages_that_a_filter_narrows(served: Served) -> None:
+async def test_filtered_entries_are_paged_and_bad_cursors_are_rejected(served: Served) -> None:
     for number in range(5):
         await served.call("PUT", f"/pauses/t{number}")
     await served.ingot.jobs.pause(served.ingot.default_tenant.id, "t9")
-    who = (await acts(served, "target=type/t0"))[0]["who"]
-    found, cursor = [], ""
+    who = (await entries_of(served, "target=type/t0"))[0]["who"]
+    targets, cursor = [], ""
     for size in (2, 2, 1):
-        answer = (await served.call("GET", f"/admin/audit?action=type.paused&who={who}&limit=2{cursor}")).json()
-        assert len(answer["items"]) == size
-        found += [entry["target"] for entry in answer["items"]]
-        cursor = f"&cursor={answer['next_cursor']}"
-    assert (found, cursor) == ([f"type/t{number}" for number in range(4, -1, -1)], "&cursor=None")
+        response = (await served.call("GET", f"/admin/audit?action=type.paused&who={who}&limit=2{cursor}")).json()
+        assert len(response["items"]) == size
+        targets += [entry["target"] for entry in response["items"]]
+        cursor = f"&cursor={response['next_cursor']}"
+    assert (targets, cursor) == ([f"type/t{number}" for number in range(4, -1, -1)], "&cursor=None")
     first = (await served.call("GET", "/admin/audit?limit=1")).json()["next_cursor"]
     for query in (f"cursor={first}&action=type.paused", f"cursor={first}&all=true", "cursor=x", "limit=0", "after=1"):
         assert (await served.call("GET", f"/admin/audit?{query}")).status_code == 422, query

@@ -1,4 +1,4 @@
-"""A token that reads some keys reads their blobs, whatever other keys hold the same bytes."""
+"""A token that may read some keys may read their blobs, even if many other keys hold the same bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.http.serving import serving
 SAME = b"the same bytes"
 
 
-async def test_a_token_finds_a_blob_that_many_others_hold(tmp_path: Path) -> None:
+async def test_a_token_reads_a_blob_that_many_hidden_keys_hold_too(tmp_path: Path) -> None:
     async with serving(tmp_path / "data") as served:
         for n in range(110):
             await served.call("PUT", f"/keys/other/{n}", content=SAME)
@@ -23,5 +23,5 @@ async def test_a_token_finds_a_blob_that_many_others_hold(tmp_path: Path) -> Non
         await served.call("PUT", "/keys/pub/z", content=SAME)
         assert (await served.call("GET", f"/blobs/{blob}", token=token)).content == SAME
         assert (await served.call("GET", f"/blobs/{blob}/url", token=token)).status_code == 200
-        why = (await served.call("GET", f"/blobs/{blob}/references", token=token)).json()["references"]
-        assert [one["name"] for one in why] == ["pub/z"]
+        references = (await served.call("GET", f"/blobs/{blob}/references", token=token)).json()["references"]
+        assert [reference["name"] for reference in references] == ["pub/z"]

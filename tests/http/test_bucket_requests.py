@@ -1,4 +1,4 @@
-"""What clients do with a bucket by themselves stays within what was announced; what needs no bytes comes from us."""
+"""Servers with a bucket: signed parts stay within the announced size, and headers need no request to the bucket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.http.bucket_settings import in_bucket
+from tests.http.bucket_settings import bucket_settings
 from tests.http.serving import Served, serving
 from tests.http.upload_requests import begin, complete, send
 
@@ -20,14 +20,14 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 async def bucket(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "data", in_bucket()) as one:
+    async with serving(tmp_path / "data", bucket_settings()) as one:
         yield one
 
 
 @pytest.mark.s3
-async def test_what_needs_no_bytes_is_answered_without_the_bucket(bucket: Served) -> None:
-    made = await bucket.call("PUT", "/keys/a", content=DATA)
-    etag = made.headers["etag"]
+async def test_requests_that_need_no_bytes_are_answered_without_the_bucket(bucket: Served) -> None:
+    created = await bucket.call("PUT", "/keys/a", content=DATA)
+    etag = created.headers["etag"]
     head = await bucket.call("HEAD", "/keys/a")
     assert (head.status_code, head.headers["content-length"], head.headers["etag"]) == (200, str(len(DATA)), etag)
     for headers, status in (
@@ -37,12 +37,12 @@ async def test_what_needs_no_bytes_is_answered_without_the_bucket(bucket: Served
         ({"if-match": '"another"'}, 412),
         ({"range": f"bytes={len(DATA)}-"}, 416),
     ):
-        for path in ("/keys/a", f"/blobs/{made.json()['blob_id']}"):
+        for path in ("/keys/a", f"/blobs/{created.json()['blob_id']}"):
             assert (await bucket.call("GET", path, headers=headers)).status_code == status, headers
 
 
 @pytest.mark.s3
-async def test_the_parts_of_an_upload_are_no_larger_than_what_was_set_aside(bucket: Served) -> None:
+async def test_signed_parts_cannot_exceed_the_announced_size(bucket: Served) -> None:
     plan = await begin(bucket, size=65 * MIB)
     each, parts = plan["part_bytes"], f"/blobs/uploads/{plan['upload']['id']}/parts"
 
@@ -56,9 +56,9 @@ async def test_the_parts_of_an_upload_are_no_larger_than_what_was_set_aside(buck
 
 @pytest.mark.s3
 @pytest.mark.parametrize("size", [1000, 100_000])
-async def test_completing_at_once_answers_all_the_same(bucket: Served, size: int) -> None:
-    for turn in range(3):
-        plan = await begin(bucket, size=size, key=f"{turn}", sha256=hashlib.sha256(DATA[:size]).hexdigest())
+async def test_concurrent_completions_get_the_same_response(bucket: Served, size: int) -> None:
+    for number in range(3):
+        plan = await begin(bucket, size=size, key=f"{number}", sha256=hashlib.sha256(DATA[:size]).hexdigest())
         assert (await send(plan, DATA[:size])).is_success
-        answers = await asyncio.gather(*(complete(bucket, plan) for _ in range(8)))
-        assert {(answer.status_code, answer.text) for answer in answers} == {(200, answers[0].text)}
+        responses = await asyncio.gather(*(complete(bucket, plan) for _ in range(8)))
+        assert {(response.status_code, response.text) for response in responses} == {(200, responses[0].text)}

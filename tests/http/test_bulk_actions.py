@@ -1,4 +1,4 @@
-"""Actions on many jobs over HTTP."""
+"""Bulk actions on jobs over HTTP."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from tests.http.serving import Served
 
 
 async def act(served: Served, token: str | None = None, **body: Any) -> tuple[int, dict[str, Any]]:
-    answer = await served.call("POST", "/jobs/actions", token=token, json=body)
-    return answer.status_code, answer.json()
+    response = await served.call("POST", "/jobs/actions", token=token, json=body)
+    return response.status_code, response.json()
 
 
-async def test_jobs_are_canceled_retried_and_changed_by_a_filter(served: Served) -> None:
+async def test_bulk_actions_cancel_retry_and_change_the_jobs_of_a_filter(served: Served) -> None:
     for type in ("a", "a", "b"):
         await served.make_job(type=type)
-    told = {"matched": 2, "changed": 2, "failed": [], "next_cursor": None}
-    assert await act(served, action="cancel", filter={"type": "a"}, dry_run=True) == (200, told)
-    assert await act(served, action="cancel", filter={"type": "a"}) == (200, told)
+    result = {"matched": 2, "changed": 2, "failed": [], "next_cursor": None}
+    assert await act(served, action="cancel", filter={"type": "a"}, dry_run=True) == (200, result)
+    assert await act(served, action="cancel", filter={"type": "a"}) == (200, result)
     assert await act(served, action="change", filter={"type": "b"}, priority=1) == (
         200,
-        {**told, "matched": 1, "changed": 1},
+        {**result, "matched": 1, "changed": 1},
     )
     again = {"type": "a", "status": "canceled"}
-    assert await act(served, action="retry", filter=again, priority=5) == (200, told)
+    assert await act(served, action="retry", filter=again, priority=5) == (200, result)
     jobs = (await served.call("GET", "/jobs")).json()["items"]
     assert [(job["type"], job["status"], job["priority"]) for job in jobs] == [
         ("b", "queued", 1),
@@ -35,7 +35,7 @@ async def test_jobs_are_canceled_retried_and_changed_by_a_filter(served: Served)
     ]
 
 
-async def test_a_caller_goes_on_until_there_is_no_cursor(served: Served) -> None:
+async def test_a_bulk_action_continues_until_there_is_no_cursor(served: Served) -> None:
     await served.call("POST", "/jobs/batch", json={"jobs": [{"type": "noop", "tags": ["red"]} for _ in range(25)]})
     changed, cursor = [], None
     while True:
@@ -49,7 +49,7 @@ async def test_a_caller_goes_on_until_there_is_no_cursor(served: Served) -> None
     assert sum(changed) == 25
 
 
-async def test_a_grant_for_one_type_is_enough_for_that_type_only(served: Served) -> None:
+async def test_a_grant_for_one_type_permits_bulk_actions_on_that_type_only(served: Served) -> None:
     for type in ("a", "b"):
         await served.make_job(type=type)
     token = await served.token(Grant(action="jobs.manage", resource="jobs/a"))
@@ -75,7 +75,7 @@ async def test_a_grant_for_one_type_is_enough_for_that_type_only(served: Served)
         {"action": "cancel", "filter": {"status": "dead"}},
     ],
 )
-async def test_what_is_not_clear_changes_nothing(served: Served, body: dict[str, Any]) -> None:
+async def test_an_invalid_bulk_action_changes_nothing(served: Served, body: dict[str, Any]) -> None:
     await served.make_job()
     assert (await act(served, **body))[0] == 422
     assert (await served.call("GET", "/jobs/summary")).json()["counts"]["queued"] == 1

@@ -1,4 +1,4 @@
-"""The client, against a real server: what a program asks, and what it is told when things go wrong."""
+"""The client against a real server: its calls and its errors."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ async def client(served: Served) -> AsyncIterator[AsyncClient]:
         yield one
 
 
-async def do_one(served: Served, *, error: str | None = None) -> None:
-    """Be the worker of one job."""
+async def run_one_job(served: Served, *, error: str | None = None) -> None:
+    """Claim one job, and complete or fail it."""
     (claim,) = await served.ingot.jobs.claim("w", ["greet"], wait_seconds=10)
     if error is None:
         await served.ingot.jobs.complete(claim, {"hello": claim.job.read()["name"]})
@@ -39,18 +39,18 @@ async def do_one(served: Served, *, error: str | None = None) -> None:
         await served.ingot.jobs.fail(claim, error, retry=False)
 
 
-async def test_a_job_is_asked_for_and_waited_for(served: Served, client: AsyncClient) -> None:
+async def test_a_submitted_job_can_be_waited_for(served: Served, client: AsyncClient) -> None:
     job = await client.submit("greet", {"name": "Ada"}, tags=["a"], priority="high", metadata={"n": 1})
     assert (job.status, job.data.priority, job.data.tags, job.payload) == (JobStatus.QUEUED, 2, ("a",), {"name": "Ada"})
-    working = asyncio.create_task(do_one(served))
+    working = asyncio.create_task(run_one_job(served))
     assert (await job.wait(timeout="40s")).result == {"hello": "Ada"}
     await working
     assert [attempt.number for attempt in await job.attempts()] == [1]
 
 
-async def test_what_became_of_a_job_is_told_as_what_it_is(served: Served, client: AsyncClient) -> None:
+async def test_wait_raises_the_error_that_matches_the_end_of_the_job(served: Served, client: AsyncClient) -> None:
     broken = await client.submit("greet", {"name": "Bob"})
-    working = asyncio.create_task(do_one(served, error="out of paper"))
+    working = asyncio.create_task(run_one_job(served, error="out of paper"))
     with pytest.raises(JobDead, match="out of paper"):
         await broken.wait()
     await working
@@ -63,9 +63,9 @@ async def test_what_became_of_a_job_is_told_as_what_it_is(served: Served, client
     assert (await stopped.retry()).status is JobStatus.QUEUED
 
 
-async def test_many_jobs_are_asked_for_and_listed(client: AsyncClient) -> None:
-    made = await client.submit_many("greet", ({"name": str(n)} for n in range(1201)), tags=["many"])
-    assert len({job.id for job in made}) == 1201
+async def test_many_jobs_are_submitted_listed_and_counted(client: AsyncClient) -> None:
+    submitted = await client.submit_many("greet", ({"name": str(n)} for n in range(1201)), tags=["many"])
+    assert len({job.id for job in submitted}) == 1201
     assert len([job async for job in client.jobs(tag="many")]) == 1201
     assert len([job async for job in client.jobs(tag="many", limit=250)]) == 250
     assert (await client.summary(type="greet")).counts[JobStatus.QUEUED] == 1201
@@ -73,7 +73,7 @@ async def test_many_jobs_are_asked_for_and_listed(client: AsyncClient) -> None:
     assert [job async for job in client.jobs(created_after=later)] == []
 
 
-async def test_errors_of_the_server_are_the_errors_that_they_are(served: Served, client: AsyncClient) -> None:
+async def test_problems_of_the_server_raise_their_error_classes(served: Served, client: AsyncClient) -> None:
     with pytest.raises(JobNotFound) as missing:
         await client.job(new_id())
     assert missing.value.hint
@@ -95,15 +95,15 @@ async def test_errors_of_the_server_are_the_errors_that_they_are(served: Served,
             await stranger.me()
 
 
-async def test_a_log_and_events_are_followed(served: Served, client: AsyncClient) -> None:
+async def test_a_job_log_and_events_can_be_followed(served: Served, client: AsyncClient) -> None:
     job = await client.submit("greet", {"name": "Ada"})
     (claim,) = await served.ingot.jobs.claim("w", ["greet"])
     await served.ingot.jobs.append_log(claim.job.id, claim.fence, "hello\n")
 
-    async def written() -> str:
+    async def followed_log() -> str:
         return "".join([part async for part in job.follow_log()])
 
-    following = asyncio.create_task(written())
+    following = asyncio.create_task(followed_log())
     await served.ingot.jobs.append_log(claim.job.id, claim.fence, "world\n")
     await served.ingot.jobs.complete(claim)
     assert await following == "hello\nworld\n"
@@ -113,34 +113,34 @@ async def test_a_log_and_events_are_followed(served: Served, client: AsyncClient
         break
 
 
-async def test_orders_of_many_kinds_are_sent_together(client: AsyncClient) -> None:
+async def test_submit_orders_sends_orders_of_different_types_in_one_request(client: AsyncClient) -> None:
     orders: list[dict[str, Any]] = [
         {"type": "greet", "payload": msgspec.Raw(b'{"n": 1.50}'), "idempotency_key": "one", "priority": "low"},
         {"type": "print", "delay": "1h", "tags": ["a"]},
     ]
-    made = await client.submit_orders(orders)
-    assert [(job.type, job.data.priority) for job in made] == [("greet", 4), ("print", 3)]
-    assert bytes(made[0].data.payload) == b'{"n": 1.50}', "kept as it was written"
-    assert (await client.submit_orders(orders[:1]))[0].id == made[0].id
-    for wrong, said in (
+    submitted = await client.submit_orders(orders)
+    assert [(job.type, job.data.priority) for job in submitted] == [("greet", 4), ("print", 3)]
+    assert bytes(submitted[0].data.payload) == b'{"n": 1.50}', "the payload keeps its text"
+    assert (await client.submit_orders(orders[:1]))[0].id == submitted[0].id
+    for wrong, message in (
         ({"payload": 1}, "no type"),
         ({"type": "greet", "priority": [1]}, "priority"),
         ({"type": "greet", "colour": 1}, "colour"),
     ):
-        with pytest.raises(InvalidInput, match=said):
+        with pytest.raises(InvalidInput, match=message):
             await client.submit_orders([wrong])
 
 
-async def test_past_events_are_read_to_the_end(client: AsyncClient) -> None:
-    ids = [await client.publish("told", n) for n in range(7)]
+async def test_past_events_are_read_up_to_a_limit_or_the_end(client: AsyncClient) -> None:
+    ids = [await client.publish("counted", n) for n in range(7)]
     assert [event.id async for event in client.past_events()] == ids
     assert [event.id async for event in client.past_events(limit=3)] == ids[:3]
     assert [event.id async for event in client.past_events(after=ids[4])] == ids[5:]
 
 
-async def test_workers_are_looked_at_and_removed(served: Served, client: AsyncClient) -> None:
-    answer = await served.call("POST", "/workers", json={"id": "press/a b", "types": ["print"]})
-    assert answer.status_code == 201
+async def test_workers_are_read_listed_and_removed(served: Served, client: AsyncClient) -> None:
+    response = await served.call("POST", "/workers", json={"id": "press/a b", "types": ["print"]})
+    assert response.status_code == 201
     assert (await client.worker("press/a b")).types == ("print",)
     assert [worker.id async for worker in client.workers()] == ["press/a b"]
     assert [worker.id async for worker in client.workers(shared=True)] == []
@@ -150,7 +150,7 @@ async def test_workers_are_looked_at_and_removed(served: Served, client: AsyncCl
 
 
 @pytest.mark.parametrize("name", ["a/b", "a?b", "a#b", "%2e", "a b", "ü"])
-async def test_a_name_with_anything_in_it_is_that_of_nothing_else(client: AsyncClient, name: str) -> None:
+async def test_special_characters_in_an_id_do_not_change_the_path(client: AsyncClient, name: str) -> None:
     with pytest.raises(JobNotFound):
         await client.job(name)
     with pytest.raises(TenantNotFound):
@@ -158,45 +158,44 @@ async def test_a_name_with_anything_in_it_is_that_of_nothing_else(client: AsyncC
 
 
 @pytest.mark.parametrize("name", ["", ".", ".."])
-async def test_a_name_that_a_path_cannot_hold_is_refused(client: AsyncClient, name: str) -> None:
+async def test_an_id_that_cannot_be_in_a_path_is_rejected(client: AsyncClient, name: str) -> None:
     with pytest.raises(InvalidInput, match="not a valid ID"):
         await client.admin.remove_tenant(name)
 
 
-async def test_what_is_no_answer_of_ours_is_told_as_that() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def test_a_response_of_another_server_raises_not_ingot() -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 13\r\nconnection: close\r\n\r\n<p>Hello.</p>")
         await writer.drain()
         writer.close()
 
-    other = await asyncio.start_server(answer, "127.0.0.1", 0)
+    other = await asyncio.start_server(respond, "127.0.0.1", 0)
     async with other, AsyncClient(f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}", token="x") as client:
         with pytest.raises(NotIngot, match="Hello"):
             await client.me()
 
 
-async def test_who_does_not_await_has_the_same(served: Served) -> None:
+async def test_the_synchronous_client_submits_and_waits(served: Served) -> None:
     def work() -> list[str]:
         with Client(served.url, token=served.operator, patience=0) as client:
             job = client.submit("greet", {"name": "Ada"})
             assert client.job(job.id).id == job.id
-            done = job.wait(timeout=40)
-            assert done.result == {"hello": "Ada"}
-            return [one.id for one in client.jobs(type="greet")]
+            assert job.wait(timeout=40).result == {"hello": "Ada"}
+            return [listed.id for listed in client.jobs(type="greet")]
 
-    working = asyncio.create_task(do_one(served))
+    working = asyncio.create_task(run_one_job(served))
     assert len(await asyncio.to_thread(work)) == 1
     await working
 
 
-async def test_a_server_that_is_not_there_is_asked_again_and_then_told_of(unused_tcp_port: int) -> None:
+async def test_an_unreachable_server_is_retried_and_then_reported(unused_tcp_port: int) -> None:
     async with AsyncClient(f"http://127.0.0.1:{unused_tcp_port}", token="x", patience=0.3) as client:
         with pytest.raises(ServerUnreachable):
             await client.submit("greet")
 
 
-def test_where_the_server_is_comes_from_the_environment(tmp_path: Path) -> None:
+def test_the_server_address_comes_from_settings_and_is_checked(tmp_path: Path) -> None:
     (tmp_path / "operator.token").write_text("ingot_own\n", encoding="utf-8")
     settings = ClientSettings(server_url="http://127.0.0.1:9", data=tmp_path)
     assert resolve_server_address(settings=settings).headers == {"authorization": "Bearer ingot_own"}

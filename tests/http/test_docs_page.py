@@ -1,4 +1,4 @@
-"""The page for people: every route and every error is on it, and it does nothing but show."""
+"""The page `/docs`: it shows every route and every error, and contains nothing active."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ingot.http import docs
 from ingot.http.attribute_docs import field_descriptions
 from ingot.http.routes import Signed
 from ingot.wire.jobs import JobSpec
-from tests.http.route_table import table
+from tests.http.route_table import route_table_of
 from tests.http.serving import Served
 
 VOID = {"meta"}
 
 
-class Reader(HTMLParser):
-    """Reads a page: its ids, its links, its text, and whether what it opens it closes."""
+class PageParser(HTMLParser):
+    """Collects the IDs, links and text of a page, and checks that its tags are balanced."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -48,18 +48,18 @@ class Reader(HTMLParser):
         self.text += data
 
 
-async def test_every_route_and_every_error_is_on_the_page(served: Served) -> None:
-    answer = await served.client.get("/docs")
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    page = Reader(answer.text)
-    for route in table(served).routes:
+async def test_the_page_shows_every_route_and_every_error(served: Served) -> None:
+    response = await served.client.get("/docs")
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    page = PageParser(response.text)
+    for route in route_table_of(served).routes:
         if route.is_page:
             continue
         label = f"{route.tag}_{route.handler.__name__}"
-        article = answer.text.partition(f'<article aria-labelledby="{label}">')[2].partition("</article>")[0]
+        article = response.text.partition(f'<article aria-labelledby="{label}">')[2].partition("</article>")[0]
         for part in (route.template, route.method, "curl", "Responses"):
             assert part in article, f"{label}: {part}"
-        assert route.title.replace("`", "") in Reader(article).text, label
+        assert route.title.replace("`", "") in PageParser(article).text, label
         assert ("$TOKEN" in article) == (route.path not in ("/", "/healthz") and not isinstance(route.needs, Signed))
     assert len(page.ids) == len(set(page.ids))
     assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
@@ -71,7 +71,7 @@ def article(page: str, label: str) -> str:
     return page.partition(f'<article aria-labelledby="{label}">')[2].partition("</article>")[0]
 
 
-async def test_bodies_of_several_kinds_and_streams_are_shown_as_they_are(served: Served) -> None:
+async def test_the_page_shows_alternative_bodies_and_streams(served: Served) -> None:
     page = (await served.client.get("/docs")).text
     actions = article(page, "jobs_act")
     for part in (
@@ -89,30 +89,30 @@ async def test_bodies_of_several_kinds_and_streams_are_shown_as_they_are(served:
     assert f"<td>{field_descriptions(JobSpec)['run_at']}</td>" in article(page, "jobs_create")
 
 
-async def test_what_no_caller_is_ever_told_is_not_on_the_page(served: Served) -> None:
-    ids = Reader((await served.client.get("/docs")).text).ids
+async def test_the_page_omits_errors_that_no_caller_can_get(served: Served) -> None:
+    ids = PageParser((await served.client.get("/docs")).text).ids
     assert docs.UNDOCUMENTED_ERRORS.isdisjoint(ids)
     assert {"internal_error", "store_failed", "store_misconfigured", "rate_limited", "job_not_found"} <= set(ids)
 
 
-async def test_a_problem_links_to_what_the_page_says_of_it(served: Served) -> None:
+async def test_the_type_of_a_problem_links_to_its_entry_on_the_page(served: Served) -> None:
     problem = (await served.call("GET", "/nowhere")).json()
-    place, _, code = problem["type"].partition("#")
-    assert f'id="{code}"' in (await served.client.get(place)).text
+    page_url, _, code = problem["type"].partition("#")
+    assert f'id="{code}"' in (await served.client.get(page_url)).text
 
 
-async def test_nothing_but_its_own_style_is_let_into_the_page(served: Served) -> None:
-    answer = await served.client.get("/docs")
-    policy = answer.headers["content-security-policy"].split("; ")
+async def test_the_page_loads_nothing_but_its_own_style(served: Served) -> None:
+    response = await served.client.get("/docs")
+    policy = response.headers["content-security-policy"].split("; ")
     assert "default-src 'none'" in policy
     assert "frame-ancestors 'none'" in policy
-    assert not re.search(r"unsafe|https?:|\*", answer.headers["content-security-policy"])
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert not Reader(answer.text).tags & {"script", "img", "link", "iframe", "form", "object"}
-    assert "//" not in re.sub(r'"http://127\.0\.0\.1:8080|&#34;http://127\.0\.0\.1:8080', "", answer.text)
+    assert not re.search(r"unsafe|https?:|\*", response.headers["content-security-policy"])
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert not PageParser(response.text).tags & {"script", "img", "link", "iframe", "form", "object"}
+    assert "//" not in re.sub(r'"http://127\.0\.0\.1:8080|&#34;http://127\.0\.0\.1:8080', "", response.text)
 
 
-def test_what_a_document_says_is_text_and_never_markup() -> None:
+def test_text_of_the_document_is_escaped() -> None:
     bad = "<img src=x onerror=alert(1)>\"'&`<b>`"
     schema: dict[str, Any] = {"type": "object", "description": bad, "properties": {bad: {"enum": [bad]}}}
     operation = {
@@ -131,6 +131,6 @@ def test_what_a_document_says_is_text_and_never_markup() -> None:
         "paths": {bad: {bad: operation}},
         "components": {"schemas": {bad: schema}},
     }
-    page = Reader(docs.render_docs_page(document).decode())
+    page = PageParser(docs.render_docs_page(document).decode())
     assert not page.tags & {"img", "b"}
     assert bad.replace("`", "") in page.text.replace("`", "")

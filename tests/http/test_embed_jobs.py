@@ -1,4 +1,4 @@
-"""Jobs of the type `embed`, from the upload to the vectors: the real server, a real model, a process for each job."""
+"""Jobs of the type `embed`, from the upload to the vectors, with a real server, model and isolated processes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ PARAGRAPHS = [
 
 
 @contextmanager
-def working(model: Path) -> Iterator[testing.LocalIngot]:
-    """A server, and a worker that has this model."""
+def running_ingot(model: Path) -> Iterator[testing.LocalIngot]:
+    """A server, and a worker with this model."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("INGOT_EMBED_MODEL", str(model))
         worker = Worker()
@@ -38,7 +38,7 @@ def working(model: Path) -> Iterator[testing.LocalIngot]:
 
 @pytest.fixture(scope="module")
 def ingot() -> Iterator[testing.LocalIngot]:
-    with working(model_folder()) as one:
+    with running_ingot(model_folder()) as one:
         yield one
 
 
@@ -47,10 +47,10 @@ def lines_of(data: bytes) -> list[dict[str, Any]]:
 
 
 @pytest.mark.model
-def test_a_text_becomes_vectors_of_its_paragraphs(ingot: testing.LocalIngot) -> None:
+def test_a_text_file_becomes_one_vector_for_each_paragraph(ingot: testing.LocalIngot) -> None:
     text = "\n\n".join(PARAGRAPHS) + "\n"
     job = ingot.client.submit("embed", {"chunk_tokens": 32}, file={"notes.md": text.encode()})
-    asked = ingot.client.submit("embed", {"texts": ["Why does bread rise?", PARAGRAPHS[1]]})
+    texts_job = ingot.client.submit("embed", {"texts": ["Why does bread rise?", PARAGRAPHS[1]]})
     ingot.drain(raise_errors=True)
     outputs = job.refresh().outputs
     assert job.result == {
@@ -66,15 +66,18 @@ def test_a_text_becomes_vectors_of_its_paragraphs(ingot: testing.LocalIngot) -> 
     matrix = np.load(io.BytesIO(outputs["notes.vectors.npy"].bytes()), allow_pickle=False)
     assert (matrix.dtype, matrix.shape) == (np.float32, (3, 384))
     assert np.allclose([line["vector"] for line in lines], matrix, atol=1e-6)
-    found = lines_of(asked.refresh().outputs["texts.vectors.jsonl"].bytes())
-    assert [(line["item"], line["start"], line["end"]) for line in found] == [(0, 0, 20), (1, 0, len(PARAGRAPHS[1]))]
-    question, same = (np.array(line["vector"]) for line in found)
-    assert (matrix @ question).argmax() == 0, "the answer is nearest to its question"
+    text_lines = lines_of(texts_job.refresh().outputs["texts.vectors.jsonl"].bytes())
+    assert [(line["item"], line["start"], line["end"]) for line in text_lines] == [
+        (0, 0, 20),
+        (1, 0, len(PARAGRAPHS[1])),
+    ]
+    question, same = (np.array(line["vector"]) for line in text_lines)
+    assert (matrix @ question).argmax() == 0, "the nearest vector is that of the answer"
     assert np.allclose(same, matrix[1], atol=1e-4), "equal texts have equal vectors"
 
 
 @pytest.mark.model
-def test_what_cannot_be_embedded_is_dead_at_once_and_says_why(ingot: testing.LocalIngot) -> None:
+def test_a_job_with_text_that_cannot_be_embedded_is_dead_after_one_attempt(ingot: testing.LocalIngot) -> None:
     submit = ingot.client.submit
     jobs = {
         "the text is empty": submit("embed", file={"a.txt": b" \n"}),
@@ -82,12 +85,12 @@ def test_what_cannot_be_embedded_is_dead_at_once_and_says_why(ingot: testing.Loc
         "text 1 is empty": submit("embed", {"texts": ["a", ""]}),
     }
     ingot.drain()
-    for said, job in jobs.items():
-        assert (job.refresh().status, job.data.attempts) == (JobStatus.DEAD, 1), said
-        assert said in (job.error or "")
+    for message, job in jobs.items():
+        assert (job.refresh().status, job.data.attempts) == (JobStatus.DEAD, 1), message
+        assert message in (job.error or "")
 
 
-def test_a_worker_without_a_model_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_including_embed_without_a_model_folder_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("INGOT_EMBED_MODEL", raising=False)
     with pytest.raises(InvalidInput, match="no model is set"):
         Worker().include("embed")
@@ -96,12 +99,12 @@ def test_a_worker_without_a_model_is_told_what_to_do(monkeypatch: pytest.MonkeyP
         Worker().include("embed")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="handlers run as who runs the worker")
-def test_a_model_that_handlers_may_not_read_says_so(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="handlers run as the user of the worker")
+def test_an_unreadable_model_fails_the_job_without_showing_its_path(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    with working(tmp_path) as ingot:
+    with running_ingot(tmp_path) as ingot:
         job = ingot.client.submit("embed", {"texts": ["a"]})
         ingot.drain()
         assert job.refresh().status is JobStatus.DEAD
         assert "not readable for the user that handlers run as" in (job.error or "")
-        assert str(tmp_path) not in (job.error or ""), "who sends jobs is not told what the worker's machine looks like"
+        assert str(tmp_path) not in (job.error or ""), "the error must not show paths of the worker"

@@ -1,4 +1,4 @@
-"""What is said to those who send something wrong: enough to mend it, and nothing of their secrets."""
+"""Details and hints of problems: they are enough to correct the request, and contain no secrets."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tests.http.one_server import on_one_server
 from tests.http.serving import Served
 
 
-def words(problem: dict[str, Any]) -> str:
+def message_of(problem: dict[str, Any]) -> str:
     return f"{problem['detail']} {problem['hint']}"
 
 
-async def test_a_token_without_bearer_is_not_told_back(served: Served) -> None:
-    answer = await served.client.get("/api/v1/jobs", headers={"authorization": served.operator})
-    assert answer.status_code == 401
-    assert "`Authorization: Bearer ingot_…`" in words(answer.json())
-    assert served.operator[:12] not in answer.text
+async def test_a_token_without_bearer_gets_a_hint_that_does_not_repeat_it(served: Served) -> None:
+    response = await served.client.get("/api/v1/jobs", headers={"authorization": served.operator})
+    assert response.status_code == 401
+    assert "`Authorization: Bearer ingot_…`" in message_of(response.json())
+    assert served.operator[:12] not in response.text
 
 
 @on_one_server(
-    ("headers", "said"),
+    ("headers", "message"),
     [
         ([], "the request has no credential"),
         ([("authorization", "Bearer ingot_x"), ("authorization", "Bearer ingot_y")], "Authorization was sent twice"),
@@ -33,40 +33,42 @@ async def test_a_token_without_bearer_is_not_told_back(served: Served) -> None:
         ([("authorization", "Bearer x"), ("x-worker-id", "a"), ("x-worker-secret", "c")], "has two credentials"),
     ],
 )
-async def test_no_credential_is_told_from_two(served: Served, headers: list[tuple[str, str]], said: str) -> None:
-    answer = await served.client.get("/api/v1/jobs", headers=headers)
-    assert (answer.status_code, said in answer.json()["detail"]) == (401, True), answer.text
+async def test_missing_and_conflicting_credentials_have_different_details(
+    served: Served, headers: list[tuple[str, str]], message: str
+) -> None:
+    response = await served.client.get("/api/v1/jobs", headers=headers)
+    assert (response.status_code, message in response.json()["detail"]) == (401, True), response.text
 
 
-async def test_who_has_no_credential_is_told_where_the_first_one_is(served: Served) -> None:
+async def test_the_hint_for_a_missing_credential_names_the_operator_token(served: Served) -> None:
     assert "data/operator.token" in (await served.client.get("/api/v1/jobs")).json()["hint"]
 
 
-async def test_a_worker_is_told_what_it_is_and_what_it_runs(served: Served) -> None:
-    made = await served.ingot.credentials.create_worker_credential(
+async def test_the_hint_for_a_worker_names_its_credential_and_types(served: Served) -> None:
+    credential = await served.ingot.credentials.create_worker_credential(
         served.ingot.default_tenant.id, "press", types=["greet", "cut"]
     )
-    headers = {"x-worker-id": "press", "x-worker-secret": made.secret}
+    headers = {"x-worker-id": "press", "x-worker-secret": credential.secret}
 
     async def claim(**body: object) -> str:
-        answer = await served.client.post("/api/v1/jobs/claim", headers=headers, json=body)
-        assert answer.status_code == 403
-        return str(answer.json()["hint"])
+        response = await served.client.post("/api/v1/jobs/claim", headers=headers, json=body)
+        assert response.status_code == 403
+        return str(response.json()["hint"])
 
     assert "press/" in await claim(types=["greet"], worker_id="other")
     assert "press runs greet, cut." in await claim(types=["fold"])
-    answer = await served.client.get("/api/v1/jobs", headers=headers)
-    assert (answer.status_code, "a token with a grant for jobs.read" in answer.json()["hint"]) == (403, True)
+    response = await served.client.get("/api/v1/jobs", headers=headers)
+    assert (response.status_code, "a token with a grant for jobs.read" in response.json()["hint"]) == (403, True)
 
 
-async def test_a_tenant_that_is_not_there_is_told_to_callers_over_http(served: Served) -> None:
-    answer = await served.call("GET", "/jobs", headers={"ingot-tenant": "nobody"})
-    assert (answer.status_code, answer.json()["code"]) == (404, "tenant_not_found")
-    assert "by its slug" in answer.json()["hint"]
+async def test_an_unknown_tenant_gets_a_hint_about_the_header(served: Served) -> None:
+    response = await served.call("GET", "/jobs", headers={"ingot-tenant": "nobody"})
+    assert (response.status_code, response.json()["code"]) == (404, "tenant_not_found")
+    assert "slug" in response.json()["hint"]
 
 
 @on_one_server(
-    ("path", "body", "said"),
+    ("path", "body", "message"),
     [
         ("/jobs", {"type": "a", "on_dead": "x"}, ": cancel, run"),
         ("/jobs", {"type": "a", "prioritie": 1}, "did you mean `priority`?"),
@@ -88,57 +90,57 @@ async def test_a_tenant_that_is_not_there_is_told_to_callers_over_http(served: S
         ),
     ],
 )
-async def test_what_a_body_has_wrong_is_told_so_that_it_can_be_mended(
-    served: Served, path: str, body: dict[str, Any], said: str
+async def test_the_problem_of_an_invalid_body_names_the_field_and_the_allowed_values(
+    served: Served, path: str, body: dict[str, Any], message: str
 ) -> None:
-    answer = await served.call("POST", path, json=body)
-    assert answer.status_code == 422
-    assert said in words(answer.json())
-    assert len(answer.content) < 2000
+    response = await served.call("POST", path, json=body)
+    assert response.status_code == 422
+    assert message in message_of(response.json())
+    assert len(response.content) < 2000
 
 
-async def test_what_stands_in_a_mapping_is_not_said_of_the_mapping(served: Served) -> None:
-    answer = await served.call("PATCH", "/admin/tenants/default", json={"groups": ["staff"]})
-    assert answer.status_code == 422
-    assert "viewer" not in words(answer.json())
+async def test_a_wrong_mapping_is_not_reported_with_the_values_of_its_entries(served: Served) -> None:
+    response = await served.call("PATCH", "/admin/tenants/default", json={"groups": ["staff"]})
+    assert response.status_code == 422
+    assert "viewer" not in message_of(response.json())
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "message"),
     [
         ("statuss=queued", "query parameter `statuss`; did you mean `status`?"),
         ("limit=ten", "the query parameter `limit`"),
         ("status=lost", ": blocked, queued, running, succeeded, dead, canceled"),
     ],
 )
-async def test_a_wrong_parameter_is_called_that(served: Served, query: str, said: str) -> None:
-    answer = await served.call("GET", f"/jobs?{query}")
-    assert (answer.status_code, said in words(answer.json())) == (422, True), answer.text
+async def test_the_problem_of_an_invalid_query_names_the_parameter(served: Served, query: str, message: str) -> None:
+    response = await served.call("GET", f"/jobs?{query}")
+    assert (response.status_code, message in message_of(response.json())) == (422, True), response.text
 
 
-async def test_the_root_leads_to_the_page_for_people(served: Served) -> None:
-    answer = await served.client.get("/")
-    assert (answer.status_code, answer.headers["location"]) == (307, "/docs")
+async def test_the_root_redirects_to_the_docs_page(served: Served) -> None:
+    response = await served.client.get("/")
+    assert (response.status_code, response.headers["location"]) == (307, "/docs")
 
 
 @on_one_server("path", ["/healthz", "/docs", "/status", "/metrics", "/openapi.json", "/api/v1/jobs", "/"])
-async def test_head_is_answered_as_get_is_without_the_body(served: Served, path: str) -> None:
+async def test_head_has_the_status_and_headers_of_get_without_a_body(served: Served, path: str) -> None:
     headers = {"authorization": f"Bearer {served.operator}"}
-    got = await served.client.get(path, headers=headers)
+    get = await served.client.get(path, headers=headers)
     head = await served.client.head(path, headers=headers)
-    assert (head.status_code, head.content) == (got.status_code, b"")
-    assert head.headers.get("content-type") == got.headers.get("content-type")
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    assert head.headers.get("content-type") == get.headers.get("content-type")
     if path in ("/docs", "/openapi.json"):
-        assert head.headers["content-length"] == got.headers["content-length"] != "0"
+        assert head.headers["content-length"] == get.headers["content-length"] != "0"
 
 
-async def test_head_needs_what_get_needs(served: Served) -> None:
+async def test_head_requires_the_grants_of_get(served: Served) -> None:
     token = await served.token(Grant(action="events.read"))
     for headers, status in (({}, 401), ({"authorization": f"Bearer {token}"}, 403)):
         assert (await served.client.head("/api/v1/jobs", headers=headers)).status_code == status
 
 
-async def test_a_stream_has_no_head(served: Served) -> None:
+async def test_streams_and_claims_reject_head(served: Served) -> None:
     assert (await served.call("HEAD", "/events/stream")).headers["allow"] == "GET"
     await served.make_job()
     job = await served.claim()

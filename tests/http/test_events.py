@@ -1,4 +1,4 @@
-"""Live events over HTTP: all of them, in order, once, and only to those who may see them."""
+"""Event streams over HTTP: every event, in order, once, and only to callers that may read it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ingot.identity.grants import Grant
 from ingot.jobs.job_options import new_job
 from ingot.settings import Settings
 from ingot.wiring import services
-from tests.http.event_follower import following
+from tests.http.event_follower import follow_events
 from tests.http.one_server import on_one_server
 from tests.http.serving import Served, serving
 from tests.postgres import database_for
@@ -28,8 +28,8 @@ async def make_jobs(served: Served, number: int, tenant: str | None = None) -> N
     await served.ingot.jobs.enqueue_many([new_job(tenant, "noop", n) for n in range(number)])
 
 
-async def log(served: Served) -> list[dict[str, Any]]:
-    """The whole log of the default tenant."""
+async def event_log(served: Served) -> list[dict[str, Any]]:
+    """The whole event log of the default tenant."""
     items: list[dict[str, Any]] = []
     while True:
         query = {"limit": 1000} | ({"after": items[-1]["id"]} if items else {})
@@ -39,88 +39,92 @@ async def log(served: Served) -> list[dict[str, Any]]:
         items += page["items"]
 
 
-async def test_a_stream_begins_now_and_tells_what_happens_as_the_list_does(served: Served) -> None:
+async def test_a_stream_starts_with_new_events_and_sends_them_as_the_list_shows_them(served: Served) -> None:
     await make_jobs(served, 3)
-    async with following(served) as follower:
+    async with follow_events(served) as follower:
         await served.make_job()
         await served.claim()
-        await follower.until(lambda one: len(one.events) == 2)
-    told = [{"id": frame.id, "name": frame.event, **frame.data} for frame in follower.events]
-    assert told == (await log(served))[3:]
+        await follower.until(lambda follower: len(follower.events) == 2)
+    streamed = [{"id": frame.id, "name": frame.event, **frame.data} for frame in follower.events]
+    assert streamed == (await event_log(served))[3:]
     assert [frame.event for frame in follower.events] == ["job.created", "job.started"]
 
 
-async def test_resuming_under_load_has_no_gap_and_no_repeat(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Few are kept, so that those who come back read the log and join again while it grows.
+async def test_resuming_under_load_has_no_gap_and_no_duplicate(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Few events are kept in memory, so that followers that reconnect read the log and catch up while it grows.
     monkeypatch.setattr(feeds, "RECENT_EVENTS_MAX", 40)
     monkeypatch.setattr(feeds, "READ_EVENTS_MAX", 15)
-    chance = random.Random(5)
+    rng = random.Random(5)
     loaded = asyncio.Event()
     await make_jobs(served, 1)
-    first = (await log(served))[0]["id"]
+    first = (await event_log(served))[0]["id"]
 
     async def load() -> None:
         for _ in range(120):
-            await make_jobs(served, chance.randint(1, 25))
+            await make_jobs(served, rng.randint(1, 25))
         loaded.set()
 
-    async def steady() -> list[str]:
-        async with following(served, last=first) as one:
+    async def follow_once() -> list[str]:
+        async with follow_events(served, last_id=first) as follower:
             await loaded.wait()
-            newest = (await log(served))[-1]["id"]
-            await one.until(lambda one: one.ids and one.ids[-1] == newest)
-            return one.ids
+            newest = (await event_log(served))[-1]["id"]
+            await follower.until(lambda follower: follower.ids and follower.ids[-1] == newest)
+            return follower.ids
 
-    async def restless() -> list[str]:
+    async def follow_with_reconnects() -> list[str]:
         ids: list[str] = []
         while not loaded.is_set():
-            many = chance.randint(1, 60)
-            async with following(served, last=ids[-1] if ids else first) as one:
-                await one.until(lambda one: len(one.ids) >= many or loaded.is_set())  # noqa: B023
-                ids += one.ids
-        newest = (await log(served))[-1]["id"]
+            enough = rng.randint(1, 60)
+            async with follow_events(served, last_id=ids[-1] if ids else first) as follower:
+                await follower.until(lambda follower: len(follower.ids) >= enough or loaded.is_set())  # noqa: B023
+                ids += follower.ids
+        newest = (await event_log(served))[-1]["id"]
         if ids[-1] != newest:
-            async with following(served, last=ids[-1]) as one:
-                await one.until(lambda one: one.ids and one.ids[-1] == newest)
-                ids += one.ids
+            async with follow_events(served, last_id=ids[-1]) as follower:
+                await follower.until(lambda follower: follower.ids and follower.ids[-1] == newest)
+                ids += follower.ids
         return ids
 
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        readers = [group.create_task(steady()) for _ in range(3)] + [group.create_task(restless()) for _ in range(4)]
+        readers = [group.create_task(follow_once()) for _ in range(3)] + [
+            group.create_task(follow_with_reconnects()) for _ in range(4)
+        ]
         group.create_task(load())
-    expected = [event["id"] for event in await log(served)][1:]
+    expected = [event["id"] for event in await event_log(served)][1:]
     for reader in readers:
         assert reader.result() == expected
 
 
-async def test_who_is_behind_the_kept_events_reads_the_log(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_follower_behind_the_cached_events_reads_the_log(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(feeds, "RECENT_EVENTS_MAX", 5)
     await make_jobs(served, 1)
-    first = (await log(served))[0]["id"]
-    async with following(served) as one:
+    first = (await event_log(served))[0]["id"]
+    async with follow_events(served) as follower:
         await make_jobs(served, 300)
-        await one.until(lambda one: len(one.events) == 300)
-        async with following(served, last=first) as late:
+        await follower.until(lambda follower: len(follower.events) == 300)
+        async with follow_events(served, last_id=first) as late:
             await late.until(lambda late: len(late.events) == 300)
             await served.make_job()
             await late.until(lambda late: len(late.events) == 301)
-    assert late.ids == [event["id"] for event in await log(served)][1:]
+    assert late.ids == [event["id"] for event in await event_log(served)][1:]
 
 
-async def test_only_what_the_grants_allow_is_told(served: Served) -> None:
+async def test_a_stream_sends_only_events_that_the_grants_allow(served: Served) -> None:
     token = await served.token(Grant(action="events.read", resource="events/job.started"))
-    async with following(served, token=token) as one, following(served) as everything:
+    async with follow_events(served, token=token) as follower, follow_events(served) as everything:
         await served.make_job()
         await served.claim()
         await served.make_job()
         await served.claim()
-        await everything.until(lambda one: len(one.events) == 4)
-        await one.until(lambda one: len(one.events) == 2)
-    assert {frame.event for frame in one.frames} == {"job.started"}
+        await everything.until(lambda follower: len(follower.events) == 4)
+        await follower.until(lambda follower: len(follower.events) == 2)
+    assert {frame.event for frame in follower.frames} == {"job.started"}
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected_names"),
     [
         ("job", ["job.created", "job.started"]),
         ("job.started", ["job.started"]),
@@ -129,79 +133,83 @@ async def test_only_what_the_grants_allow_is_told(served: Served) -> None:
         ("batch,job.s", []),
     ],
 )
-async def test_names_are_asked_for_by_whole_segments(served: Served, name: str, told: list[str]) -> None:
-    async with following(served, name=name) as one, following(served) as everything:
+async def test_the_name_filter_matches_whole_segments(served: Served, name: str, expected_names: list[str]) -> None:
+    async with follow_events(served, name=name) as follower, follow_events(served) as everything:
         await served.make_job()
         await served.claim()
-        await everything.until(lambda one: len(one.events) == 2)
-        await one.until(lambda one: len(one.events) == len(told))
-    assert [frame.event for frame in one.frames] == told
+        await everything.until(lambda follower: len(follower.events) == 2)
+        await follower.until(lambda follower: len(follower.events) == len(expected_names))
+    assert [frame.event for frame in follower.frames] == expected_names
 
 
-async def test_what_happens_to_another_tenant_is_never_told(served: Served) -> None:
+async def test_a_stream_never_sends_events_of_another_tenant(served: Served) -> None:
     other = await served.ingot.tenants.create("other")
     token = await served.token(tenant=other.id)
-    async with following(served) as mine, following(served, token=token) as theirs:
+    async with follow_events(served) as mine, follow_events(served, token=token) as theirs:
         for tenant in (None, other.id, None, other.id):
             await make_jobs(served, 2, tenant)
-        for one in (mine, theirs):
-            await one.until(lambda one: len(one.events) == 4)
+        for follower in (mine, theirs):
+            await follower.until(lambda follower: len(follower.events) == 4)
     assert {frame.data["tenant"] for frame in mine.frames} == {served.ingot.default_tenant.id}
     assert {frame.data["tenant"] for frame in theirs.frames} == {other.id}
     assert not set(mine.ids) & set(theirs.ids)
 
 
 @on_one_server("after", ["", "x", "0", "g" * 16, "f" * 16, "0x00000000000001", "A" * 16, "é"])
-async def test_what_is_no_id_of_an_event_is_refused_before_the_stream(served: Served, after: str) -> None:
+async def test_an_invalid_event_id_is_rejected_before_the_stream_starts(served: Served, after: str) -> None:
     await make_jobs(served, 1)
-    answer = await served.call("GET", "/events/stream", params={"after": after})
-    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_cursor")
+    response = await served.call("GET", "/events/stream", params={"after": after})
+    assert (response.status_code, response.json()["code"]) == (422, "invalid_cursor")
     if after and after.isascii():
-        answer = await served.call("GET", "/events/stream", headers={"last-event-id": after})
-        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_cursor")
+        response = await served.call("GET", "/events/stream", headers={"last-event-id": after})
+        assert (response.status_code, response.json()["code"]) == (422, "invalid_cursor")
 
 
-async def test_the_header_counts_more_than_the_query(served: Served) -> None:
+async def test_the_last_event_id_header_overrides_the_query(served: Served) -> None:
     await make_jobs(served, 3)
-    ids = [event["id"] for event in await log(served)]
-    async with following(served, last=ids[1], after=ids[0]) as one:
-        await one.until(lambda one: one.events)
-    assert one.ids == ids[2:]
+    ids = [event["id"] for event in await event_log(served)]
+    async with follow_events(served, last_id=ids[1], after=ids[0]) as follower:
+        await follower.until(lambda follower: follower.events)
+    assert follower.ids == ids[2:]
 
 
-async def test_statistics_come_after_something_happened_and_have_no_id(served: Served) -> None:
-    async with following(served, name="stats") as one:
+async def test_statistics_are_sent_after_changes_without_an_id(served: Served) -> None:
+    async with follow_events(served, name="stats") as follower:
         await make_jobs(served, 7)
-        await one.until(lambda one: one.frames and one.frames[-1].data["data"]["counts"]["queued"] == 7)
-    assert {(frame.event, frame.id) for frame in one.frames} == {("stats.updated", None)}
-    assert one.frames[-1].data["data"] == (await served.call("GET", "/jobs/summary")).json() | {
-        "oldest_queued_seconds": one.frames[-1].data["data"]["oldest_queued_seconds"]
+        await follower.until(
+            lambda follower: follower.frames and follower.frames[-1].data["data"]["counts"]["queued"] == 7
+        )
+    assert {(frame.event, frame.id) for frame in follower.frames} == {("stats.updated", None)}
+    assert follower.frames[-1].data["data"] == (await served.call("GET", "/jobs/summary")).json() | {
+        "oldest_queued_seconds": follower.frames[-1].data["data"]["oldest_queued_seconds"]
     }
 
 
-async def test_statistics_are_told_once_in_a_while_however_much_happens(served: Served) -> None:
+async def test_statistics_are_sent_at_most_once_per_interval(served: Served) -> None:
     loop = asyncio.get_running_loop()
-    async with following(served, name="stats") as one:
-        began = loop.time()
+    async with follow_events(served, name="stats") as follower:
+        start = loop.time()
         for _ in range(30):
             await make_jobs(served, 1)
-        await one.until(lambda one: one.frames and one.frames[-1].data["data"]["counts"]["queued"] == 30)
-        assert len(one.frames) <= 2 + (loop.time() - began) / feeds.STATS_SECONDS
+        await follower.until(
+            lambda follower: follower.frames and follower.frames[-1].data["data"]["counts"]["queued"] == 30
+        )
+        assert len(follower.frames) <= 2 + (loop.time() - start) / feeds.STATS_SECONDS
 
 
-async def test_silence_is_broken_by_comments(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_stream_sends_comments(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "HEARTBEAT_SECONDS", 0.3)
     monkeypatch.setattr(feeds, "TICK_SECONDS", 0.1)
-    async with following(served, name="nothing.of.this") as one:
-        await one.until(lambda one: len(one.comments) == 1)
-        await make_jobs(served, 1)  # What is not seen does not count as something said.
-        await one.until(lambda one: len(one.comments) == 3)
-    assert one.frames == []
+    async with follow_events(served, name="nothing.of.this") as follower:
+        await follower.until(lambda follower: len(follower.comments) == 1)
+        await make_jobs(served, 1)  # Events that the filter hides do not replace comments.
+        await follower.until(lambda follower: len(follower.comments) == 3)
+    assert follower.frames == []
 
 
-async def test_the_log_is_read_while_somebody_follows_and_no_longer(served: Served) -> None:
+async def test_a_feed_exists_only_while_it_has_followers(served: Served) -> None:
     assert len(served.ingot.feeds) == 0
-    async with following(served), following(served):
+    async with follow_events(served), follow_events(served):
         assert len(served.ingot.feeds) == 1
         (reading,) = [task for task in asyncio.all_tasks() if task.get_name().startswith("events.feed")]
     async with asyncio.timeout(30):
@@ -209,33 +217,33 @@ async def test_the_log_is_read_while_somebody_follows_and_no_longer(served: Serv
     assert len(served.ingot.feeds) == 0
 
 
-async def test_a_stream_ends_within_five_seconds_of_its_token(served: Served) -> None:
-    made = await served.ingot.credentials.create_token(
+async def test_a_stream_ends_within_five_seconds_after_its_token_was_revoked(served: Served) -> None:
+    published = await served.ingot.credentials.create_token(
         served.ingot.default_tenant.id, description="x", grants=[Grant(action="events.read")]
     )
-    async with following(served, token=made.text) as one:
-        await served.ingot.credentials.revoke_token(None, made.token.id)
+    async with follow_events(served, token=published.text) as follower:
+        await served.ingot.credentials.revoke_token(None, published.token.id)
         async with asyncio.timeout(30):
-            await one.until(lambda one: one.frames)
-    assert [(frame.event, frame.data) for frame in one.frames] == [("end", {"reason": "unauthorized"})]
+            await follower.until(lambda follower: follower.frames)
+    assert [(frame.event, frame.data) for frame in follower.frames] == [("end", {"reason": "unauthorized"})]
     assert streams.CHECK_SECONDS < 5
 
 
-async def open_and_read_nothing(served: Served, last: str) -> socket.socket:
-    """A connection whose other end asked for a stream, and takes nothing of it."""
+async def open_and_read_nothing(served: Served, last_id: str) -> socket.socket:
+    """Request a stream, and read nothing of it except the first bytes."""
     host, port = served.url.removeprefix("http://").split(":")
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.setblocking(False)
     loop = asyncio.get_running_loop()
     await loop.sock_connect(connection, (host, int(port)))
-    head = f"GET {PREFIX}/events/stream HTTP/1.1\r\nhost: x\r\nlast-event-id: {last}\r\n"
+    head = f"GET {PREFIX}/events/stream HTTP/1.1\r\nhost: x\r\nlast-event-id: {last_id}\r\n"
     await loop.sock_sendall(connection, f"{head}authorization: Bearer {served.operator}\r\n\r\n".encode())
     assert (await loop.sock_recv(connection, 12)) == b"HTTP/1.1 200"
     return connection
 
 
-async def test_who_reads_nothing_delays_nobody_and_costs_no_memory(served: Served) -> None:
+async def test_a_follower_that_reads_nothing_delays_no_other_and_costs_little_memory(served: Served) -> None:
     tenant = served.ingot.default_tenant.id
     first = (await served.ingot.events.publish(tenant, "large.first")).id
     large = "x" * 60_000
@@ -245,37 +253,37 @@ async def test_who_reads_nothing_delays_nobody_and_costs_no_memory(served: Serve
 
     await publish_large(200)
     with await open_and_read_nothing(served, first):
-        async with following(served) as one:
+        async with follow_events(served) as follower:
             await publish_large(150)
-            await one.until(lambda one: len(one.events) == 150)
-            held = 0
+            await follower.until(lambda follower: len(follower.events) == 150)
+            buffered = 0
             async with asyncio.timeout(30):
-                while held <= 64 * 1024:  # The stream goes on until its transport says that it is full.
+                while buffered <= 64 * 1024:  # The stream writes until the buffer of its transport is full.
                     await served.client.get("/healthz")
-                    transports = [known.transport for known in served.server.server_state.connections]
-                    held = max(transport.get_write_buffer_size() for transport in transports)
-            kept = served.ingot.feeds.cached_bytes
-    assert held <= feeds.CHUNK_BYTES_MAX + 256 * 1024
-    assert len(large) < kept <= feeds.RECENT_BYTES_MAX < 150 * len(large)
+                    transports = [connection.transport for connection in served.server.server_state.connections]
+                    buffered = max(transport.get_write_buffer_size() for transport in transports)
+            cached = served.ingot.feeds.cached_bytes
+    assert buffered <= feeds.CHUNK_BYTES_MAX + 256 * 1024
+    assert len(large) < cached <= feeds.RECENT_BYTES_MAX < 150 * len(large)
 
 
 @pytest.mark.postgres
-async def test_what_one_server_is_told_comes_to_streams_of_another(tmp_path: Path) -> None:
+async def test_events_of_one_server_reach_streams_of_another(tmp_path: Path) -> None:
     database = await database_for(tmp_path / "database")
     async with serving(tmp_path, Settings(database_url=database.server_url)) as served:
         async with (
             services.open(settings=Settings(database_url=database.server_url)) as other,
-            following(served) as one,
+            follow_events(served) as follower,
         ):
             tenant = other.default_tenant.id
-            made = await other.events.publish(tenant, "order.paid", 1)
+            published = await other.events.publish(tenant, "order.paid", 1)
             job = (await other.jobs.enqueue(tenant, "noop")).job
-            await one.until(lambda one: len(one.events) == 2)
-        assert (one.events[0].id, one.events[0].event) == (made.id, "order.paid")
-        assert one.events[1].data["data"]["id"] == job.id
-        async with following(served, last=made.id) as again:
-            await again.until(lambda one: one.events)
-    assert again.ids == one.ids[1:]
+            await follower.until(lambda follower: len(follower.events) == 2)
+        assert (follower.events[0].id, follower.events[0].event) == (published.id, "order.paid")
+        assert follower.events[1].data["data"]["id"] == job.id
+        async with follow_events(served, last_id=published.id) as again:
+            await again.until(lambda follower: follower.events)
+    assert again.ids == follower.ids[1:]
 
 
 # -- publishing ---------------------------------------------------------------------------------------------
@@ -283,47 +291,47 @@ async def test_what_one_server_is_told_comes_to_streams_of_another(tmp_path: Pat
 
 async def publish(served: Served, token: str | None = None, key: str | None = None, **body: Any) -> tuple[int, Any]:
     headers = {} if key is None else {"idempotency-key": key}
-    answer = await served.call("POST", "/events", token=token, json={"name": "order.paid", **body}, headers=headers)
-    return answer.status_code, answer.json()
+    response = await served.call("POST", "/events", token=token, json={"name": "order.paid", **body}, headers=headers)
+    return response.status_code, response.json()
 
 
-async def test_a_published_event_is_told_to_those_who_follow(served: Served) -> None:
-    async with following(served, name="order") as one:
-        status, made = await publish(served, data={"a": "x\n\nevent: end\ndata: 1\r"})
-        await one.until(lambda one: one.events)
-    assert (status, made) == (201, {"id": one.ids[0], "cursor": one.ids[0]})
-    assert [(frame.event, frame.data["data"]) for frame in one.frames] == [
+async def test_a_published_event_is_sent_to_followers(served: Served) -> None:
+    async with follow_events(served, name="order") as follower:
+        status, published = await publish(served, data={"a": "x\n\nevent: end\ndata: 1\r"})
+        await follower.until(lambda follower: follower.events)
+    assert (status, published) == (201, {"id": follower.ids[0], "cursor": follower.ids[0]})
+    assert [(frame.event, frame.data["data"]) for frame in follower.frames] == [
         ("order.paid", {"a": "x\n\nevent: end\ndata: 1\r"})
     ]
 
 
-async def test_line_breaks_between_the_parts_of_data_break_no_frame(served: Served) -> None:
-    async with following(served, name="order") as one:
+async def test_line_breaks_in_published_data_do_not_break_the_frame(served: Served) -> None:
+    async with follow_events(served, name="order") as follower:
         await served.call(
             "POST",
             "/events",
             content=b'{"name": "order.paid", "data": {\n\n"event: x":\r\n 1\r}}',
             headers={"content-type": "application/json"},
         )
-        await one.until(lambda one: one.events)
-    assert [frame.data["data"] for frame in one.frames] == [{"event: x": 1}]
-    (kept,) = (await served.call("GET", "/events")).json()["items"]
-    assert kept["data"] == {"event: x": 1}
+        await follower.until(lambda follower: follower.events)
+    assert [frame.data["data"] for frame in follower.frames] == [{"event: x": 1}]
+    (stored,) = (await served.call("GET", "/events")).json()["items"]
+    assert stored["data"] == {"event: x": 1}
 
 
-async def test_what_is_sent_again_is_there_once(served: Served) -> None:
-    status, made = await publish(served, data=1, dedupe_key="k")
+async def test_an_event_that_is_published_again_with_its_key_is_stored_once(served: Served) -> None:
+    status, published = await publish(served, data=1, dedupe_key="k")
     assert status == 201
-    assert await publish(served, data=1, dedupe_key="k") == (200, made)
-    assert await publish(served, data=1, key="k") == (200, made)
+    assert await publish(served, data=1, dedupe_key="k") == (200, published)
+    assert await publish(served, data=1, key="k") == (200, published)
     status, problem = await publish(served, data=2, key="k")
     assert (status, problem["code"]) == (422, "idempotency_mismatch")
     status, problem = await publish(served, data=1, key="k", dedupe_key="other")
     assert (status, problem["code"]) == (422, "invalid_input")
-    assert len(await log(served)) == 1
+    assert len(await event_log(served)) == 1
 
 
-async def test_a_token_publishes_what_its_grants_name(served: Served) -> None:
+async def test_a_token_publishes_only_events_that_its_grants_name(served: Served) -> None:
     token = await served.token(Grant(action="events.create", resource="events/order"))
     assert (await publish(served, token))[0] == 201
     assert (await publish(served, token, name="orders.paid"))[0] == 403
@@ -339,32 +347,30 @@ async def test_a_token_publishes_what_its_grants_name(served: Served) -> None:
         ({"name": "a.b", "data": "x" * 70_000}, 413, "event_too_large"),
     ],
 )
-async def test_what_cannot_be_published_is_refused(
-    served: Served, body: dict[str, Any], status: int, code: str
-) -> None:
-    answered, problem = await publish(served, **body)
-    assert (answered, problem["code"]) == (status, code)
-    assert await log(served) == []
+async def test_an_invalid_event_is_rejected(served: Served, body: dict[str, Any], status: int, code: str) -> None:
+    response_status, problem = await publish(served, **body)
+    assert (response_status, problem["code"]) == (status, code)
+    assert await event_log(served) == []
 
 
-# -- what is not kept any more ------------------------------------------------------------------------------
+# -- gaps ---------------------------------------------------------------------------------------------------
 
 
-async def test_who_is_behind_what_is_kept_is_told_and_goes_on(served: Served) -> None:
+async def test_a_reader_behind_the_kept_events_gets_a_gap_and_can_continue(served: Served) -> None:
     for _ in range(6):
         await publish(served)
-    ids = [event["id"] for event in await log(served)]
+    ids = [event["id"] for event in await event_log(served)]
     assert (await served.ingot.events.forget(keep=1, limit=3)).batches == 3
-    answer = await served.call("GET", "/events", params={"after": ids[0]})
-    assert (answer.status_code, answer.json()["code"]) == (410, "gap")
-    assert ids[2] in answer.json()["hint"]
-    async with following(served, last=ids[0]) as one:
-        await one.until(lambda one: len(one.events) == 4)
-    assert [(frame.id, frame.event) for frame in one.events] == [
+    response = await served.call("GET", "/events", params={"after": ids[0]})
+    assert (response.status_code, response.json()["code"]) == (410, "gap")
+    assert ids[2] in response.json()["hint"]
+    async with follow_events(served, last_id=ids[0]) as follower:
+        await follower.until(lambda follower: len(follower.events) == 4)
+    assert [(frame.id, frame.event) for frame in follower.events] == [
         (ids[2], "gap"),
-        *((kept, "order.paid") for kept in ids[3:]),
+        *((event_id, "order.paid") for event_id in ids[3:]),
     ]
-    assert one.frames[0].data == {"after": ids[2]}
-    async with following(served, last=ids[2]) as one:
-        await one.until(lambda one: len(one.events) == 3)
-    assert one.ids == ids[3:]
+    assert follower.frames[0].data == {"after": ids[2]}
+    async with follow_events(served, last_id=ids[2]) as follower:
+        await follower.until(lambda follower: len(follower.events) == 3)
+    assert follower.ids == ids[3:]

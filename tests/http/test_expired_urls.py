@@ -1,4 +1,4 @@
-"""Addresses whose time is over while bytes are on their way: new ones are asked for, and it goes on where it was."""
+"""Signed URLs that expire during a transfer: clients and workers request new ones and continue."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from ingot.worker.file_requests import (
     UploadRenewalRequest,
 )
 from ingot.worker.http_job_source import HttpFileClient
-from tests.http.bucket_settings import SHORT_SECONDS, in_bucket, is_short, seconds_left
-from tests.http.faulty_transport import Harm, Line, blobs_over
+from tests.http.bucket_settings import SHORT_SECONDS, bucket_settings, expires_soon, seconds_until_expired
+from tests.http.faulty_transport import Fault, FaultyTransport, blobs_client
 from tests.http.serving import Served, serving
 
 MIB = 1024 * 1024
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.s3
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "data", in_bucket()) as served:
+    async with serving(tmp_path / "data", bucket_settings()) as served:
         yield served
 
 
@@ -58,8 +58,8 @@ def bucket_of(site: Served) -> SigningStore:
     return site.ingot.bucket
 
 
-class Late(Line):
-    """A line on which whatever goes to an address that holds for a second comes too late. The next hold longer."""
+class LateTransport(FaultyTransport):
+    """A transport that sends to short-lived URLs only after they have expired. URLs signed later live longer."""
 
     def __init__(self, bucket: SigningStore, *, seconds: int = WRITE_URL_SECONDS) -> None:
         super().__init__()
@@ -68,147 +68,147 @@ class Late(Line):
         bucket.write_url_seconds = SHORT_SECONDS
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if is_short(str(request.url)):
+        if expires_soon(str(request.url)):
             self._bucket.write_url_seconds = self._seconds
-            await asyncio.sleep(seconds_left(str(request.url)))
+            await asyncio.sleep(seconds_until_expired(str(request.url)))
         return await super().handle_async_request(request)
 
 
 @pytest.fixture(autouse=True)
-async def lines() -> AsyncIterator[None]:
+async def close_transports() -> AsyncIterator[None]:
     yield
-    while Line.made:
-        await Line.made.pop().aclose()
+    while FaultyTransport.instances:
+        await FaultyTransport.instances.pop().aclose()
 
 
 # -- clients ------------------------------------------------------------------------------------------------
 
 
-async def test_an_object_that_comes_too_late_is_sent_to_a_new_address(site: Served) -> None:
-    line = Late(bucket_of(site))
-    made = await blobs_over(line, site.url, site.operator).put(BODY, "file")
-    assert made.blob_id == blake3(BODY).hexdigest()
-    put = [str(one.url) for one in line.said("PUT", "X-Amz")]
-    assert [is_short(url) for url in put] == [True, False]
-    assert len(line.said("POST", "/blobs/uploads")) == 2, "one begins, one completes"
+async def test_a_client_sends_an_object_again_to_a_new_url(site: Served) -> None:
+    transport = LateTransport(bucket_of(site))
+    stored = await blobs_client(transport, site.url, site.operator).put(BODY, "file")
+    assert stored.blob_id == blake3(BODY).hexdigest()
+    put = [str(request.url) for request in transport.requests_to("PUT", "X-Amz")]
+    assert [expires_soon(url) for url in put] == [True, False]
+    assert len(transport.requests_to("POST", "/blobs/uploads")) == 2, "one request begins the upload, one completes it"
 
 
-async def test_parts_that_come_too_late_are_sent_to_new_addresses(site: Served) -> None:
-    line = Late(bucket_of(site))
-    made = await blobs_over(line, site.url, site.operator).put(LARGE, "file")
-    assert made.blob_id == blake3(LARGE).hexdigest()
-    put = [one.url for one in line.said("PUT", "partNumber")]
-    good = sorted(int(url.params["partNumber"]) for url in put if not is_short(str(url)))
-    assert (good, any(is_short(str(url)) for url in put)) == ([1, 2, 3, 4, 5], True)
+async def test_a_client_sends_parts_again_to_new_urls(site: Served) -> None:
+    transport = LateTransport(bucket_of(site))
+    stored = await blobs_client(transport, site.url, site.operator).put(LARGE, "file")
+    assert stored.blob_id == blake3(LARGE).hexdigest()
+    put = [request.url for request in transport.requests_to("PUT", "partNumber")]
+    accepted = sorted(int(url.params["partNumber"]) for url in put if not expires_soon(str(url)))
+    assert (accepted, any(expires_soon(str(url)) for url in put)) == ([1, 2, 3, 4, 5], True)
 
 
-async def test_a_new_address_that_is_refused_too_is_an_error(site: Served) -> None:
-    line = Late(bucket_of(site), seconds=SHORT_SECONDS)
+async def test_a_client_fails_if_the_new_url_is_rejected_too(site: Served) -> None:
+    transport = LateTransport(bucket_of(site), seconds=SHORT_SECONDS)
     with pytest.raises(AddressRefused):
-        await blobs_over(line, site.url, site.operator).put(BODY, "file")
-    assert len(line.said("PUT", "X-Amz")) == 2
+        await blobs_client(transport, site.url, site.operator).put(BODY, "file")
+    assert len(transport.requests_to("PUT", "X-Amz")) == 2
     assert (await site.call("GET", "/usage")).json()["reserved_bytes"] == 0
 
 
 async def expired(site: Served, blob_id: str) -> httpx.URL:
-    """An address of the bucket to read at that was good once."""
+    """An expired URL for reading from the bucket."""
     async with AsyncClient(site.url, token=site.operator) as client:
         url = (await client.blobs.url(blob_id, seconds=SHORT_SECONDS)).url
-    await asyncio.sleep(seconds_left(url))
+    await asyncio.sleep(seconds_until_expired(url))
     return httpx.URL(url)
 
 
-async def test_what_is_read_goes_on_at_a_new_address(site: Served, tmp_path: Path) -> None:
+async def test_a_client_continues_a_download_at_a_new_url(site: Served, tmp_path: Path) -> None:
     async with AsyncClient(site.url, token=site.operator) as client:
-        made = await client.blobs.put(BODY, "file")
-    old = await expired(site, made.blob_id)
+        stored = await client.blobs.put(BODY, "file")
+    old = await expired(site, stored.blob_id)
 
-    def plan(request: httpx.Request) -> Harm | None:
-        number = len(line.said("GET", "X-Amz")) if "X-Amz" in str(request.url) else 0
+    def plan(request: httpx.Request) -> Fault | None:
+        number = len(transport.requests_to("GET", "X-Amz")) if "X-Amz" in str(request.url) else 0
         if number == 2:
             request.url = old
-        return Harm(cut_answer=3 * MIB) if number == 1 else None
+        return Fault(cut_response_after=3 * MIB) if number == 1 else None
 
-    line = Line(plan)
-    back = await blobs_over(line, site.url, site.operator).get("file", tmp_path / "back")
+    transport = FaultyTransport(plan)
+    back = await blobs_client(transport, site.url, site.operator).get("file", tmp_path / "back")
     assert back.read_bytes() == BODY
-    ranges = [one.headers.get("range") for one in line.said("GET", "X-Amz")]
+    ranges = [request.headers.get("range") for request in transport.requests_to("GET", "X-Amz")]
     assert ranges == [None, f"bytes={3 * MIB}-", f"bytes={3 * MIB}-"]
 
     def refuse(request: httpx.Request) -> None:
         if "X-Amz" in str(request.url):
             request.url = old
 
-    always = Line(refuse)
+    rejecting = FaultyTransport(refuse)
     with pytest.raises(AddressRefused):
-        await blobs_over(always, site.url, site.operator).get("file")
-    assert len(always.said("GET", "X-Amz")) == 2
+        await blobs_client(rejecting, site.url, site.operator).get("file")
+    assert len(rejecting.requests_to("GET", "X-Amz")) == 2
 
 
 # -- attempts -----------------------------------------------------------------------------------------------
 
 
 class Attempt:
-    """A job that was claimed, and its files as its handler moves them. What it asks for is kept."""
+    """A claimed job with the file calls of its handler. Records the file requests."""
 
-    def __init__(self, site: Served, job: dict[str, Any], room: Path) -> None:
+    def __init__(self, site: Served, job: dict[str, Any], workdir: Path) -> None:
         self.job = msgspec.json.decode(msgspec.json.encode(job), type=Job)
-        self.asked: list[FileRequest] = []
-        self.changes: Callable[[FileRequest, bytes], bytes] = lambda _, said: said
-        self.desk = HttpFileClient(resolve_server_address(site.url, token=site.operator, tenant="default"))
-        attempt = AttemptFileClient(self.desk, self.job, lambda: None)
+        self.requests: list[FileRequest] = []
+        self.changes: Callable[[FileRequest, bytes], bytes] = lambda _, response: response
+        self.http_client = HttpFileClient(resolve_server_address(site.url, token=site.operator, tenant="default"))
+        attempt = AttemptFileClient(self.http_client, self.job, lambda: None)
 
-        def ask(one: FileRequest) -> bytes:
-            self.asked.append(one)
-            return self.changes(one, attempt.send(one))
+        def send(request: FileRequest) -> bytes:
+            self.requests.append(request)
+            return self.changes(request, attempt.send(request))
 
-        self.files = AttemptFiles(self.job, ask, lambda: room, lambda: None)
+        self.files = AttemptFiles(self.job, send, lambda: workdir, lambda: None)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         self.files.close()
-        self.desk.close()
+        self.http_client.close()
 
     def count(self, kind: type) -> int:
-        """How often it asked for something of this kind."""
-        return sum(isinstance(one, kind) for one in self.asked)
+        """The number of file requests of this kind."""
+        return sum(isinstance(request, kind) for request in self.requests)
 
 
-async def attempt(site: Served, room: Path, **order: Any) -> Attempt:
+async def attempt(site: Served, workdir: Path, **order: Any) -> Attempt:
     await site.make_job(**order)
-    return Attempt(site, await site.claim(), room)
+    return Attempt(site, await site.claim(), workdir)
 
 
-def url_in(ask: FileRequest, said: bytes) -> str | None:
-    """The address that was answered."""
-    match ask:
+def url_in(request: FileRequest, response: bytes) -> str | None:
+    """The URL in a response."""
+    match request:
         case DownloadUrlRequest():
-            return msgspec.json.decode(said, type=SignedUrl).url
+            return msgspec.json.decode(response, type=SignedUrl).url
         case UploadPlanRequest():
-            return msgspec.json.decode(said, type=UploadPlan).url
+            return msgspec.json.decode(response, type=UploadPlan).url
         case PartUrlsRequest():
-            return msgspec.json.decode(said, type=SignPartsResponse).parts[0].url
+            return msgspec.json.decode(response, type=SignPartsResponse).parts[0].url
     return None
 
 
-def held(bucket: SigningStore) -> Callable[[FileRequest, bytes], bytes]:
-    """Hands on an address that holds for a second when that is over."""
+def delay_until_expired(bucket: SigningStore) -> Callable[[FileRequest, bytes], bytes]:
+    """Deliver short-lived URLs only after they have expired."""
 
-    def change(ask: FileRequest, said: bytes) -> bytes:
-        url = url_in(ask, said)
-        if url is not None and is_short(url):
+    def change(request: FileRequest, response: bytes) -> bytes:
+        url = url_in(request, response)
+        if url is not None and expires_soon(url):
             bucket.write_url_seconds = WRITE_URL_SECONDS
-            time.sleep(seconds_left(url))
-        return said
+            time.sleep(seconds_until_expired(url))
+        return response
 
     return change
 
 
-async def outputs(site: Served, one: Attempt) -> dict[str, str]:
-    """The outputs of the job once the attempt has succeeded."""
-    path = f"/jobs/{one.job.id}"
-    done = await site.call("POST", f"{path}/complete", json={"fence": one.job.fence})
-    assert done.status_code == 200, done.text
+async def complete_and_list_outputs(site: Served, attempt: Attempt) -> dict[str, str]:
+    """Complete the job, and list its outputs."""
+    path = f"/jobs/{attempt.job.id}"
+    completed = await site.call("POST", f"{path}/complete", json={"fence": attempt.job.fence})
+    assert completed.status_code == 200, completed.text
     items = (await site.call("GET", f"{path}/files")).json()["items"]
     return {item["name"]: item["blob_id"] for item in items if item["kind"] == "output"}
 
@@ -216,77 +216,80 @@ async def outputs(site: Served, one: Attempt) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("body", "kind"), [(BODY, UploadRenewalRequest), (LARGE, PartUrlsRequest)], ids=["one PUT", "parts"]
 )
-async def test_an_attempt_sends_its_output_to_a_new_address(
+async def test_an_attempt_sends_its_output_again_to_a_new_url(
     site: Served, tmp_path: Path, body: bytes, kind: type
 ) -> None:
-    with closing(await attempt(site, tmp_path)) as one:
+    with closing(await attempt(site, tmp_path)) as running:
         bucket_of(site).write_url_seconds = SHORT_SECONDS
-        one.changes = held(bucket_of(site))
-        await asyncio.to_thread(one.files.upload, body, "out.bin")
-        assert (one.count(UploadPlanRequest), one.count(kind) > (0 if kind is UploadRenewalRequest else 5)) == (1, True)
-        assert await outputs(site, one) == {"out.bin": blake3(body).hexdigest()}
+        running.changes = delay_until_expired(bucket_of(site))
+        await asyncio.to_thread(running.files.upload, body, "out.bin")
+        assert (running.count(UploadPlanRequest), running.count(kind) > (0 if kind is UploadRenewalRequest else 5)) == (
+            1,
+            True,
+        )
+        assert await complete_and_list_outputs(site, running) == {"out.bin": blake3(body).hexdigest()}
 
 
-async def test_an_attempt_reads_its_input_at_a_new_address(site: Served, tmp_path: Path) -> None:
+async def test_an_attempt_reads_its_input_again_at_a_new_url(site: Served, tmp_path: Path) -> None:
     async with AsyncClient(site.url, token=site.operator) as client:
         blob = (await client.blobs.put(BODY, "file")).blob_id
     url = str(await expired(site, blob))
     old = msgspec.json.encode(FileUrl(url=url, expires_in=SHORT_SECONDS, blob_id=blob, size=len(BODY)))
-    with closing(await attempt(site, tmp_path, inputs={"in.bin": blob})) as one:
-        one.changes = lambda _, said: old if len(one.asked) == 1 else said
-        path = await asyncio.to_thread(one.files.download)
-        assert (path.read_bytes() == BODY, one.count(DownloadUrlRequest)) == (True, 2)
-        one.changes = lambda _, said: old
+    with closing(await attempt(site, tmp_path, inputs={"in.bin": blob})) as running:
+        running.changes = lambda _, response: old if len(running.requests) == 1 else response
+        path = await asyncio.to_thread(running.files.download)
+        assert (path.read_bytes() == BODY, running.count(DownloadUrlRequest)) == (True, 2)
+        running.changes = lambda _, response: old
         with pytest.raises(AddressRefused):
-            await asyncio.to_thread(one.files.download)
-        assert one.count(DownloadUrlRequest) == 4
+            await asyncio.to_thread(running.files.download)
+        assert running.count(DownloadUrlRequest) == 4
 
 
-class Aging(io.BytesIO):
-    """Bytes at whose second reading something happens, short of the end of the first piece."""
+class CallbackSource(io.BytesIO):
+    """Bytes that call a function while they are read a second time, before the end of the first piece."""
 
-    def __init__(self, data: bytes, happens: Callable[[], None]) -> None:
+    def __init__(self, data: bytes, callback: Callable[[], None]) -> None:
         super().__init__(data)
-        self._happens = happens
-        self._passed = 0
+        self._callback = callback
+        self._times_read = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
-        self._passed += self.tell() == 15 * MIB
-        if self._passed == 2:
-            self._passed += 1
-            self._happens()
+        self._times_read += self.tell() == 15 * MIB
+        if self._times_read == 2:
+            self._times_read += 1
+            self._callback()
         return super().read(size)
 
 
-async def test_an_attempt_goes_on_with_us_where_it_was(tmp_path: Path) -> None:
+async def test_an_attempt_resumes_an_upload_to_the_server_at_a_new_url(tmp_path: Path) -> None:
     clock, body = ManualClock(), BODY * 4
     async with serving(tmp_path / "data", Settings(lease_seconds=86_400), clock=clock) as site:
-        with closing(await attempt(site, tmp_path)) as one:
-            source = Aging(body, lambda: clock.advance(seconds=7200))
-            await asyncio.to_thread(one.files.upload, source, "out.bin")
-            assert (one.count(UploadPlanRequest), one.count(UploadRenewalRequest)) == (1, 1)
-            assert await outputs(site, one) == {"out.bin": blake3(body).hexdigest()}
+        with closing(await attempt(site, tmp_path)) as running:
+            source = CallbackSource(body, lambda: clock.advance(seconds=7200))
+            await asyncio.to_thread(running.files.upload, source, "out.bin")
+            assert (running.count(UploadPlanRequest), running.count(UploadRenewalRequest)) == (1, 1)
+            assert await complete_and_list_outputs(site, running) == {"out.bin": blake3(body).hexdigest()}
 
 
-async def test_only_the_attempt_itself_is_given_a_new_address(site: Served) -> None:
+async def test_only_the_running_attempt_can_renew_its_upload_url(site: Served) -> None:
     job, other = await site.make_job(), await site.make_job()
     first, second = await site.claim(), await site.claim()
     assert [first["id"], second["id"]] == [job["id"], other["id"]]
     body = {"fence": first["fence"], "name": "out", "size": len(BODY)}
-    begun = (await site.call("POST", f"/jobs/{job['id']}/uploads", json=body)).json()
-    stranger = await site.token(Grant(action="workers.run", resource="jobs/other"))
-    maker = await site.token(Grant(action="jobs.create"), Grant(action="blobs.write"))
+    plan = (await site.call("POST", f"/jobs/{job['id']}/uploads", json=body)).json()
+    foreign_worker = await site.token(Grant(action="workers.run", resource="jobs/other"))
+    submitter = await site.token(Grant(action="jobs.create"), Grant(action="blobs.write"))
 
-    async def renewed(job: dict[str, Any], fence: int, token: str | None = None) -> tuple[int, str]:
-        path = f"/jobs/{job['id']}/uploads/{begun['upload']['id']}/renew"
-        answer = await site.call("POST", path, json={"fence": fence}, token=token)
-        return answer.status_code, answer.json().get("code", answer.json().get("url"))
+    async def renew(job: dict[str, Any], fence: int, token: str | None = None) -> tuple[int, str]:
+        path = f"/jobs/{job['id']}/uploads/{plan['upload']['id']}/renew"
+        response = await site.call("POST", path, json={"fence": fence}, token=token)
+        return response.status_code, response.json().get("code", response.json().get("url"))
 
-    status, url = await renewed(first, first["fence"])
-    assert (status, url.partition("?")[0]) == (200, begun["url"].partition("?")[0])
-    assert await renewed(first, second["fence"]) == (409, "lease_lost")
-    assert await renewed(second, second["fence"]) == (404, "upload_not_found")
-    assert await renewed(first, first["fence"], stranger) == (404, "job_not_found")
-    assert await renewed(first, first["fence"], maker) == (403, "forbidden")
+    status, url = await renew(first, first["fence"])
+    assert (status, url.partition("?")[0]) == (200, plan["url"].partition("?")[0])
+    assert await renew(first, second["fence"]) == (409, "lease_lost")
+    assert await renew(second, second["fence"]) == (404, "upload_not_found")
+    assert await renew(first, first["fence"], foreign_worker) == (404, "job_not_found")
+    assert await renew(first, first["fence"], submitter) == (403, "forbidden")
     assert (await site.call("POST", f"/jobs/{job['id']}/release", json={"fence": first["fence"]})).is_success
-    assert await renewed(first, first["fence"]) == (409, "lease_lost")
+    assert await renew(first, first["fence"]) == (409, "lease_lost")

@@ -1,4 +1,4 @@
-"""Forms: what curl sends is read as it comes, and what is no form is refused before it costs anything."""
+"""Forms: uploads are read as streams, and malformed forms are rejected before they cost much."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ingot.http.forms import FIELD_BYTES_MAX, FIELDS_MAX, Form, FormTooLarge, Ma
 from ingot.http.problems import UnsupportedMedia
 from ingot.http.request import Headers, RequestBody
 from ingot.kernel.errors import IngotError, InvalidInput
-from tests.http.byte_routes import MIB, Depot
+from tests.http.byte_routes import MIB, ByteRoutes
 from tests.http.curl import curl
 from tests.http.serving import Served, serving
 
@@ -23,7 +23,7 @@ END = b"--b--\r\n"
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "data", more=Depot().routes()) as served:
+    async with serving(tmp_path / "data", extra_routes=ByteRoutes().routes()) as served:
         yield served
 
 
@@ -33,75 +33,77 @@ def part(name: str, value: bytes = b"", more: str = "", **headers: str) -> bytes
     return "".join(lines).encode() + b"\r\n" + value + b"\r\n"
 
 
-def body_of(content: bytes, kind: str | None = FORM, *, step: int = 1 << 20) -> RequestBody:
-    """A body that comes in steps."""
+def body_of(content: bytes, content_type: str | None = FORM, *, step: int = 1 << 20) -> RequestBody:
+    """A body that arrives in pieces of this size."""
     pieces = [content[start : start + step] for start in range(0, len(content), step)] or [b""]
 
     async def receive() -> dict[str, Any]:
         piece = pieces.pop(0)
         return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
 
-    headers = [] if kind is None else [(b"content-type", kind.encode("latin-1"))]
+    headers = [] if content_type is None else [(b"content-type", content_type.encode("latin-1"))]
     return RequestBody(Headers(headers), receive, bytes_max=None)
 
 
-async def read(content: bytes, kind: str | None = FORM, *, step: int = 1 << 20) -> tuple[dict[str, str], bytes | None]:
+async def read(
+    content: bytes, content_type: str | None = FORM, *, step: int = 1 << 20
+) -> tuple[dict[str, str], bytes | None]:
     """The fields of a form, and its file."""
-    form = await Form.read(body_of(content, kind, step=step), file="blob")
+    form = await Form.read(body_of(content, content_type, step=step), file="blob")
     if form.file is None:
         return form.fields, None
     return form.fields, b"".join([piece async for piece in form.file.chunks()])
 
 
-# -- what scripts send ----------------------------------------------------------------------------------------
+# -- valid forms ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.curl
 async def test_curl_sends_a_file_with_its_key(site: Served, tmp_path: Path) -> None:
     file = tmp_path / 'f\u00fcr "alle".bin'
     file.write_bytes(b"\r\n--b\r\n" * 1000)
-    said = await curl(
+    printed = await curl(
         "-F",
         "key=a/b\u00fc",
         "-F",
         f'blob=@"{str(file).replace(chr(34), chr(92) + chr(34))}";type=image/png',
-        f"{site.url}/depot/form",
+        f"{site.url}/bytes/form",
     )
-    taken = httpx.Response(200, text=said).json()
-    assert taken["fields"] == taken["known"] == {"key": "a/b\u00fc"}
-    assert (taken["size"], taken["content_type"]) == (7000, "image/png")
-    assert taken["name"].startswith("f\u00fcr ")
+    received = httpx.Response(200, text=printed).json()
+    assert received["fields"] == received["fields_before_file"] == {"key": "a/b\u00fc"}
+    assert (received["size"], received["content_type"]) == (7000, "image/png")
+    assert received["name"].startswith("f\u00fcr ")
 
 
 async def test_httpx_sends_a_file_with_its_key(site: Served) -> None:
-    answer = await site.client.post("/depot/form", data={"key": "k"}, files={"blob": ("n.txt", b"x" * (3 * MIB))})
-    taken = answer.json()
-    assert (taken["known"], taken["name"], taken["size"]) == ({"key": "k"}, "n.txt", 3 * MIB)
+    response = await site.client.post("/bytes/form", data={"key": "k"}, files={"blob": ("n.txt", b"x" * (3 * MIB))})
+    received = response.json()
+    assert (received["fields_before_file"], received["name"], received["size"]) == ({"key": "k"}, "n.txt", 3 * MIB)
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 64, 1 << 20])
 @pytest.mark.parametrize(
     "value", [b"", b"x", b"\r", b"\r\n--bx", b"\r\n--", b"--b--", b"\r\n\r\n--bb\r\n--bc", bytes(range(256))]
 )
-async def test_a_file_is_whole_however_it_comes(step: int, value: bytes) -> None:
+async def test_a_file_is_read_whole_whatever_the_size_of_the_pieces(step: int, value: bytes) -> None:
     whole = part("key", b"k") + part("blob", value, '; filename="f"') + END
     assert await read(whole, step=step) == ({"key": "k"}, value)
 
 
-async def test_a_form_without_a_file_is_its_fields() -> None:
+async def test_a_form_without_a_file_has_only_fields() -> None:
     assert await read(part("a", b"1") + part("b", b"") + END) == ({"a": "1", "b": ""}, None)
     assert await read(END) == ({}, None)
 
 
-async def test_a_boundary_may_stand_in_quotes() -> None:
+async def test_a_boundary_may_be_quoted() -> None:
     assert await read(part("a", b"1") + END, 'Multipart/Form-Data; charset=utf-8; boundary="b"') == ({"a": "1"}, None)
 
 
-# -- what is no form ------------------------------------------------------------------------------------------
+# -- malformed forms ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("content", "kind", "error"),
+    ("content", "content_type", "error"),
     [
         (END, None, UnsupportedMedia),
         (END, "application/json", UnsupportedMedia),
@@ -140,36 +142,38 @@ async def test_a_boundary_may_stand_in_quotes() -> None:
     ],
 )
 @pytest.mark.parametrize("step", [1 << 20, 100])
-async def test_what_is_no_form_is_told_so(content: bytes, kind: str | None, error: type[IngotError], step: int) -> None:
-    with pytest.raises(error) as refused:
-        await read(content, kind, step=step)
-    assert type(refused.value) is error
+async def test_a_malformed_or_oversized_form_raises_its_error(
+    content: bytes, content_type: str | None, error: type[IngotError], step: int
+) -> None:
+    with pytest.raises(error) as caught:
+        await read(content, content_type, step=step)
+    assert type(caught.value) is error
 
 
-async def test_as_many_fields_as_there_may_be_are_taken() -> None:
+async def test_a_form_with_the_maximum_of_fields_is_accepted() -> None:
     whole = b"".join(part(str(n), b"x" * FIELD_BYTES_MAX) for n in range(FIELDS_MAX)) + END
     fields, _ = await read(whole)
     assert len(fields) == FIELDS_MAX
 
 
 @pytest.mark.curl
-async def test_a_million_parts_are_not_read(site: Served, tmp_path: Path) -> None:
+async def test_a_form_with_a_million_parts_is_rejected_early(site: Served, tmp_path: Path) -> None:
     file = tmp_path / "parts"
     file.write_bytes(b"".join(part(str(number)) for number in range(1_000_000)))
-    words = ["-H", f"content-type: {FORM}", "--data-binary", f"@{file}", "-w", " %{http_code} %{size_upload}"]
+    arguments = ["-H", f"content-type: {FORM}", "--data-binary", f"@{file}", "-w", " %{http_code} %{size_upload}"]
     for expect in ("Expect:", "Expect: 100-continue"):
-        said = await curl(*words, "-H", expect, f"{site.url}/depot/form")
-        answer, status, sent = said.rsplit(" ", 2)
-        assert (status, '"code":"form_too_large"' in answer) == ("413", True)
+        printed = await curl(*arguments, "-H", expect, f"{site.url}/bytes/form")
+        response, status, sent = printed.rsplit(" ", 2)
+        assert (status, '"code":"form_too_large"' in response) == ("413", True)
         assert int(sent) < 32 * MIB
 
 
-async def test_what_is_wrong_with_a_form_is_a_problem(site: Served) -> None:
-    for kind, content, status in (
+async def test_a_rejected_form_gets_a_problem_response(site: Served) -> None:
+    for content_type, content, status in (
         ("text/plain", b"x", 415),
         (FORM, b"x", 400),
         (FORM, part("a") * 2, 422),
         (FORM, part("a", b"x" * 10_000), 413),
     ):
-        answer = await site.client.post("/depot/form", content=content, headers={"content-type": kind})
-        assert answer.status_code == status, answer.text
+        response = await site.client.post("/bytes/form", content=content, headers={"content-type": content_type})
+        assert response.status_code == status, response.text

@@ -39,7 +39,7 @@ from tests.system.programs import served
 EXAMPLES = int(os.environ.get("INGOT_TEST_EXAMPLES", "20" if IS_WHOLE else "3"))
 SEED = int(os.environ.get("INGOT_TEST_SEED", "5"))
 WAIT_SECONDS = 0.05
-ANSWER_SECONDS = 30
+RESPONSE_SECONDS = 30
 STREAM_SECONDS = 0.5
 CHECKS = [
     not_a_server_error,
@@ -51,7 +51,7 @@ CHECKS = [
 
 
 class Site:
-    """A server with something in it, so that names in paths can be those of things that are there."""
+    """A server with some objects, so that paths can name existing ones."""
 
     def __init__(self, url: str, token: str) -> None:
         self.url = url
@@ -61,7 +61,7 @@ class Site:
         self.furnish()
 
     def furnish(self) -> None:
-        """Make one of everything."""
+        """Create one object of each kind."""
         self.post("/jobs", type="press")
         self.job = self.post("/jobs/claim", types=["press"], worker_id="w")["jobs"][0]
         grants = [{"action": "jobs.read"}]
@@ -71,24 +71,24 @@ class Site:
         self.post("/jobs", type="press", batch="b")
 
     def post(self, path: str, **body: Any) -> Any:
-        answer = self.client.post(path, json=body)
-        assert answer.status_code < 300, answer.text
-        return answer.json()
+        response = self.client.post(path, json=body)
+        assert response.status_code < 300, response.text
+        return response.json()
 
     def aim(self, case: Any) -> None:
-        """Half of the time, name what is there; wait for nothing."""
+        """Name existing objects half of the time, and shorten waiting times."""
         names = case.path_parameters
         if names and self.random.random() < 0.5:
-            known = {"slug": "press", "type": "press", "batch": "b", "id": self.job["id"]}
+            existing = {"slug": "press", "type": "press", "batch": "b", "id": self.job["id"]}
             if "/admin/tokens" in case.path:
-                known["id"] = self.token
+                existing["id"] = self.token
             elif "workers" in case.path:
-                known["id"] = "press"
+                existing["id"] = "press"
             for name in names:
-                names[name] = known.get(name, names[name])
+                names[name] = existing.get(name, names[name])
         if "Ingot-Tenant" in case.headers and not _is_wrong(case):
             case.headers["Ingot-Tenant"] = "default"
-        if case.path.endswith("/wait") and _is_a_while(case.query.get("wait_seconds", "30")):
+        if case.path.endswith("/wait") and _is_valid_wait(case.query.get("wait_seconds", "30")):
             case.query["wait_seconds"] = WAIT_SECONDS
         body = case.body
         if isinstance(body, dict):
@@ -98,36 +98,36 @@ class Site:
                 body["fence"] = self.job["fence"]
 
     def try_out(self, case: Any) -> None:
-        """Send it, and look at the answer."""
+        """Send the request, and check the response."""
         self.aim(case)
         for name in ("X-Worker-ID", "X-Worker-Secret"):
             case.headers.pop(name, None)
-        answer = self.call(case)
+        response = self.call(case)
         checks = [*CHECKS, negative_data_rejection] if _is_wrong(case) else CHECKS
-        case.validate_response(answer, checks=checks)
-        if answer.status_code < 400:  # The document's `default` is for problems only.
-            assert str(answer.status_code) in case.operation.definition.raw["responses"], answer.status_code
+        case.validate_response(response, checks=checks)
+        if response.status_code < 400:  # The document's `default` is for problems only.
+            assert str(response.status_code) in case.operation.definition.raw["responses"], response.status_code
         else:
-            assert answer.headers["content-type"] == ["application/problem+json"]
-            assert answer.json()["status"] == answer.status_code
-        if answer.status_code == 200 and case.path.endswith(("/complete", "/fail", "/release", "/snooze", "/cancel")):
+            assert response.headers["content-type"] == ["application/problem+json"]
+            assert response.json()["status"] == response.status_code
+        if response.status_code == 200 and case.path.endswith(("/complete", "/fail", "/release", "/snooze", "/cancel")):
             self.furnish()
 
     def call(self, case: Any) -> Any:
-        """Send it. A stream has no end, and is read for as long as the timeout says."""
-        ways = {"base_url": self.url, "headers": self.headers}
+        """Send the request. A stream has no end, so it is read until the timeout."""
+        options = {"base_url": self.url, "headers": self.headers}
         if _is_stream(case):
             with suppress(requests.Timeout):  # On a slow machine the response itself may take longer.
-                return case.call(**ways, timeout=(ANSWER_SECONDS, STREAM_SECONDS))
-        return case.call(**ways, timeout=ANSWER_SECONDS)
+                return case.call(**options, timeout=(RESPONSE_SECONDS, STREAM_SECONDS))
+        return case.call(**options, timeout=RESPONSE_SECONDS)
 
 
 def _is_stream(case: Any) -> bool:
-    answers = case.operation.definition.raw["responses"].values()
-    return any("text/event-stream" in answer.get("content", {}) for answer in answers)
+    responses = case.operation.definition.raw["responses"].values()
+    return any("text/event-stream" in response.get("content", {}) for response in responses)
 
 
-def _is_a_while(seconds: object) -> bool:
+def _is_valid_wait(seconds: object) -> bool:
     try:
         return 0 < float(str(seconds)) <= 60
     except ValueError:
@@ -143,31 +143,31 @@ def sites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Site
     """A server on each engine."""
     database = asyncio.run(empty_database())
     on_postgres = {"INGOT_DATABASE_URL": database.server_url, "INGOT_DATABASE_OWNER_URL": database.owner_url}
-    with ExitStack() as opened:
-        made = []
+    with ExitStack() as stack:
+        sites = []
         for engine, environment in {"sqlite": {}, "postgres": on_postgres}.items():
             folder = tmp_path / engine
             for name, value in environment.items():
                 monkeypatch.setenv(name, value)
-            _, url = opened.enter_context(served(folder))
-            made.append(Site(url, (folder / "operator.token").read_text(encoding="utf-8").strip()))
-            opened.callback(made[-1].client.close)
-        yield made
+            _, url = stack.enter_context(served(folder))
+            sites.append(Site(url, (folder / "operator.token").read_text(encoding="utf-8").strip()))
+            stack.callback(sites[-1].client.close)
+        yield sites
 
 
 @pytest.mark.long
 @pytest.mark.postgres
 @pytest.mark.timeout(0 if IS_WHOLE else 300)
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_every_response_is_one_that_the_document_describes(sites: list[Site], mode: GenerationMode) -> None:
+def test_every_response_to_a_generated_request_is_documented(sites: list[Site], mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_dict(
         httpx.get(f"{sites[0].url}/openapi.json", headers=sites[0].headers, verify=False).json()
     )
-    wrong: list[str] = []
-    asked = 0
-    for found in schema.get_all_operations():
-        assert isinstance(found, Ok), found
-        operation = found.ok()
+    failures: list[str] = []
+    cases = 0
+    for parsed in schema.get_all_operations():
+        assert isinstance(parsed, Ok), parsed
+        operation = parsed.ok()
 
         @seed(SEED)
         @settings(
@@ -179,19 +179,19 @@ def test_every_response_is_one_that_the_document_describes(sites: list[Site], mo
             verbosity=Verbosity.quiet,
         )
         @given(case=operation.as_strategy(generation_mode=mode))
-        def ask(case: Any) -> None:
-            nonlocal asked
-            asked += 1
-            parts = deepcopy((case.path_parameters, case.headers, case.query, case.body))  # A site aims them.
+        def try_case(case: Any) -> None:
+            nonlocal cases
+            cases += 1
+            parts = deepcopy((case.path_parameters, case.headers, case.query, case.body))  # Each site changes them.
             for site in sites:
                 case.path_parameters, case.headers, case.query, case.body = deepcopy(parts)
                 site.try_out(case)
 
         try:
-            ask()
-        except Unsatisfiable:  # There is nothing about it that can be wrong.
+            try_case()
+        except Unsatisfiable:  # The operation has no invalid requests.
             continue
         except (AssertionError, FailureGroup, BaseExceptionGroup) as failed:
-            wrong.append(f"{operation.label}: {failed!r}")
-    assert not wrong, "\n".join(wrong)
-    assert asked > 200
+            failures.append(f"{operation.label}: {failed!r}")
+    assert not failures, "\n".join(failures)
+    assert cases > 200

@@ -1,4 +1,4 @@
-"""Files of jobs over HTTP: from the upload of an input to the output that others see, and what is refused there."""
+"""Job files over HTTP: inputs, outputs and checkpoints, and requests about them that are rejected."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ingot.blobs.hashing import inline_content
 from ingot.blobs.model import PART_BYTES, TrashedObject
 from ingot.identity.grants import Grant
 from ingot.jobs.files import CHECKPOINT_BYTES_MAX, INPUTS_MAX
-from tests.http.bucket_settings import in_bucket
-from tests.http.job_files import Json, files, key, post, refused
+from tests.http.bucket_settings import bucket_settings
+from tests.http.job_files import Json, expect_refusal, list_files, post, put_key
 from tests.http.one_server import on_one_server
 from tests.http.serving import Served, serving
 from tests.http.upload_requests import send
@@ -29,18 +29,18 @@ DATA = random.Random(7).randbytes(PART_BYTES + 11)
 BLOB = blake3(DATA).hexdigest()
 SMALL = b"small"
 SMALL_BLOB = blake3(SMALL).hexdigest()
-NOBODY = "01a00000-0000-7000-8000-000000000001"
+UNKNOWN_ID = "01a00000-0000-7000-8000-000000000001"
 BIG = 64 * 1024 * 1024 + 1
 
 
 @pytest.fixture(params=["folder", "bucket"])
 async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "data", in_bucket() if request.param == "bucket" else None) as one:
-        yield one
+    async with serving(tmp_path / "data", bucket_settings() if request.param == "bucket" else None) as first:
+        yield first
 
 
-async def output(served: Served, job: Json, name: str, data: bytes, **order: Any) -> Json:
-    """Upload an output of a claimed job, or another file, and complete that."""
+async def upload_output(served: Served, job: Json, name: str, data: bytes, **order: Any) -> Json:
+    """Upload an output or another file of a claimed job, and complete the upload."""
     fence, uploads = {"fence": job["fence"]}, f"/jobs/{job['id']}/uploads"
     plan = await post(served, uploads, {**fence, "name": name, "size": len(data), **order}, expect=201)
     assert (await send(plan, data)).is_success
@@ -48,67 +48,67 @@ async def output(served: Served, job: Json, name: str, data: bytes, **order: Any
 
 
 async def read(url: str) -> bytes:
-    """What a stranger gets who knows nothing but the address."""
-    async with httpx.AsyncClient(timeout=30, verify=False) as stranger:
-        answer = await stranger.get(url)
-        assert answer.status_code == 200, answer.text
-        return answer.content
+    """The content at a signed URL, requested without credentials."""
+    async with httpx.AsyncClient(timeout=30, verify=False) as client:
+        response = await client.get(url)
+        assert response.status_code == 200, response.text
+        return response.content
 
 
-async def sweep(served: Served) -> None:
+async def collect_garbage(served: Served) -> None:
     await served.ingot.garbage_collector.run_once()
 
 
-# -- the whole way ------------------------------------------------------------------------------------------
+# -- whole lives of files -----------------------------------------------------------------------------------
 
 
-async def test_a_job_goes_from_the_upload_of_its_input_to_the_output_that_is_seen(site: Served) -> None:
+async def test_a_job_runs_after_the_upload_of_its_input_and_its_output_is_readable(site: Served) -> None:
     order = {"type": "noop", "uploads": [{"name": "in.bin", "size": len(DATA), "content_type": "image/png"}]}
     job = await post(site, "/jobs", order, expect=201)
     (plan,) = job["uploads"]
     assert (job["status"], job["inputs"], plan["upload"]["state"]) == ("blocked", {}, "open")
     assert (plan["upload"]["job_id"], plan["upload"]["file"], plan["upload"]["name"]) == (job["id"], "input", "in.bin")
     assert (await site.call("POST", "/jobs/claim", json={"types": ["noop"]})).status_code == 204
-    why = (await site.call("GET", f"/jobs/{job['id']}/explain")).json()
-    assert why["reasons"][0]["code"] == "waits_for_uploads"
+    explanation = (await site.call("GET", f"/jobs/{job['id']}/explain")).json()
+    assert explanation["reasons"][0]["code"] == "waits_for_uploads"
     assert (await send(plan, DATA)).is_success
     done = await post(site, f"/blobs/uploads/{plan['upload']['id']}/complete", {"blob_id": BLOB})
     assert done["upload"]["state"] == "done"
-    assert await files(site, job) == [("input", "in.bin", BLOB)]
+    assert await list_files(site, job) == [("input", "in.bin", BLOB)]
 
     claimed = await site.claim()
     assert (claimed["id"], claimed["inputs"]) == (job["id"], {"in.bin": BLOB})
     assert "http" not in str({**claimed, "payload": None})
-    asked = {"fence": claimed["fence"], "name": "in.bin", "kind": "input"}
-    address = await post(site, f"/jobs/{job['id']}/downloads", asked)
-    assert address["expires_in"] > 0
-    assert await read(address["url"]) == DATA
+    query = {"fence": claimed["fence"], "name": "in.bin", "kind": "input"}
+    download = await post(site, f"/jobs/{job['id']}/downloads", query)
+    assert download["expires_in"] > 0
+    assert await read(download["url"]) == DATA
 
-    made = await output(site, claimed, "out.txt", SMALL)
-    blob = made["upload"]["blob_id"]
-    assert made["upload"]["state"] == "done"
-    assert await files(site, job) == [("input", "in.bin", BLOB)]
+    created = await upload_output(site, claimed, "out.txt", SMALL)
+    blob = created["upload"]["blob_id"]
+    assert created["upload"]["state"] == "done"
+    assert await list_files(site, job) == [("input", "in.bin", BLOB)]
     assert (await site.call("GET", f"/blobs/{blob}")).status_code == 404
     result = {"fence": claimed["fence"], "result": 1, "outputs": ["out.txt"]}
     assert (await post(site, f"/jobs/{job['id']}/complete", result))["status"] == "succeeded"
-    assert await files(site, job) == [("input", "in.bin", BLOB), ("output", "out.txt", blob)]
-    answer = await site.client.get(
+    assert await list_files(site, job) == [("input", "in.bin", BLOB), ("output", "out.txt", blob)]
+    response = await site.client.get(
         f"/api/v1/blobs/{blob}", headers={"authorization": f"Bearer {site.operator}"}, follow_redirects=True
     )
-    assert answer.content == SMALL
+    assert response.content == SMALL
 
 
-async def test_a_payload_that_is_a_blob_is_read_by_the_attempt(site: Served) -> None:
-    blob = await key(site, "payload", DATA)
+async def test_an_attempt_reads_a_payload_that_is_a_blob(site: Served) -> None:
+    blob = await put_key(site, "payload", DATA)
     job = await site.make_job(payload_blob=blob)
     assert (job["payload"], job["payload_blob"]) == (None, blob)
     claimed = await site.claim()
-    address = await post(site, f"/jobs/{job['id']}/downloads", {"fence": claimed["fence"], "kind": "payload"})
-    assert await read(address["url"]) == DATA
-    assert await files(site, job) == [("payload", "payload", blob)]
+    download = await post(site, f"/jobs/{job['id']}/downloads", {"fence": claimed["fence"], "kind": "payload"})
+    assert await read(download["url"]) == DATA
+    assert await list_files(site, job) == [("payload", "payload", blob)]
 
 
-async def test_what_an_attempt_wrote_is_a_file_with_its_number(served: Served) -> None:
+async def test_the_log_file_of_an_attempt_is_named_after_its_number(served: Served) -> None:
     job = await served.make_job()
     claimed = await served.claim()
     order = {"fence": claimed["fence"], "kind": "log", "size": 5}
@@ -117,36 +117,36 @@ async def test_what_an_attempt_wrote_is_a_file_with_its_number(served: Served) -
     path = f"/jobs/{job['id']}/uploads/{plan['upload']['id']}/complete"
     done = await post(served, path, {"fence": claimed["fence"]})
     assert done["upload"]["content_type"] == "text/plain"
-    assert await files(served, job) == [("log", "1", blake3(SMALL).hexdigest())]
+    assert await list_files(served, job) == [("log", "1", blake3(SMALL).hexdigest())]
 
 
-async def test_what_an_attempt_saved_is_read_by_the_next_and_goes_with_a_success(site: Served) -> None:
+async def test_a_checkpoint_is_read_by_the_next_attempt_and_deleted_after_success(site: Served) -> None:
     job = await site.make_job()
     path, first = f"/jobs/{job['id']}", await site.claim()
     for data in (SMALL, DATA):
-        await output(site, first, "state", data, kind="checkpoint")
-    assert await files(site, job) == [("checkpoint", "state", BLOB)]
+        await upload_output(site, first, "state", data, kind="checkpoint")
+    assert await list_files(site, job) == [("checkpoint", "state", BLOB)]
     assert (await post(site, f"{path}/release", {"fence": first["fence"]}))["status"] == "queued"
     second = await site.claim()
-    asked = {"kind": "checkpoint", "name": "state"}
-    address = await post(site, f"{path}/downloads", {"fence": second["fence"], **asked})
-    assert (address["blob_id"], address["size"]) == (BLOB, len(DATA))
-    assert await read(address["url"]) == DATA
-    why = (await site.call("GET", f"/blobs/{BLOB}/references")).json()
-    assert [(one["kind"], one["name"], one["job_id"]) for one in why["references"]] == [
+    checkpoint = {"kind": "checkpoint", "name": "state"}
+    download = await post(site, f"{path}/downloads", {"fence": second["fence"], **checkpoint})
+    assert (download["blob_id"], download["size"]) == (BLOB, len(DATA))
+    assert await read(download["url"]) == DATA
+    references = (await site.call("GET", f"/blobs/{BLOB}/references")).json()["references"]
+    assert [(reference["kind"], reference["name"], reference["job_id"]) for reference in references] == [
         ("checkpoint", "state", job["id"])
     ]
     order = {"kind": "checkpoint", "name": "state", "size": 5, "fence": first["fence"]}
-    for step, body in (("uploads", order), ("downloads", {"fence": first["fence"], **asked})):
-        await refused(site, f"{path}/{step}", body, 409, "lease_lost")
+    for step, body in (("uploads", order), ("downloads", {"fence": first["fence"], **checkpoint})):
+        await expect_refusal(site, f"{path}/{step}", body, 409, "lease_lost")
     await post(site, f"{path}/complete", {"fence": second["fence"]})
-    assert await files(site, job) == []
+    assert await list_files(site, job) == []
     usage = (await site.call("GET", "/usage")).json()
     assert (usage["bytes"], usage["reserved_bytes"]) == (0, 0)
 
 
-async def test_what_the_tenant_has_need_not_be_sent(served: Served) -> None:
-    await key(served, "here", DATA)
+async def test_a_file_that_the_tenant_has_already_need_not_be_sent(served: Served) -> None:
+    await put_key(served, "here", DATA)
     upload = {"name": "in.bin", "size": len(DATA), "blob_id": BLOB}
     job = await post(served, "/jobs", {"type": "noop", "uploads": [upload]}, expect=201)
     assert (job["status"], job["inputs"]) == ("queued", {"in.bin": BLOB})
@@ -157,58 +157,59 @@ async def test_what_the_tenant_has_need_not_be_sent(served: Served) -> None:
     done = await post(served, f"/jobs/{job['id']}/uploads", order, expect=201)
     assert done["upload"]["state"] == "done"
     await post(served, f"/jobs/{job['id']}/complete", {"fence": claimed["fence"], "outputs": ["out"]})
-    assert await files(served, job) == [("input", "in.bin", BLOB), ("output", "out", BLOB)]
+    assert await list_files(served, job) == [("input", "in.bin", BLOB), ("output", "out", BLOB)]
 
 
-async def test_a_small_file_that_comes_with_its_announcement_is_done(site: Served) -> None:
+async def test_a_small_output_can_be_sent_with_its_announcement(site: Served) -> None:
     await site.make_job()
     claimed = await site.claim()
     path, fence = f"/jobs/{claimed['id']}", {"fence": claimed["fence"]}
     order = {**fence, "name": "out.txt", "size": len(SMALL), "data": b64encode(SMALL).decode()}
     done = await post(site, f"{path}/uploads", order, expect=201)
     assert (done["upload"]["state"], done["upload"]["blob_id"], done["url"]) == ("done", SMALL_BLOB, None)
-    assert await files(site, claimed) == [], "it is seen when the attempt has succeeded"
+    assert await list_files(site, claimed) == [], "the output is visible only after the attempt has succeeded"
     again = await post(site, f"{path}/uploads/{done['upload']['id']}/complete", fence)
     assert again["upload"]["state"] == "done"
     await post(site, f"{path}/complete", {**fence, "outputs": ["out.txt"]})
-    assert await files(site, claimed) == [("output", "out.txt", SMALL_BLOB)]
+    assert await list_files(site, claimed) == [("output", "out.txt", SMALL_BLOB)]
     assert (await site.call("GET", f"/blobs/{SMALL_BLOB}")).content == SMALL
     usage = (await site.call("GET", "/usage")).json()
     assert (usage["bytes"], usage["reserved_bytes"]) == (len(SMALL), 0)
     await site.make_job()
     other = await site.claim()
     wrong = {"fence": other["fence"], "name": "a", "size": len(SMALL), "blob_id": SMALL_BLOB, "data": "AAAA"}
-    await refused(site, f"/jobs/{other['id']}/uploads", wrong, 422, "wrong_length")
+    await expect_refusal(site, f"/jobs/{other['id']}/uploads", wrong, 422, "wrong_length")
 
 
-async def test_a_small_input_that_comes_with_its_job_is_done(site: Served) -> None:
+async def test_a_small_input_can_be_sent_with_its_job(site: Served) -> None:
     upload = {"name": "in.txt", "size": len(SMALL), "data": b64encode(SMALL).decode()}
     job = await post(site, "/jobs", {"type": "noop", "uploads": [upload]}, expect=201)
     assert (job["status"], job["inputs"]) == ("queued", {"in.txt": SMALL_BLOB})
-    assert [(one["upload"]["state"], one["url"]) for one in job["uploads"]] == [("done", None)]
+    assert [(plan["upload"]["state"], plan["url"]) for plan in job["uploads"]] == [("done", None)]
     claimed = await site.claim()
-    told = await post(site, f"/jobs/{job['id']}/downloads", {"fence": claimed["fence"], "name": "in.txt"})
-    assert (told["blob_id"], b64decode(told["data"]), await read(told["url"])) == (SMALL_BLOB, SMALL, SMALL)
+    download = await post(site, f"/jobs/{job['id']}/downloads", {"fence": claimed["fence"], "name": "in.txt"})
+    assert (download["blob_id"], b64decode(download["data"])) == (SMALL_BLOB, SMALL)
+    assert await read(download["url"]) == SMALL
     usage = (await site.call("GET", "/usage")).json()
     assert (usage["bytes"], usage["reserved_bytes"]) == (len(SMALL), 0)
 
 
-async def test_of_a_file_that_is_not_small_the_address_is_told_alone(site: Served) -> None:
-    blob = await key(site, "k", DATA)
+async def test_the_download_of_a_large_file_has_only_a_url(site: Served) -> None:
+    blob = await put_key(site, "k", DATA)
     await post(site, "/jobs", {"type": "noop", "inputs": {"in.bin": blob}}, expect=201)
     claimed = await site.claim()
-    told = await post(site, f"/jobs/{claimed['id']}/downloads", {"fence": claimed["fence"], "name": "in.bin"})
-    assert told["data"] is None
-    assert await read(told["url"]) == DATA
+    download = await post(site, f"/jobs/{claimed['id']}/downloads", {"fence": claimed["fence"], "name": "in.bin"})
+    assert download["data"] is None
+    assert await read(download["url"]) == DATA
 
 
-async def test_who_asks_again_gets_the_uploads_that_were_begun(site: Served) -> None:
+async def test_submitting_again_returns_the_open_uploads(site: Served) -> None:
     uploads = [{"name": "a", "size": 5}, {"name": "b", "size": 5}]
     order = {"type": "noop", "uploads": uploads, "idempotency_key": "once"}
     first = await post(site, "/jobs", order, expect=201)
     again = await post(site, "/jobs", order)
     assert again["id"] == first["id"]
-    assert [one["upload"]["id"] for one in again["uploads"]] == [one["upload"]["id"] for one in first["uploads"]]
+    assert [plan["upload"]["id"] for plan in again["uploads"]] == [plan["upload"]["id"] for plan in first["uploads"]]
     for plan in again["uploads"]:
         assert (await send(plan, SMALL)).is_success
         await post(site, f"/blobs/uploads/{plan['upload']['id']}/complete", {})
@@ -217,26 +218,26 @@ async def test_who_asks_again_gets_the_uploads_that_were_begun(site: Served) -> 
     assert (usage["bytes"], usage["reserved_bytes"]) == (10, 0)
 
 
-async def test_a_job_without_uploads_is_answered_without_them(served: Served) -> None:
+async def test_the_response_to_a_job_without_uploads_omits_them(served: Served) -> None:
     assert "uploads" not in await served.make_job()
-    made = await post(served, "/jobs/batch", {"jobs": [{"type": "noop"}]}, expect=201)
-    assert "uploads" not in made["jobs"][0]["job"]
+    created = await post(served, "/jobs/batch", {"jobs": [{"type": "noop"}]}, expect=201)
+    assert "uploads" not in created["jobs"][0]["job"]
     batch = {"jobs": [{"type": "noop", "uploads": [{"name": "a", "size": 1}]}]}
-    await refused(served, "/jobs/batch", batch, 422, "invalid_input")
+    await expect_refusal(served, "/jobs/batch", batch, 422, "invalid_input")
 
 
-async def test_a_batch_names_blobs_that_are_here(served: Served) -> None:
-    blob = await key(served, "k", SMALL)
+async def test_jobs_of_a_batch_can_name_stored_blobs_only(served: Served) -> None:
+    blob = await put_key(served, "k", SMALL)
     jobs: list[Json] = [{"type": "noop", "inputs": {"a": blob}}, {"type": "noop", "payload_blob": blob}]
-    made = await post(served, "/jobs/batch", {"jobs": jobs}, expect=201)
-    assert [one["job"]["inputs"] for one in made["jobs"]] == [{"a": blob}, {}]
+    created = await post(served, "/jobs/batch", {"jobs": jobs}, expect=201)
+    assert [item["job"]["inputs"] for item in created["jobs"]] == [{"a": blob}, {}]
     jobs[1]["payload_blob"] = "0" * 64
-    await refused(served, "/jobs/batch", {"jobs": jobs}, 404, "blob_not_found")
+    await expect_refusal(served, "/jobs/batch", {"jobs": jobs}, 404, "blob_not_found")
 
 
 @pytest.mark.s3
 async def test_large_outputs_go_to_a_bucket_in_parts(tmp_path: Path) -> None:
-    async with serving(tmp_path / "data", in_bucket()) as site:
+    async with serving(tmp_path / "data", bucket_settings()) as site:
         job = await site.make_job()
         claimed = await site.claim()
         order = {"fence": claimed["fence"], "name": "big", "size": BIG}
@@ -245,144 +246,146 @@ async def test_large_outputs_go_to_a_bucket_in_parts(tmp_path: Path) -> None:
         path = f"/jobs/{job['id']}/uploads/{plan['upload']['id']}"
         parts = [{"number": 1, "size": plan["part_bytes"], "sha256": "0" * 64}]
         signed = await post(site, f"{path}/parts", {"fence": claimed["fence"], "parts": parts})
-        assert [one["number"] for one in signed["parts"]] == [1]
-        await refused(site, f"{path}/parts", {"fence": claimed["fence"] + 1, "parts": parts}, 409, "lease_lost")
-        await refused(site, f"{path}/complete", {"fence": claimed["fence"]}, 409, "upload_incomplete")
+        assert [part["number"] for part in signed["parts"]] == [1]
+        await expect_refusal(site, f"{path}/parts", {"fence": claimed["fence"] + 1, "parts": parts}, 409, "lease_lost")
+        await expect_refusal(site, f"{path}/complete", {"fence": claimed["fence"]}, 409, "upload_incomplete")
         await post(site, f"/jobs/{job['id']}/release", {"fence": claimed["fence"]})
-        await refused(site, f"{path}/parts", {"fence": claimed["fence"], "parts": parts}, 409, "lease_lost")
+        await expect_refusal(site, f"{path}/parts", {"fence": claimed["fence"], "parts": parts}, 409, "lease_lost")
 
 
 # -- stale fences -------------------------------------------------------------------------------------------
 
 
-async def test_a_stale_fence_is_refused_at_every_step_and_leaves_nothing(site: Served) -> None:
-    blob = await key(site, "k", SMALL)
+async def test_a_stale_fence_is_rejected_at_every_step_and_leaves_nothing(site: Served) -> None:
+    blob = await put_key(site, "k", SMALL)
     job = await site.make_job(inputs={"in": blob})
     old = await site.claim()
     path, fence = f"/jobs/{job['id']}", {"fence": old["fence"]}
-    begun = await post(site, f"{path}/uploads", {**fence, "name": "late", "size": len(DATA)}, expect=201)
-    assert (await send(begun, DATA)).is_success
-    done = await output(site, old, "done", b"done")
+    plan = await post(site, f"{path}/uploads", {**fence, "name": "late", "size": len(DATA)}, expect=201)
+    assert (await send(plan, DATA)).is_success
+    done = await upload_output(site, old, "done", b"done")
     await post(site, f"{path}/release", fence)
     new = await site.claim()
-    complete = f"{path}/uploads/{begun['upload']['id']}/complete"
+    complete = f"{path}/uploads/{plan['upload']['id']}/complete"
     steps = [
         (f"{path}/downloads", {**fence, "name": "in"}),
         (f"{path}/uploads", {**fence, "name": "x", "size": 1}),
         (f"{path}/uploads", {**fence, "name": "x", "size": 1, "data": "eA=="}),
-        (f"{path}/uploads/{begun['upload']['id']}/parts", {**fence, "parts": [part()]}),
+        (f"{path}/uploads/{plan['upload']['id']}/parts", {**fence, "parts": [part()]}),
         (complete, fence),
         (f"{path}/complete", {**fence, "outputs": ["done"]}),
     ]
     for step, body in steps:
-        await refused(site, step, body, 409, "lease_lost")
-    await refused(site, complete, {"fence": new["fence"]}, 404, "upload_not_found")
+        await expect_refusal(site, step, body, 409, "lease_lost")
+    await expect_refusal(site, complete, {"fence": new["fence"]}, 404, "upload_not_found")
     missing = {"fence": new["fence"], "outputs": ["done"]}
-    await refused(site, f"{path}/complete", missing, 409, "output_missing")
+    await expect_refusal(site, f"{path}/complete", missing, 409, "output_missing")
     await post(site, f"{path}/complete", {"fence": new["fence"]})
-    assert await files(site, job) == [("input", "in", blob)]
-    await sweep(site)
+    assert await list_files(site, job) == [("input", "in", blob)]
+    await collect_garbage(site)
     usage = (await site.call("GET", "/usage")).json()
     assert (usage["bytes"], usage["reserved_bytes"]) == (2 * len(SMALL), 0)
     assert (await site.call("GET", f"/blobs/{done['upload']['blob_id']}")).status_code == 404
     assert (await site.ingot.blobs.metrics()).uploads == 0
-    await refused(site, complete, fence, 409, "lease_lost")
+    await expect_refusal(site, complete, fence, 409, "lease_lost")
 
 
 def part() -> Json:
     return {"number": 1, "size": 1, "sha256": "0" * 64}
 
 
-# -- who may ------------------------------------------------------------------------------------------------
+# -- permissions --------------------------------------------------------------------------------------------
 
 
-async def test_another_tenant_sees_nothing(served: Served) -> None:
-    blob = await key(served, "k", SMALL)
+async def test_files_of_a_job_are_not_found_for_another_tenant(served: Served) -> None:
+    blob = await put_key(served, "k", SMALL)
     job = await served.make_job(inputs={"in": blob}, uploads=[{"name": "up", "size": 5}])
     other = (await served.ingot.tenants.create("other")).id
     stranger = await served.token(Grant(action="*"), tenant=other)
     upload = job["uploads"][0]["upload"]["id"]
     assert (await served.call("GET", f"/jobs/{job['id']}/files", token=stranger)).status_code == 404
-    await refused(served, "/jobs", {"type": "noop", "inputs": {"a": blob}}, 404, "blob_not_found", token=stranger)
-    await refused(served, "/jobs", {"type": "noop", "payload_blob": blob}, 404, "blob_not_found", token=stranger)
-    await refused(served, f"/blobs/uploads/{upload}/complete", {}, 404, "upload_not_found", token=stranger)
+    await expect_refusal(
+        served, "/jobs", {"type": "noop", "inputs": {"a": blob}}, 404, "blob_not_found", token=stranger
+    )
+    await expect_refusal(served, "/jobs", {"type": "noop", "payload_blob": blob}, 404, "blob_not_found", token=stranger)
+    await expect_refusal(served, f"/blobs/uploads/{upload}/complete", {}, 404, "upload_not_found", token=stranger)
     await send(job["uploads"][0], SMALL)
     await post(served, f"/blobs/uploads/{upload}/complete", {})
     claimed = await served.claim()
     path, fence = f"/jobs/{job['id']}", {"fence": claimed["fence"]}
-    await refused(served, f"{path}/downloads", {**fence, "name": "in"}, 404, "job_not_found", token=stranger)
+    await expect_refusal(served, f"{path}/downloads", {**fence, "name": "in"}, 404, "job_not_found", token=stranger)
     begin = {**fence, "name": "x", "size": 1}
-    await refused(served, f"{path}/uploads", begin, 404, "job_not_found", token=stranger)
-    begun = await post(served, f"{path}/uploads", begin, expect=201)
+    await expect_refusal(served, f"{path}/uploads", begin, 404, "job_not_found", token=stranger)
+    plan = await post(served, f"{path}/uploads", begin, expect=201)
     for step in ("complete", "parts"):
         body = {**fence, **({"parts": [part()]} if step == "parts" else {})}
-        where = f"{path}/uploads/{begun['upload']['id']}/{step}"
-        await refused(served, where, body, 404, "job_not_found", token=stranger)
+        step_path = f"{path}/uploads/{plan['upload']['id']}/{step}"
+        await expect_refusal(served, step_path, body, 404, "job_not_found", token=stranger)
 
 
-async def test_who_may_make_jobs_of_a_type_sends_their_inputs(served: Served) -> None:
-    maker = await served.token(Grant(action="jobs.create", resource="jobs/noop"))
+async def test_only_the_token_that_created_a_job_completes_the_upload_of_its_input(served: Served) -> None:
+    creator = await served.token(Grant(action="jobs.create", resource="jobs/noop"))
     other = await served.token(Grant(action="jobs.create", resource="jobs/noop"))
     order = {"type": "noop", "uploads": [{"name": "a", "size": 5}]}
-    job = await post(served, "/jobs", order, expect=201, token=maker)
+    job = await post(served, "/jobs", order, expect=201, token=creator)
     (plan,) = job["uploads"]
     path = f"/blobs/uploads/{plan['upload']['id']}"
     assert (await send(plan, SMALL)).is_success
-    await refused(served, f"{path}/complete", {}, 404, "upload_not_found", token=other)
-    assert (await served.call("GET", path, token=maker)).json()["upload"]["received"] == 5
-    await post(served, f"{path}/complete", {}, token=maker)
+    await expect_refusal(served, f"{path}/complete", {}, 404, "upload_not_found", token=other)
+    assert (await served.call("GET", path, token=creator)).json()["upload"]["received"] == 5
+    await post(served, f"{path}/complete", {}, token=creator)
     assert (await served.call("GET", f"/jobs/{job['id']}")).json()["status"] == "queued"
 
 
-async def test_an_output_is_read_by_who_may_read_jobs_of_its_type(served: Served) -> None:
+async def test_an_output_is_readable_with_a_grant_for_jobs_of_its_type(served: Served) -> None:
     job = await served.make_job()
     claimed = await served.claim()
-    blob = (await output(served, claimed, "out", SMALL))["upload"]["blob_id"]
+    blob = (await upload_output(served, claimed, "out", SMALL))["upload"]["blob_id"]
     await post(served, f"/jobs/{job['id']}/complete", {"fence": claimed["fence"]})
     reader = await served.token(Grant(action="jobs.read", resource="jobs/noop"))
     assert (await served.call("GET", f"/blobs/{blob}", token=reader)).content == SMALL
-    assert await files(served, job, token=reader) == [("output", "out", blob)]
+    assert await list_files(served, job, token=reader) == [("output", "out", blob)]
     for grant in (Grant(action="jobs.read", resource="jobs/other"), Grant(action="blobs.read", resource="keys/x")):
         stranger = await served.token(grant)
         assert (await served.call("GET", f"/blobs/{blob}", token=stranger)).status_code == 404
         assert (await served.call("GET", f"/jobs/{job['id']}/files", token=stranger)).status_code in (403, 404)
 
 
-async def test_a_worker_of_all_tenants_works_with_files_of_each(served: Served) -> None:
+async def test_a_shared_worker_reads_and_writes_files_of_every_tenant(served: Served) -> None:
     other = (await served.ingot.tenants.create("other")).id
     token = await served.token(Grant(action="*"), tenant=other)
     await served.call("PUT", "/keys/k", content=SMALL, token=token)
     blob = blake3(SMALL).hexdigest()
     job = await post(served, "/jobs", {"type": "noop", "inputs": {"in": blob}}, expect=201, token=token)
-    made = await served.ingot.credentials.create_worker_credential(None, "press")
-    press = {"x-worker-id": "press", "x-worker-secret": made.secret}
-    answer = await served.client.post("/api/v1/jobs/claim", headers=press, json={"types": ["noop"]})
-    (claimed,) = answer.json()["jobs"]
+    created = await served.ingot.credentials.create_worker_credential(None, "press")
+    press = {"x-worker-id": "press", "x-worker-secret": created.secret}
+    response = await served.client.post("/api/v1/jobs/claim", headers=press, json={"types": ["noop"]})
+    (claimed,) = response.json()["jobs"]
     path, fence = f"/api/v1/jobs/{job['id']}", {"fence": claimed["fence"]}
-    address = await served.client.post(f"{path}/downloads", headers=press, json={**fence, "name": "in"})
-    assert await read(address.json()["url"]) == SMALL
+    download = await served.client.post(f"{path}/downloads", headers=press, json={**fence, "name": "in"})
+    assert await read(download.json()["url"]) == SMALL
     plan = await served.client.post(f"{path}/uploads", headers=press, json={**fence, "name": "out", "size": 4})
     assert plan.status_code == 201, plan.text
     assert (await send(plan.json(), b"made")).is_success
     complete = f"{path}/uploads/{plan.json()['upload']['id']}/complete"
     assert (await served.client.post(complete, headers=press, json=fence)).status_code == 200
     await served.client.post(f"{path}/complete", headers=press, json={**fence, "outputs": ["out"]})
-    assert [one[:2] for one in await files(served, job, token=token)] == [("input", "in"), ("output", "out")]
+    assert [file[:2] for file in await list_files(served, job, token=token)] == [("input", "in"), ("output", "out")]
 
 
-async def test_a_worker_has_nothing_to_do_with_what_another_runs(served: Served) -> None:
+async def test_a_worker_cannot_use_files_of_a_job_that_another_worker_runs(served: Served) -> None:
     await served.make_job()
     claimed = await served.claim()
-    made = await served.ingot.credentials.create_worker_credential(None, "other")
-    headers = {"x-worker-id": "other", "x-worker-secret": made.secret}
+    created = await served.ingot.credentials.create_worker_credential(None, "other")
+    headers = {"x-worker-id": "other", "x-worker-secret": created.secret}
     for step, body in (("downloads", {"name": "in"}), ("uploads", {"name": "x", "size": 1})):
-        answer = await served.client.post(
+        response = await served.client.post(
             f"/api/v1/jobs/{claimed['id']}/{step}", headers=headers, json={"fence": claimed["fence"], **body}
         )
-        assert (answer.status_code, answer.json()["code"]) == (409, "lease_lost")
+        assert (response.status_code, response.json()["code"]) == (409, "lease_lost")
 
 
-# -- what is wrong ------------------------------------------------------------------------------------------
+# -- invalid requests ---------------------------------------------------------------------------------------
 
 WRONG_ORDERS: list[tuple[Json, int, str]] = [
     ({"inputs": ["x"]}, 422, "invalid_input"),
@@ -418,8 +421,10 @@ WRONG_ORDERS: list[tuple[Json, int, str]] = [
 
 
 @on_one_server(("order", "status", "code"), WRONG_ORDERS)
-async def test_a_wrong_order_is_refused_and_leaves_nothing(served: Served, order: Json, status: int, code: str) -> None:
-    await refused(served, "/jobs", {"type": "noop", **order}, status, code)
+async def test_an_invalid_order_is_rejected_and_leaves_nothing(
+    served: Served, order: Json, status: int, code: str
+) -> None:
+    await expect_refusal(served, "/jobs", {"type": "noop", **order}, status, code)
     assert (await served.call("GET", "/jobs")).json()["items"] == []
     assert (await served.ingot.blobs.metrics()).uploads == 0
 
@@ -441,57 +446,59 @@ WRONG_STEPS: list[tuple[str, Json, int, str]] = [
     ("uploads", {"name": "a", "size": 1, "data": "no base64"}, 422, "invalid_input"),
     ("uploads", {"name": "a", "size": 16385, "data": "AAAA" * 5461 + "AAA="}, 422, "invalid_input"),
     ("uploads/x/complete", {}, 404, "upload_not_found"),
-    (f"uploads/{NOBODY}/complete", {}, 404, "upload_not_found"),
-    (f"uploads/{NOBODY}/parts", {"parts": [part()]}, 404, "upload_not_found"),
+    (f"uploads/{UNKNOWN_ID}/complete", {}, 404, "upload_not_found"),
+    (f"uploads/{UNKNOWN_ID}/parts", {"parts": [part()]}, 404, "upload_not_found"),
     ("complete", {"outputs": ["a/b"]}, 422, "invalid_input"),
     ("complete", {"outputs": ["never"]}, 409, "output_missing"),
 ]
 
 
 @pytest.mark.parametrize(("step", "body", "status", "code"), WRONG_STEPS)
-async def test_a_wrong_step_is_refused(served: Served, step: str, body: Json, status: int, code: str) -> None:
-    blob = await key(served, "k", SMALL)
+async def test_an_invalid_file_request_is_rejected(
+    served: Served, step: str, body: Json, status: int, code: str
+) -> None:
+    blob = await put_key(served, "k", SMALL)
     job = await served.make_job(inputs={"in": blob})
     claimed = await served.claim()
-    await refused(served, f"/jobs/{job['id']}/{step}", {"fence": claimed["fence"], **body}, status, code)
+    await expect_refusal(served, f"/jobs/{job['id']}/{step}", {"fence": claimed["fence"], **body}, status, code)
     assert (await served.call("GET", f"/jobs/{job['id']}")).json()["status"] == "running"
     assert (await served.ingot.blobs.metrics()).uploads == 0
 
 
-async def test_wrong_bytes_of_an_input_cancel_its_job(served: Served) -> None:
+async def test_an_input_with_a_wrong_digest_cancels_its_job(served: Served) -> None:
     upload = {"name": "in.bin", "size": 5, "blob_id": "0" * 64}
     job = await served.make_job(uploads=[upload])
     (plan,) = job["uploads"]
     await send(plan, SMALL)
-    await refused(served, f"/blobs/uploads/{plan['upload']['id']}/complete", {}, 422, "wrong_digest")
-    found = (await served.call("GET", f"/jobs/{job['id']}")).json()
-    assert found["status"] == "canceled"
-    assert "in.bin" in found["last_error"]
-    await refused(served, f"/jobs/{job['id']}/retry", {}, 404, "file_not_found")
+    await expect_refusal(served, f"/blobs/uploads/{plan['upload']['id']}/complete", {}, 422, "wrong_digest")
+    canceled = (await served.call("GET", f"/jobs/{job['id']}")).json()
+    assert canceled["status"] == "canceled"
+    assert "in.bin" in canceled["last_error"]
+    await expect_refusal(served, f"/jobs/{job['id']}/retry", {}, 404, "file_not_found")
 
 
-async def test_an_upload_of_another_job_is_not_this_ones(served: Served) -> None:
+async def test_an_upload_cannot_be_completed_for_another_job(served: Served) -> None:
     await served.make_job()
     await served.make_job()
-    one, two = await served.claim(), await served.claim()
-    order = {"fence": one["fence"], "name": "x", "size": 5}
-    begun = await post(served, f"/jobs/{one['id']}/uploads", order, expect=201)
-    path = f"/jobs/{two['id']}/uploads/{begun['upload']['id']}/complete"
-    await refused(served, path, {"fence": two["fence"]}, 404, "upload_not_found")
+    first, second = await served.claim(), await served.claim()
+    order = {"fence": first["fence"], "name": "x", "size": 5}
+    plan = await post(served, f"/jobs/{first['id']}/uploads", order, expect=201)
+    path = f"/jobs/{second['id']}/uploads/{plan['upload']['id']}/complete"
+    await expect_refusal(served, path, {"fence": second["fence"]}, 404, "upload_not_found")
 
 
-async def test_several_outcomes_name_their_outputs(served: Served) -> None:
+async def test_a_settle_entry_fails_if_its_output_is_missing(served: Served) -> None:
     await asyncio.gather(served.make_job(), served.make_job())
-    one, two = await served.claim(), await served.claim()
-    await output(served, one, "out", SMALL)
+    first, second = await served.claim(), await served.claim()
+    await upload_output(served, first, "out", SMALL)
     entries = [
-        {"id": job["id"], "fence": job["fence"], "outcome": "succeeded", "outputs": ["out"]} for job in (one, two)
+        {"id": job["id"], "fence": job["fence"], "outcome": "succeeded", "outputs": ["out"]} for job in (first, second)
     ]
-    answers = (await post(served, "/jobs/settle", {"jobs": entries}))["jobs"]
-    assert [answer.get("status") or answer["code"] for answer in answers] == ["succeeded", "output_missing"]
+    responses = (await post(served, "/jobs/settle", {"jobs": entries}))["jobs"]
+    assert [response.get("status") or response["code"] for response in responses] == ["succeeded", "output_missing"]
 
 
-async def test_small_bytes_that_are_wrong_by_now_are_not_told(served: Served) -> None:
+async def test_inline_bytes_that_are_damaged_are_not_returned(served: Served) -> None:
     downloads = Downloads(served.ingot.signer, None, served.ingot.blobs.counters, public_url=None)
     content = inline_content(SMALL)
     assert downloads.inline_bytes(content) == SMALL
@@ -499,13 +506,13 @@ async def test_small_bytes_that_are_wrong_by_now_are_not_told(served: Served) ->
     assert downloads.inline_bytes(msgspec.structs.replace(content, inline=None)) is None
 
 
-async def test_a_damaged_input_gets_no_address(served: Served) -> None:
-    blob = await key(served, "k", DATA)
+async def test_a_damaged_input_gets_no_signed_url(served: Served) -> None:
+    blob = await put_key(served, "k", DATA)
     job = await served.make_job(inputs={"in": blob})
     claimed = await served.claim()
     opened, _ = await served.ingot.blobs.open_blob(served.ingot.default_tenant.id, blob)
     await served.ingot.object_store.delete(TrashedObject(storage_key=opened.content.storage_key or ""))
     assert (await served.call("POST", f"/blobs/{blob}/verify")).json()["whole"] is False
-    asked = {"fence": claimed["fence"], "name": "in"}
-    await refused(served, f"/jobs/{job['id']}/downloads", asked, 500, "blob_damaged")
+    query = {"fence": claimed["fence"], "name": "in"}
+    await expect_refusal(served, f"/jobs/{job['id']}/downloads", query, 500, "blob_damaged")
     assert (await served.call("GET", f"/blobs/{blob}/url")).json()["code"] == "blob_damaged"

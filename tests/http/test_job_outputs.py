@@ -1,4 +1,4 @@
-"""`job.outputs` as people use it: by name, and one after the other."""
+"""`job.outputs`: access by name, and iteration."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ def ingot() -> Iterator[testing.LocalIngot]:
         yield one
 
 
-def test_outputs_are_gone_through_by_name(ingot: testing.LocalIngot) -> None:
+def test_iterating_over_outputs_yields_their_names(ingot: testing.LocalIngot) -> None:
     job = ingot.client.submit("split", file={"in.txt": b"not an output"})
-    assert list(job.outputs) == [], "none before it has succeeded"
+    assert list(job.outputs) == [], "a job has no outputs before it has succeeded"
     ingot.drain(raise_errors=True)
     assert sorted(job.outputs) == ["a.txt", "b.txt"]
     assert ("a.txt" in job.outputs, "in.txt" in job.outputs) == (True, False)
     assert {name: job.outputs[name].text() for name in job.outputs} == {"a.txt": "A.TXT", "b.txt": "B.TXT"}
 
 
-def test_what_is_no_name_is_refused(ingot: testing.LocalIngot) -> None:
+def test_an_index_that_is_not_a_name_is_rejected(ingot: testing.LocalIngot) -> None:
     outputs: Any = ingot.client.submit("split").outputs
     with pytest.raises(TypeError, match="got 0"):
         outputs[0]
 
 
-async def test_who_awaits_goes_through_them_too() -> None:
+async def test_outputs_of_the_asynchronous_client_are_iterated_asynchronously() -> None:
     async with testing.start_async(worker) as ingot:
         job = await ingot.client.submit("split")
         await ingot.drain(raise_errors=True)

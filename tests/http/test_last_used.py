@@ -1,4 +1,4 @@
-"""When a credential was last used, as those who look after credentials see it."""
+"""The time at which a credential or session was last used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ingot.wiring import services
 from tests.http.serving import serving
 
 
-async def test_what_was_used_before_a_stop_is_shown_after_it(tmp_path: Path) -> None:
+async def test_the_last_use_of_a_token_is_saved_when_the_server_stops(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         token = await served.token()
         assert (await served.call("GET", "/jobs", token=token)).status_code == 200
@@ -19,8 +19,8 @@ async def test_what_was_used_before_a_stop_is_shown_after_it(tmp_path: Path) -> 
         assert listed.last_used_at is not None
 
 
-async def test_a_session_in_use_does_not_end_with_the_server(tmp_path: Path) -> None:
-    """Also when nobody but people has called: what is not written down is not known after a restart."""
+async def test_the_last_use_of_a_session_is_saved_when_the_server_stops(tmp_path: Path) -> None:
+    """This holds even if no token was used: otherwise the session would expire early after a restart."""
     clock = ManualClock()
     async with serving(tmp_path, clock=clock) as served:
         headers = await served.link()

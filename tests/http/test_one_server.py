@@ -1,4 +1,4 @@
-"""Many cases on one server: every one runs, and every failure has its name."""
+"""`on_one_server`: every case runs, and every failure names its case."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ async def test_every_case_runs_and_every_failure_is_named() -> None:
     assert "'b'" not in str(caught.value)
 
 
-async def test_two_tables_make_every_pair() -> None:
+async def test_two_decorators_run_every_combination() -> None:
     ran = []
 
     @on_one_server("size", [1, 2])
-    @on_one_server("sent", ["x", "y"])
-    async def check(sent: str, size: int) -> None:
-        ran.append((size, sent))
+    @on_one_server("text", ["x", "y"])
+    async def check(text: str, size: int) -> None:
+        ran.append((size, text))
 
     await check()
     assert ran == [(1, "x"), (1, "y"), (2, "x"), (2, "y")]
 
 
-async def test_a_table_without_cases_fails() -> None:
+async def test_a_test_without_cases_fails() -> None:
     @on_one_server("size", [])
     async def check(size: int) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: valid, and the same as what is served."""
+"""The OpenAPI document is valid and describes every route that is served."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ingot.http.examples import EXAMPLES
 from ingot.http.openapi import openapi_document
 from ingot.http.request import RequestBody
 from ingot.http.routes import Open, Signed
-from tests.http.byte_routes import Depot
-from tests.http.route_table import table
+from tests.http.byte_routes import ByteRoutes
+from tests.http.route_table import route_table_of
 from tests.http.serving import Served
 
 
 async def test_the_document_is_valid_and_names_every_route(served: Served) -> None:
-    answer = await served.client.get("/openapi.json", headers={"authorization": f"Bearer {served.operator}"})
-    document = answer.json()
+    response = await served.client.get("/openapi.json", headers={"authorization": f"Bearer {served.operator}"})
+    document = response.json()
     OpenAPIV31SpecValidator(document).validate()
     named = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    assert named == {(route.method, route.template) for route in table(served).routes if not route.is_page}
+    assert named == {(route.method, route.template) for route in route_table_of(served).routes if not route.is_page}
     ids = [operation["operationId"] for methods in document["paths"].values() for operation in methods.values()]
     assert len(ids) == len(set(ids))
     claim = document["paths"]["/api/v1/jobs/claim"]["post"]
@@ -32,36 +32,36 @@ async def test_the_document_is_valid_and_names_every_route(served: Served) -> No
 
 
 def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {one["operationId"]: one for methods in document["paths"].values() for one in methods.values()}
+    return {each["operationId"]: each for methods in document["paths"].values() for each in methods.values()}
 
 
 def test_every_field_and_every_parameter_has_a_description(served: Served) -> None:
-    document = openapi_document(table(served).routes, version="1")
+    document = openapi_document(route_table_of(served).routes, version="1")
     schemas = document["components"]["schemas"]
     fields = [field for schema in schemas.values() for field in schema.get("properties", {}).values()]
-    parameters = [one for operation in operations(document).values() for one in operation["parameters"]]
+    parameters = [each for operation in operations(document).values() for each in operation["parameters"]]
     for described in (*fields, *parameters):
         assert described["description"].endswith("."), described
     assert schemas["CreatedToken"]["properties"]["id"] == schemas["Token"]["properties"]["id"]
 
 
-def test_headers_are_told_where_they_are_taken(served: Served) -> None:
-    routes = {f"{route.tag}_{route.handler.__name__}": route for route in table(served).routes}
+def test_request_headers_are_documented_for_routes_that_read_them(served: Served) -> None:
+    routes = {f"{route.tag}_{route.handler.__name__}": route for route in route_table_of(served).routes}
     document = openapi_document(routes.values(), version="1")
     for name, operation in operations(document).items():
-        headers = {one["name"] for one in operation["parameters"] if one["in"] == "header"}
+        headers = {each["name"] for each in operation["parameters"] if each["in"] == "header"}
         assert ("Ingot-Tenant" in headers) != isinstance(routes[name].needs, Open | Signed)
         assert ("Idempotency-Key" in headers) == (name in ("jobs_create", "events_publish"))
 
 
-async def test_every_example_is_taken(served: Served) -> None:
-    routes = {f"{route.tag}_{route.handler.__name__}": route for route in table(served).routes}
-    taking = {
+async def test_every_example_is_accepted(served: Served) -> None:
+    routes = {f"{route.tag}_{route.handler.__name__}": route for route in route_table_of(served).routes}
+    routes_with_body = {
         name: route
         for name, route in routes.items()
         if route.handler_types().get("body", RequestBody) is not RequestBody
     }
-    examples = {name: route.example or EXAMPLES[name] for name, route in taking.items()}
+    examples = {name: route.example or EXAMPLES[name] for name, route in routes_with_body.items()}
     assert EXAMPLES.keys() <= examples.keys()
     job = await served.make_job()
     member = (await served.call("POST", "/admin/members", json=EXAMPLES["people_put_member"])).json()
@@ -70,49 +70,49 @@ async def test_every_example_is_taken(served: Served) -> None:
     me = await served.link()
     for name, body in examples.items():
         route = routes[name]
-        places = {
+        path_parameters = {
             "id": ids.get(route.tag, job["id"]),
             "slug": "default",
             "type": "greet",
             "upload": upload["id"],
             "name": "mail",
         }
-        path = route.template.format(**places)
+        path = route.template.format(**path_parameters)
         if route.tag == "me":
-            answer = await served.client.request(route.method, path, headers=me, json=body)
+            response = await served.client.request(route.method, path, headers=me, json=body)
         else:
-            answer = await served.call(route.method, path, json=body)
-        taken = (422,) if name == "blobs_sign_parts" else (200, 201, 409)  # This upload has no parts.
-        assert answer.status_code in taken, f"{name}: {answer.text}"
+            response = await served.call(route.method, path, json=body)
+        accepted = (422,) if name == "blobs_sign_parts" else (200, 201, 409)  # This upload has no parts.
+        assert response.status_code in accepted, f"{name}: {response.text}"
 
 
-async def test_a_body_of_several_kinds_is_told_as_it_is(served: Served) -> None:
-    document = openapi_document(table(served).routes, version="1")
+async def test_a_body_with_alternatives_has_a_discriminator(served: Served) -> None:
+    document = openapi_document(route_table_of(served).routes, version="1")
     schema = operations(document)["jobs_act"]["requestBody"]["content"]["application/json"]["schema"]
     assert schema["discriminator"]["propertyName"] == "action"
     assert set(schema["discriminator"]["mapping"]) == {"cancel", "retry", "change"}
 
 
-def test_bytes_forms_signatures_and_rests_are_told(served: Served) -> None:
-    routes = [*table(served).routes, *Depot().routes()]
+def test_byte_bodies_forms_signed_urls_and_path_rests_are_documented(served: Served) -> None:
+    routes = [*route_table_of(served).routes, *ByteRoutes().routes()]
     document = msgspec.json.decode(msgspec.json.encode(openapi_document(routes, version="1")))
     OpenAPIV31SpecValidator(document).validate()
-    told = operations(document)
-    assert told["depot_take"]["requestBody"]["content"] == {"application/octet-stream": {"schema": {}}}
-    form = told["depot_form"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+    described = operations(document)
+    assert described["bytes_take"]["requestBody"]["content"] == {"application/octet-stream": {"schema": {}}}
+    form = described["bytes_form"]["requestBody"]["content"]["multipart/form-data"]["schema"]
     assert (list(form["properties"]), form["required"]) == (["key", "blob"], ["blob"])
-    answers = told["depot_file"]["responses"]
-    assert {status: list(answer.get("content", {})) for status, answer in answers.items()} == {
+    responses = described["bytes_file"]["responses"]
+    assert {status: list(response.get("content", {})) for status, response in responses.items()} == {
         "200": ["*/*"],
         "206": ["*/*"],
         "304": [],
         "default": ["application/problem+json"],
     }
-    (rest,) = document["paths"]["/depot/rest/jobs/{key}"]["get"]["parameters"]
+    (rest,) = document["paths"]["/bytes/rest/jobs/{key}"]["get"]["parameters"]
     assert (rest["name"], rest["in"], rest["schema"]) == ("key", "path", {"type": "string", "minLength": 1})
     assert "%2F" in rest["description"]
-    signed = told["depot_signed"]
-    assert [(one["name"], one["required"]) for one in signed["parameters"]] == [
+    signed = described["bytes_signed"]
+    assert [(each["name"], each["required"]) for each in signed["parameters"]] == [
         ("name", False),
         ("number", False),
         ("expires", True),
@@ -122,4 +122,4 @@ def test_bytes_forms_signatures_and_rests_are_told(served: Served) -> None:
     page = render_docs_page(document).decode()
     assert "--data-binary @&#34;$FILE&#34;" in page
     assert "-F key=$KEY -F blob=@&#34;$FILE&#34;" in page
-    assert told["depot_signed"]["description"] in page
+    assert described["bytes_signed"]["description"] in page

@@ -1,4 +1,4 @@
-"""What those see who watch over a server."""
+"""Metrics and status of a server."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ Samples = dict[tuple[str, tuple[str, ...]], float]
 
 
 async def scrape(served: Served) -> Samples:
-    answer = await served.client.get("/metrics", headers={"authorization": f"Bearer {served.operator}"})
-    assert answer.status_code == 200, answer.text
+    response = await served.client.get("/metrics", headers={"authorization": f"Bearer {served.operator}"})
+    assert response.status_code == 200, response.text
     return {
         (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(answer.text)
+        for family in text_string_to_metric_families(response.text)
         for sample in family.samples
     }
 
 
-async def test_metrics_tell_what_happened_to_jobs(served: Served) -> None:
+async def test_metrics_count_what_happened_to_jobs(served: Served) -> None:
     await served.ingot.jobs.define(Definition(type="noop", max_attempts=2))
     for key in ("a", "b", "c", "d"):
         await served.make_job(idempotency_key=key)
@@ -89,25 +89,25 @@ async def test_metrics_tell_what_happened_to_jobs(served: Served) -> None:
 
 async def test_metrics_are_for_operators_only(served: Served) -> None:
     token = await served.token(Grant(action="*"))
-    answer = await served.client.get("/metrics", headers={"authorization": f"Bearer {token}"})
-    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
-    assert "ingot_jobs" not in answer.text
+    response = await served.client.get("/metrics", headers={"authorization": f"Bearer {token}"})
+    assert (response.status_code, response.json()["code"]) == (403, "forbidden")
+    assert "ingot_jobs" not in response.text
     order = {"description": "prometheus", "operator": True, "grants": [{"action": "ops.read"}]}
     own = (await served.call("POST", "/admin/tokens", json=order)).json()["token"]
-    answer = await served.client.get("/metrics", headers={"authorization": f"Bearer {own}"})
-    assert answer.status_code == 200
+    response = await served.client.get("/metrics", headers={"authorization": f"Bearer {own}"})
+    assert response.status_code == 200
 
 
-async def test_a_store_that_cannot_tell_leaves_the_figures_of_the_process(served: Served, tmp_path: Path) -> None:
+async def test_metrics_of_the_process_are_served_when_the_store_fails(served: Served, tmp_path: Path) -> None:
     await served.make_job()
     with closing(apsw.Connection(str(tmp_path / "data" / FILE_NAME))) as connection:
         connection.execute("ALTER TABLE counts RENAME TO elsewhere")
     with capture_logs() as logs:
         samples = await scrape(served)
-        refused = await served.call("GET", "/jobs/summary", headers={"x-request-id": "r1"})
+        failed = await served.call("GET", "/jobs/summary", headers={"x-request-id": "r1"})
     assert samples["ingot_jobs_enqueued_total", ("noop",)] == 1
     assert "ingot_jobs" not in {name for name, _ in samples}
-    assert refused.status_code >= 500
+    assert failed.status_code >= 500
     (missing, warned) = logs
     assert (missing["event"], missing["log_level"]) == ("metrics_incomplete", "error")
     assert (warned["event"], warned["log_level"]) == ("request_refused", "warning")
@@ -115,7 +115,7 @@ async def test_a_store_that_cannot_tell_leaves_the_figures_of_the_process(served
     assert warned["duration_ms"] > 0
 
 
-async def test_the_status_is_that_of_the_callers_tenant(served: Served) -> None:
+async def test_the_status_covers_the_tenant_of_the_caller(served: Served) -> None:
     other = await served.ingot.tenants.create("other")
     await served.ingot.jobs.enqueue(other.id, "noop")
     await served.make_job()
@@ -132,33 +132,33 @@ async def test_the_status_is_that_of_the_callers_tenant(served: Served) -> None:
     assert status["lags"]["event_loop_seconds"] >= 0
 
 
-def test_the_page_tells_of_every_metric_and_of_no_other() -> None:
+def test_the_reference_page_lists_exactly_the_metrics() -> None:
     metrics = Metrics(CollectorRegistry())
     metrics.register_streams(lambda: 0)
     metrics.register_waiting_heartbeats(lambda: 0)
     metrics.register_blobs(BlobCounters())
     assert metrics.blobs is not None
     metrics.blobs.store_metrics = BlobMetrics(verified_before=datetime.now(UTC))
-    known = {(family.name, family.type) for family in metrics.registry.collect()}
-    told = set(re.findall(r"^\| `(ingot_\w+)` \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
-    assert told == known
+    exported = {(family.name, family.type) for family in metrics.registry.collect()}
+    documented = set(re.findall(r"^\| `(ingot_\w+)` \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    assert documented == exported
 
 
-def samples_of(figures: JobMetricsCollector, name: str) -> dict[tuple[str, ...], float]:
+def samples_of(collector: JobMetricsCollector, name: str) -> dict[tuple[str, ...], float]:
     return {
         tuple(sample.labels.values()): sample.value
-        for family in figures.collect()
+        for family in collector.collect()
         for sample in family.samples
         if sample.name == name
     }
 
 
-def test_types_beyond_so_many_are_counted_together() -> None:
-    figures = JobMetricsCollector()
+def test_job_types_above_the_limit_are_counted_together() -> None:
+    collector = JobMetricsCollector()
     for number in range(TYPES_MAX + 5):
-        figures.canceled(f"type-{number}", 2)
-    figures.canceled("type-0", 1)
-    counted = samples_of(figures, "ingot_jobs_canceled_total")
+        collector.canceled(f"type-{number}", 2)
+    collector.canceled("type-0", 1)
+    counted = samples_of(collector, "ingot_jobs_canceled_total")
     assert len(counted) == TYPES_MAX + 1
     assert (counted["type-0",], counted[OTHER_LABEL,]) == (3, 10)
 
@@ -167,23 +167,23 @@ def depth(tenant: str | None, queued: int, age: float | None) -> Depth:
     return Depth(tenant=tenant, counts={JobStatus.QUEUED: queued}, oldest_ready_seconds=age)
 
 
-def test_a_tenant_called_like_all_others_is_counted_with_them() -> None:
-    figures = JobMetricsCollector()
+def test_a_tenant_named_like_the_overflow_label_is_counted_with_it() -> None:
+    collector = JobMetricsCollector()
     depths: Sequence[Depth] = [depth("acme", 1, None), depth(OTHER_LABEL, 2, 3.0), depth(None, 4, 9.0)]
-    figures.depths = depths
-    assert samples_of(figures, "ingot_jobs") == {("acme", "queued"): 1, (OTHER_LABEL, "queued"): 6}
-    assert samples_of(figures, "ingot_oldest_ready_seconds") == {("acme",): 0, (OTHER_LABEL,): 9}
+    collector.depths = depths
+    assert samples_of(collector, "ingot_jobs") == {("acme", "queued"): 1, (OTHER_LABEL, "queued"): 6}
+    assert samples_of(collector, "ingot_oldest_ready_seconds") == {("acme",): 0, (OTHER_LABEL,): 9}
 
 
-def test_a_value_counts_in_every_bucket_that_it_is_not_above() -> None:
-    spread = HistogramCounts((1, 2, 4))
+def test_histogram_buckets_are_cumulative() -> None:
+    histogram = HistogramCounts((1, 2, 4))
     for value in (0.5, 1, 1.5, 4, 5):
-        spread.observe(value)
-    assert spread.cumulative_buckets() == [("1.0", 2), ("2.0", 3), ("4.0", 4), ("+Inf", 5)]
-    assert spread.sum == 12
+        histogram.observe(value)
+    assert histogram.cumulative_buckets() == [("1.0", 2), ("2.0", 3), ("4.0", 4), ("+Inf", 5)]
+    assert histogram.sum == 12
 
 
-async def test_the_lag_is_the_worst_of_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_event_loop_lag_is_the_worst_of_the_last_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(of_lag, "EVERY_SECONDS", 0)
     lag, loop = EventLoopLag(), asyncio.get_running_loop()
     assert lag.worst_seconds == 0

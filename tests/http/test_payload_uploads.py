@@ -1,4 +1,4 @@
-"""Payloads that travel as blobs: who may make jobs of a type may send them, and nothing more."""
+"""Payloads sent as blobs: a grant to create jobs of a type permits sending their payloads, and nothing more."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ NOOP = Grant(action="jobs.create", resource="jobs/noop")
 
 
 @pytest.fixture
-async def maker(served: Served) -> str:
-    """A token that may make jobs of one type, and do nothing else."""
+async def creator(served: Served) -> str:
+    """A token that may create jobs of one type, and nothing else."""
     return await served.token(NOOP)
 
 
 @pytest.fixture
-async def client(served: Served, maker: str) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(served.url, token=maker) as one:
+async def client(served: Served, creator: str) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(served.url, token=creator) as one:
         yield one
 
 
@@ -40,29 +40,29 @@ async def begin(served: Served, token: str, **order: Any) -> httpx.Response:
     return await served.call("POST", "/blobs/uploads", token=token, json={"size": len(TEXT), **order})
 
 
-def code_of(answer: httpx.Response) -> tuple[int, str]:
-    return answer.status_code, error_from_response(answer.status_code, answer.content).code
+def code_of(response: httpx.Response) -> tuple[int, str]:
+    return response.status_code, error_from_response(response.status_code, response.content).code
 
 
-async def test_who_may_make_a_job_may_give_it_a_large_payload(served: Served, client: AsyncClient) -> None:
+async def test_a_token_that_may_create_jobs_may_send_large_payloads(served: Served, client: AsyncClient) -> None:
     job = await client.submit("noop", LARGE)
     many = await client.submit_many("noop", [LARGE, "small", LARGE + "y"])
-    assert [one.data.payload_blob is None for one in (job, *many)] == [False, False, True, False]
+    assert [each.data.payload_blob is None for each in (job, *many)] == [False, False, True, False]
     async with AsyncClient(served.url, token=served.operator) as other:
-        seen = await other.job(job.id)
-        assert await seen.fetch_payload() == LARGE
-        (file,) = await seen.files()
+        stored = await other.job(job.id)
+        assert await stored.fetch_payload() == LARGE
+        (file,) = await stored.files()
         assert (file.kind, file.content_type, file.size) == ("payload", "application/json", len(TEXT))
 
 
-async def test_so_may_who_does_not_await(served: Served, maker: str) -> None:
-    with Client(served.url, token=maker) as client:
+async def test_the_synchronous_client_sends_large_payloads(served: Served, creator: str) -> None:
+    with Client(served.url, token=creator) as client:
         job = await asyncio.to_thread(client.submit, "noop", LARGE)
         assert (await served.call("GET", f"/jobs/{job.id}")).json()["payload_blob"] == blake3(TEXT).hexdigest()
 
 
 @pytest.mark.parametrize(
-    ("order", "refusal"),
+    ("order", "problem"),
     [
         pytest.param({}, (403, "forbidden"), id="for nothing"),
         pytest.param({"key": "a/b"}, (403, "forbidden"), id="for a key"),
@@ -74,40 +74,40 @@ async def test_so_may_who_does_not_await(served: Served, maker: str) -> None:
         ),
     ],
 )
-async def test_nothing_else_is_begun(
-    served: Served, maker: str, order: dict[str, Any], refusal: tuple[int, str]
+async def test_an_upload_that_is_not_a_permitted_payload_is_rejected(
+    served: Served, creator: str, order: dict[str, Any], problem: tuple[int, str]
 ) -> None:
-    assert code_of(await begin(served, maker, **order)) == refusal
+    assert code_of(await begin(served, creator, **order)) == problem
     usage = (await served.call("GET", "/usage")).json()
     assert (usage["bytes"], usage["reserved_bytes"]) == (0, 0)
 
 
-async def test_who_may_write_blobs_and_make_no_jobs_sends_no_payload(served: Served) -> None:
+async def test_a_token_that_may_not_create_jobs_cannot_send_payloads(served: Served) -> None:
     writer = await served.token(Grant(action="blobs.write"))
     assert code_of(await begin(served, writer, payload_of="noop")) == (403, "forbidden")
     reader = await served.token(Grant(action="jobs.read"))
     assert code_of(await begin(served, reader, payload_of="noop")) == (403, "forbidden")
 
 
-async def test_a_payload_is_its_senders_and_is_not_read_back(served: Served, maker: str) -> None:
-    plan = (await begin(served, maker, payload_of="noop")).json()
+async def test_a_payload_upload_is_usable_only_by_its_sender_and_not_readable(served: Served, creator: str) -> None:
+    plan = (await begin(served, creator, payload_of="noop")).json()
     id, other = plan["upload"]["id"], await served.token(NOOP)
-    async with httpx.AsyncClient(verify=False) as anybody:
-        assert (await anybody.put(plan["url"], content=TEXT)).is_success
+    async with httpx.AsyncClient(verify=False) as client:
+        assert (await client.put(plan["url"], content=TEXT)).is_success
     for method, path in (("GET", ""), ("POST", "/complete"), ("DELETE", "")):
         body: dict[str, Any] | None = {} if method == "POST" else None
-        answer = await served.call(method, f"/blobs/uploads/{id}{path}", token=other, json=body)
-        assert code_of(answer) == (404, "upload_not_found"), path
-    done = await served.call("POST", f"/blobs/uploads/{id}/complete", token=maker, json={})
+        response = await served.call(method, f"/blobs/uploads/{id}{path}", token=other, json=body)
+        assert code_of(response) == (404, "upload_not_found"), path
+    done = await served.call("POST", f"/blobs/uploads/{id}/complete", token=creator, json={})
     blob = done.json()["upload"]["blob_id"]
     assert blob == blake3(TEXT).hexdigest()
-    assert code_of(await served.call("GET", f"/blobs/{blob}", token=maker)) == (403, "forbidden")
-    assert code_of(await served.call("GET", f"/blobs/{blob}/url", token=maker)) == (403, "forbidden")
+    assert code_of(await served.call("GET", f"/blobs/{blob}", token=creator)) == (403, "forbidden")
+    assert code_of(await served.call("GET", f"/blobs/{blob}/url", token=creator)) == (403, "forbidden")
 
 
 async def test_a_payload_counts_against_the_quota_of_its_token(served: Served) -> None:
-    poor = await served.token(NOOP, limits=Limits(quota_bytes=len(TEXT) - 1))
-    async with AsyncClient(served.url, token=poor) as client:
+    limited = await served.token(NOOP, limits=Limits(quota_bytes=len(TEXT) - 1))
+    async with AsyncClient(served.url, token=limited) as client:
         with pytest.raises(IngotError) as caught:
             await client.submit("noop", LARGE)
     assert caught.value.code == "quota_exceeded"

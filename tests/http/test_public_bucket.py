@@ -1,4 +1,4 @@
-"""A bucket that clients reach by another name than the server: what they are given is signed for that name."""
+"""A bucket that clients reach by another name than the server does: URLs are signed for that name."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from ingot.client import AsyncClient
 from ingot.client.asynchronous.blobs import AsyncBlobs
 from tests import s3
-from tests.http.bucket_settings import in_bucket
-from tests.http.faulty_transport import Line, blobs_over
+from tests.http.bucket_settings import bucket_settings
+from tests.http.faulty_transport import FaultyTransport, blobs_client
 from tests.http.serving import Served, serving
 from tests.waiting import SECONDS_MAX
 
@@ -26,51 +26,56 @@ MIB = 1024 * 1024
 BODY = Random(3).randbytes(5 * MIB)
 
 
-def elsewhere() -> str:
-    """The S3 server as clients call it."""
+def public_endpoint() -> str:
+    """The URL by which clients reach the S3 server."""
     return s3.server_url().replace("127.0.0.1", "localhost")
 
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "data", in_bucket(s3_public_endpoint=elsewhere())) as served:
+    async with serving(tmp_path / "data", bucket_settings(s3_public_endpoint=public_endpoint())) as served:
         yield served
 
 
 @pytest.fixture
-async def line() -> AsyncIterator[Line]:
-    one = Line()
-    yield one
-    await one.aclose()
+async def transport() -> AsyncIterator[FaultyTransport]:
+    faulty = FaultyTransport()
+    yield faulty
+    await faulty.aclose()
 
 
-def asked_of(line: Line, site: Served, method: str) -> set[str]:
-    """The hosts other than the server that were asked in this way."""
-    asked = [one.url for one in line.asked if one.method == method]
-    return {f"http://{url.netloc.decode()}" for url in asked if not str(url).startswith(site.url)}
+def hosts_of(transport: FaultyTransport, site: Served, method: str) -> set[str]:
+    """The hosts, except the server, that got requests with this method."""
+    urls = [request.url for request in transport.requests if request.method == method]
+    return {f"http://{url.netloc.decode()}" for url in urls if not str(url).startswith(site.url)}
 
 
-async def stored(site: Served, line: Line, size: int) -> tuple[AsyncBlobs, bytes]:
-    blobs, body = blobs_over(line, site.url, site.operator), (BODY * 14)[:size]
+async def store_file(site: Served, transport: FaultyTransport, size: int) -> tuple[AsyncBlobs, bytes]:
+    blobs, body = blobs_client(transport, site.url, site.operator), (BODY * 14)[:size]
     assert (await blobs.put(body, "file")).size == size
     return blobs, body
 
 
 @pytest.mark.parametrize("size", [5 * MIB, 65 * MIB], ids=["one PUT", "parts"])
-async def test_clients_send_and_read_at_the_public_address(site: Served, line: Line, size: int) -> None:
-    blobs, body = await stored(site, line, size)
+async def test_clients_upload_and_download_at_the_public_endpoint(
+    site: Served, transport: FaultyTransport, size: int
+) -> None:
+    blobs, body = await store_file(site, transport, size)
     assert await blobs.get("file") == body
-    assert [asked_of(line, site, method) for method in ("PUT", "GET")] == [{elsewhere()}, {elsewhere()}]
+    assert [hosts_of(transport, site, method) for method in ("PUT", "GET")] == [
+        {public_endpoint()},
+        {public_endpoint()},
+    ]
 
 
 @pytest.mark.curl
-async def test_curl_reads_at_the_public_address_and_nobody_at_the_other(site: Served, tmp_path: Path) -> None:
+async def test_a_signed_url_is_valid_at_the_public_endpoint_only(site: Served, tmp_path: Path) -> None:
     async with AsyncClient(site.url, token=site.operator) as client:
         await client.blobs.put(BODY, "file")
-        address = (await client.blobs.url("file")).url
-    assert urlsplit(address).hostname == "localhost"
-    command = ["curl", "-sSf", "--max-time", str(SECONDS_MAX), "-o", str(tmp_path / "back"), address]
+        url = (await client.blobs.url("file")).url
+    assert urlsplit(url).hostname == "localhost"
+    command = ["curl", "-sSf", "--max-time", str(SECONDS_MAX), "-o", str(tmp_path / "back"), url]
     await asyncio.to_thread(subprocess.run, command, check=True)
     assert (tmp_path / "back").read_bytes() == BODY
     async with httpx.AsyncClient(verify=False) as other:
-        assert (await other.get(address.replace("localhost", "127.0.0.1"))).status_code == 403
+        assert (await other.get(url.replace("localhost", "127.0.0.1"))).status_code == 403

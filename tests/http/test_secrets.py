@@ -22,18 +22,18 @@ BOTH = {"mail": VALUE, "shop": "other"}
 
 async def put_both(served: Served) -> None:
     for name, value in BOTH.items():
-        answer = await served.call("PUT", f"/secrets/{name}", json={"value": value})
-        assert (answer.status_code, answer.json()["version"]) == (200, 1)
+        response = await served.call("PUT", f"/secrets/{name}", json={"value": value})
+        assert (response.status_code, response.json()["version"]) == (200, 1)
 
 
-async def test_a_secret_is_kept_and_no_answer_log_or_file_shows_it(
+async def test_a_secret_value_is_in_no_response_log_or_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with serving(tmp_path) as served:
         await put_both(served)
         tenant = served.ingot.default_tenant.id
         assert await served.ingot.secrets.reveal(tenant, "mail") == VALUE
-        answers = [
+        responses = [
             await served.call("PUT", "/secrets/mail", json={"value": VALUE}),
             await served.call("PUT", "/secrets/mail", json={"value": VALUE, "more": 1}),
             await served.call("PUT", "/secrets/mail?if_version=9", json={"value": VALUE}),
@@ -42,18 +42,18 @@ async def test_a_secret_is_kept_and_no_answer_log_or_file_shows_it(
             await served.call("GET", "/admin/audit"),
             await served.call("DELETE", "/secrets/shop"),
         ]
-        assert [one.status_code for one in answers] == [200, 422, 409, 200, 200, 200, 200]
-        listed = [(one["name"], one["version"]) for one in answers[4].json()["items"]]
+        assert [response.status_code for response in responses] == [200, 422, 409, 200, 200, 200, 200]
+        listed = [(secret["name"], secret["version"]) for secret in responses[4].json()["items"]]
         assert listed == [("mail", 2), ("shop", 1)]
-        assert [one["action"] for one in answers[5].json()["items"][:3]] == ["secret.put"] * 3
-        assert not any("horse" in one.text or "staple" in str(one.headers) for one in answers)
-    kept = (tmp_path / FILE_NAME).read_bytes()
-    assert b"mail" in kept
-    assert b"horse" not in kept
+        assert [entry["action"] for entry in responses[5].json()["items"][:3]] == ["secret.put"] * 3
+        assert not any("horse" in response.text or "staple" in str(response.headers) for response in responses)
+    file_content = (tmp_path / FILE_NAME).read_bytes()
+    assert b"mail" in file_content
+    assert b"horse" not in file_content
     assert "horse" not in caplog.text + "".join(capfd.readouterr())
 
 
-async def test_what_is_not_allowed_is_refused_and_changes_nothing(served: Served) -> None:
+async def test_an_invalid_secret_is_rejected_and_changes_nothing(served: Served) -> None:
     await put_both(served)
     cases = [
         ("mail", {"value": ""}, 422, "value"),
@@ -66,14 +66,14 @@ async def test_what_is_not_allowed_is_refused_and_changes_nothing(served: Served
         ("mail?if_version=null", {"value": "x"}, 422, "if_version"),
         ("mail?if_version=0", {"value": "x"}, 409, "1"),
     ]
-    for path, body, status, named in cases:
-        answer = await served.call("PUT", f"/secrets/{path}", json=body)
-        assert (answer.status_code, named in answer.json()["detail"]) == (status, True), answer.text
+    for path, body, status, mentioned in cases:
+        response = await served.call("PUT", f"/secrets/{path}", json=body)
+        assert (response.status_code, mentioned in response.json()["detail"]) == (status, True), response.text
     assert (await served.call("DELETE", "/secrets/mail?if_version=3")).json()["version"] == 1
-    assert [one["version"] for one in (await served.call("GET", "/secrets")).json()["items"]] == [1, 1]
+    assert [secret["version"] for secret in (await served.call("GET", "/secrets")).json()["items"]] == [1, 1]
 
 
-async def test_a_narrow_grant_reaches_what_it_names_and_another_tenant_nothing(served: Served) -> None:
+async def test_a_grant_for_one_secret_permits_only_that_secret(served: Served) -> None:
     await put_both(served)
     reader = await served.token(Grant(action="secrets.read", resource="secrets/mail"))
     writer = await served.token(Grant(action="secrets.write", resource="secrets/mail"))
@@ -82,7 +82,7 @@ async def test_a_narrow_grant_reaches_what_it_names_and_another_tenant_nothing(s
     other = await served.token(tenant=(await served.ingot.tenants.create("other")).id)
     for limit in (1, 50):
         page = (await served.call("GET", f"/secrets?limit={limit}", token=reader)).json()
-        assert ([one["name"] for one in page["items"]], page["next_cursor"]) == (["mail"], None)
+        assert ([secret["name"] for secret in page["items"]], page["next_cursor"]) == (["mail"], None)
     assert (await served.call("GET", "/secrets?prefix=shop&limit=1", token=reader)).json()["next_cursor"] is None
     for token, method, path, status in (
         (reader, "GET", "/secrets/mail", 200),
@@ -100,39 +100,39 @@ async def test_a_narrow_grant_reaches_what_it_names_and_another_tenant_nothing(s
         (None, "POST", "/admin/secrets/rotate-key", 200),
     ):
         body = {"json": {"value": "x"}} if method == "PUT" else {}
-        answer = await served.call(method, path, token=token, **body)
-        assert answer.status_code == status, f"{method} {path}: {answer.text}"
+        response = await served.call(method, path, token=token, **body)
+        assert response.status_code == status, f"{method} {path}: {response.text}"
     assert (await served.call("GET", "/secrets", token=other)).json()["items"] == []
 
 
 @asynccontextmanager
-async def opened(folder: Path, key: str) -> AsyncIterator[tuple[Secrets, str]]:
-    """The secrets of a store that is opened with this key, and its tenant."""
+async def open_secrets(folder: Path, key: str) -> AsyncIterator[tuple[Secrets, str]]:
+    """The secrets of a store opened with this secret key, and its default tenant."""
     async with services.open(settings=Settings(data=folder, secret_key=key), maintenance=False) as ingot:
         yield ingot.secrets, ingot.default_tenant.id
 
 
-async def test_the_key_is_rotated_and_the_old_one_can_go(tmp_path: Path) -> None:
+async def test_after_a_rotation_secrets_are_readable_without_the_old_key(tmp_path: Path) -> None:
     first, second = token_hex(32), token_hex(32)
-    async with opened(tmp_path, first) as (secrets, tenant):
+    async with open_secrets(tmp_path, first) as (secrets, tenant):
         for name, value in BOTH.items():
             await secrets.write(tenant, name, NewSecret(value=value))
         old = secrets.key_id
-    async with opened(tmp_path, second) as (secrets, tenant):
+    async with open_secrets(tmp_path, second) as (secrets, tenant):
         assert await secrets.rotate(tenant) == Rotated(key_id=secrets.key_id, rotated=0, unreadable=2)
         with pytest.raises(SecretUnreadable):
             await secrets.reveal(tenant, "mail")
-    async with opened(tmp_path, f"{second},{first}") as (secrets, tenant):
+    async with open_secrets(tmp_path, f"{second},{first}") as (secrets, tenant):
         assert await secrets.reveal(tenant, "mail") == VALUE
         assert await secrets.rotate(tenant) == Rotated(key_id=secrets.key_id, rotated=2, unreadable=0)
         assert {(await secrets.get(tenant, name)).version for name in BOTH} == {2}
         assert await secrets.rotate(tenant) == Rotated(key_id=secrets.key_id, rotated=0, unreadable=0)
-    async with opened(tmp_path, second) as (secrets, tenant):
+    async with open_secrets(tmp_path, second) as (secrets, tenant):
         assert {name: await secrets.reveal(tenant, name) for name in BOTH} == BOTH
-        assert old not in {one.body.key_id for one in await secrets.all(tenant)}
+        assert old not in {secret.body.key_id for secret in await secrets.all(tenant)}
 
 
-async def test_a_value_that_was_moved_to_another_name_cannot_be_read(tmp_path: Path) -> None:
+async def test_a_sealed_value_cannot_be_read_under_another_name(tmp_path: Path) -> None:
     async with services.open(tmp_path, maintenance=False) as ingot:
         secrets, tenant = ingot.secrets, ingot.default_tenant.id
         for name, value in BOTH.items():

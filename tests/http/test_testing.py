@@ -1,4 +1,4 @@
-"""`ingot.testing`: what a user's test relies on."""
+"""`ingot.testing`: draining, time, errors, and isolation between servers."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def snooze(job: WorkerJob) -> None:
 
 @worker.handler("apart", isolate=True)
 def apart(job: WorkerJob) -> None:
-    raise ValueError("in a process of its own")
+    raise ValueError("in its own process")
 
 
-def test_a_template_that_cannot_be_ended_leaves_neither_server_nor_files(
+def test_an_error_while_stopping_a_template_leaves_no_server_and_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait = subprocess.Popen.wait
@@ -79,24 +79,24 @@ def test_a_template_that_cannot_be_ended_leaves_neither_server_nor_files(
     assert list(tmp_path.glob("ingot-testing-*")) == []
 
 
-def test_all_that_becomes_due_by_a_drain_is_run_by_it() -> None:
+def test_a_drain_runs_jobs_that_its_jobs_submit() -> None:
     with testing.start(worker) as ingot:
-        said = {"url": ingot.url, "token": ingot.token}
-        ingot.client.submit("chain", {**said, "left": 7})
-        ingot.client.submit("chain", {**said, "left": 3})
+        connection = {"url": ingot.url, "token": ingot.token}
+        ingot.client.submit("chain", {**connection, "left": 7})
+        ingot.client.submit("chain", {**connection, "left": 3})
         assert ingot.drain() == 8 + 4
         assert ingot.client.summary().counts[JobStatus.SUCCEEDED] == 12
         assert ingot.drain() == 0
 
 
-def test_what_waits_for_another_is_run_by_the_same_drain() -> None:
+def test_a_drain_runs_jobs_that_wait_for_others() -> None:
     with testing.start(worker) as ingot:
         first = ingot.client.submit("chain", {"left": 0})
         second = ingot.client.submit("chain", {"left": 0}, after=[first.id])
         assert (second.status, ingot.drain(), second.refresh().status) == ("blocked", 2, "succeeded")
 
 
-def test_all_attempts_pass_when_time_does() -> None:
+def test_retries_run_as_the_clock_advances() -> None:
     with testing.start(worker, now=datetime(2030, 1, 1, tzinfo=UTC)) as ingot:
         job = ingot.client.submit("fail", "x", max_attempts=3)
         assert job.data.created_at == datetime(2030, 1, 1, tzinfo=UTC)
@@ -115,10 +115,10 @@ def test_all_attempts_pass_when_time_does() -> None:
         ("fail", "x", ZeroDivisionError, "x"),
         ("fail", "for good", NoRetry, "never"),
         ("slow", None, testing.HandlerFailed, "longer than 0.2 seconds"),
-        ("apart", None, testing.HandlerFailed, "in a process of its own"),
+        ("apart", None, testing.HandlerFailed, "in its own process"),
     ],
 )
-def test_the_first_error_is_raised_when_asked_for(
+def test_a_drain_with_raise_errors_raises_the_first_error(
     type: str, payload: object, raised: type[BaseException], text: str
 ) -> None:
     with testing.start(worker) as ingot:
@@ -129,7 +129,7 @@ def test_the_first_error_is_raised_when_asked_for(
         assert text in (job.refresh().error or "")
 
 
-def test_a_cancel_reaches_what_a_drain_runs() -> None:
+def test_a_cancel_reaches_a_job_of_a_drain() -> None:
     meddler = Worker()
 
     @meddler.handler("meddle")
@@ -146,11 +146,11 @@ def test_a_cancel_reaches_what_a_drain_runs() -> None:
         assert job.refresh().status == "canceled"
 
 
-def test_a_handler_can_wait_for_work_it_asks_for() -> None:
+def test_a_handler_can_wait_for_a_job_that_it_submits() -> None:
     parent = Worker()
 
     @parent.handler("parent")
-    def ask(job: WorkerJob) -> object:
+    def submit_and_wait(job: WorkerJob) -> object:
         with Client(ingot.url, token=ingot.token) as client:
             return client.submit("chain", {"left": 0}).wait("20s").result
 
@@ -160,7 +160,7 @@ def test_a_handler_can_wait_for_work_it_asks_for() -> None:
         assert job.refresh().result == 0
 
 
-def test_a_lease_that_runs_out_during_a_drain_is_lost() -> None:
+def test_a_lease_that_expires_during_a_drain_is_lost() -> None:
     sleeper = Worker()
 
     @sleeper.handler("oversleep")
@@ -171,7 +171,7 @@ def test_a_lease_that_runs_out_during_a_drain_is_lost() -> None:
                 while client.read(job.id).status is JobStatus.RUNNING:
                     ingot.clock.advance(hours=1)
                     job.wait("20ms")
-            job.progress(1)  # The answer to the heartbeat that sends this says that the lease is lost.
+            job.progress(1)  # The response to the heartbeat that sends this reports the lost lease.
             assert job.wait("20s")
             job.check()
         return job.attempt
@@ -185,7 +185,7 @@ def test_a_lease_that_runs_out_during_a_drain_is_lost() -> None:
 
 
 def test_moving_the_clock_does_not_make_a_heartbeat_return_a_job_that_was_just_claimed() -> None:
-    """The heartbeat stands for one that a worker sent before its claim, and that arrives after its handler ran on."""
+    """The heartbeat represents one that was sent before the claim, and arrives after it."""
     with testing.start() as ingot:
         job = ingot.client.submit("greet")
         secret = ingot.client.admin.create_worker("late", shared=True).secret
@@ -199,7 +199,7 @@ def test_moving_the_clock_does_not_make_a_heartbeat_return_a_job_that_was_just_c
         assert job.refresh().status is JobStatus.RUNNING
 
 
-def test_what_is_back_at_once_is_run_by_the_same_drain() -> None:
+def test_a_drain_runs_a_job_again_that_was_snoozed_for_no_time() -> None:
     patient = Worker()
 
     @patient.handler("patient")
@@ -213,7 +213,7 @@ def test_what_is_back_at_once_is_run_by_the_same_drain() -> None:
         assert ingot.drain() == 40
 
 
-def test_what_does_not_end_is_told() -> None:
+def test_a_drain_that_does_not_end_raises_not_in_time() -> None:
     with testing.start(worker) as ingot:
         ingot.client.submit("snooze")
         with pytest.raises(NotInTime, match="5 attempts"):
@@ -222,41 +222,39 @@ def test_what_does_not_end_is_told() -> None:
         job = ingot.client.submit("stuck")
         with pytest.raises(NotInTime, match="types: stuck"):
             ingot.drain(timeout="6s")
-        assert (job.refresh().status, job.data.failures) == ("queued", 0), "it was given back"
+        assert (job.refresh().status, job.data.failures) == ("queued", 0), "the job was released"
 
 
-def test_all_tenants_are_served_and_other_servers_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drain_serves_all_tenants_and_ignores_settings_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INGOT_SERVER_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("INGOT_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/none")
     monkeypatch.setenv("INGOT_TENANT", "nobody")
     with testing.start(worker) as ingot:
         ingot.client.admin.create_tenant("acme")
         with Client(ingot.url, token=ingot.token, tenant="acme") as client:
-            theirs = client.submit("chain", {"left": 0})
-            ours = ingot.client.submit("chain", {"left": 0})
+            other_job = client.submit("chain", {"left": 0})
+            own_job = ingot.client.submit("chain", {"left": 0})
             assert ingot.drain() == 2
-            assert (theirs.refresh().status, ours.refresh().status) == ("succeeded", "succeeded")
+            assert (other_job.refresh().status, own_job.refresh().status) == ("succeeded", "succeeded")
 
 
-def test_two_at_once_know_nothing_of_each_other_and_leave_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_test_servers_are_independent_and_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with testing.start(worker) as one, testing.start() as other:
-        one.client.submit("chain", {"left": 0})
+    with testing.start(worker) as first, testing.start() as other:
+        first.client.submit("chain", {"left": 0})
         assert (other.drain(), sum(other.client.summary().counts.values())) == (0, 0)
         assert len(list(tmp_path.iterdir())) == 2
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_async_handlers_run_on_the_loop_of_the_test() -> None:
-    awaiting, here = Worker(), asyncio.get_running_loop()
+    awaiting, test_loop = Worker(), asyncio.get_running_loop()
 
     @awaiting.handler("where")
     async def where(job: WorkerJob) -> bool:
         async with AsyncClient(ingot.url, token=ingot.token) as client:
             assert (await client.me()).tenant is not None
-        return asyncio.get_running_loop() is here
+        return asyncio.get_running_loop() is test_loop
 
     async with testing.start_async(awaiting, worker) as ingot:
         job = await ingot.client.submit("where")
@@ -268,6 +266,6 @@ async def test_async_handlers_run_on_the_loop_of_the_test() -> None:
             await ingot.drain(raise_errors=True)
 
 
-async def test_who_awaits_and_says_so_nowhere_is_told() -> None:
+async def test_a_synchronous_drain_on_an_event_loop_is_rejected() -> None:
     with testing.start(worker) as ingot, pytest.raises(InvalidInput, match="event loop"):
         ingot.drain()

@@ -1,4 +1,4 @@
-"""Tokens as they are sent: whole, in their one place, for what they were made for, and shown once."""
+"""Tokens in requests: only complete ones in the right header count, for their grants and tenant, and are shown once."""
 
 from __future__ import annotations
 
@@ -17,81 +17,81 @@ from ingot.kernel.ids import new_id
 from tests.http.one_server import on_one_server
 from tests.http.serving import Served
 
-PARTS_CHARS = 6  # So much of a secret, from anywhere in it, is already too much.
+PARTS_CHARS = 6  # No response may contain this many consecutive characters of a secret.
 
 
 def bearer(token: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-def with_another_sum(token: str) -> str:
+def with_wrong_checksum(token: str) -> str:
     return token[:-1] + ("0" if token[-1] != "0" else "1")
 
 
-def with_another_letter(token: str) -> str:
+def with_wrong_character(token: str) -> str:
     return token[:40] + ("a" if token[40] != "a" else "b") + token[41:]
 
 
-SPOILED: dict[str, Callable[[str], str]] = {
+ALTERATIONS: dict[str, Callable[[str], str]] = {
     "truncated": lambda token: token[:-1],
     "cut in front": lambda token: token[1:],
     "without its prefix": lambda token: token.removeprefix(credential_secrets.TOKEN_PREFIX),
     "in another case": lambda token: token.swapcase(),
     "in upper case": lambda token: token.upper(),
-    "with another sum": with_another_sum,
-    "with another letter": with_another_letter,
-    "with more behind it": lambda token: f"{token}0",
+    "with a wrong checksum": with_wrong_checksum,
+    "with a wrong character": with_wrong_character,
+    "with a suffix": lambda token: f"{token}0",
     "twice": lambda token: f"{token}{token}",
-    "its id alone": lambda token: token[:28],
+    "only its ID": lambda token: token[:28],
 }
 
 
 @pytest.fixture
-def broken(tmp_path: Path) -> Callable[[], None]:
-    """Takes away what tokens are looked up in."""
+def break_store(tmp_path: Path) -> Callable[[], None]:
+    """A function that removes the table of tokens."""
 
-    def take() -> None:
+    def rename_table() -> None:
         with closing(apsw.Connection(str(tmp_path / "data" / FILE_NAME))) as connection:
             connection.execute("ALTER TABLE tokens RENAME TO elsewhere")
 
-    return take
+    return rename_table
 
 
-@pytest.mark.parametrize("how", SPOILED)
-async def test_a_token_that_is_not_whole_is_refused_before_it_is_looked_up(
-    served: Served, broken: Callable[[], None], how: str
+@pytest.mark.parametrize("alteration", ALTERATIONS)
+async def test_an_altered_token_is_rejected_without_a_query(
+    served: Served, break_store: Callable[[], None], alteration: str
 ) -> None:
     token = await served.token()
     assert (await served.client.get("/api/v1/jobs", headers=bearer(token))).status_code == 200
-    broken()
-    answer = await served.client.get("/api/v1/jobs", headers=bearer(SPOILED[how](token)))
-    assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+    break_store()
+    response = await served.client.get("/api/v1/jobs", headers=bearer(ALTERATIONS[alteration](token)))
+    assert (response.status_code, response.json()["code"]) == (401, "unauthorized")
     whole = await served.client.get("/api/v1/jobs", headers=bearer(credential_secrets.new_token(new_id())))
-    assert whole.status_code == 500, "one that can be looked up is"
+    assert whole.status_code == 500, "a well-formed token causes a query"
 
 
-async def test_a_token_with_the_id_of_another_is_refused(served: Served) -> None:
+async def test_a_forged_token_with_a_valid_id_is_rejected(served: Served) -> None:
     made = await served.ingot.credentials.create_token(
         served.ingot.default_tenant.id, description="x", grants=[Grant(action="*")]
     )
     for wrong in (credential_secrets.new_token(made.token.id), credential_secrets.new_token(new_id())):
-        answer = await served.client.get("/api/v1/jobs", headers=bearer(wrong))
-        assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
-        assert answer.headers["www-authenticate"] == "Bearer"
+        response = await served.client.get("/api/v1/jobs", headers=bearer(wrong))
+        assert (response.status_code, response.json()["code"]) == (401, "unauthorized")
+        assert response.headers["www-authenticate"] == "Bearer"
 
 
 @on_one_server("name", ["token", "access_token", "authorization", "bearer", "Authorization"])
-async def test_a_token_in_the_query_is_none(served: Served, name: str) -> None:
+async def test_a_token_in_the_query_is_ignored(served: Served, name: str) -> None:
     for value in (served.operator, f"Bearer {served.operator}"):
         for path in ("/api/v1/jobs", "/api/v1/me", "/metrics", "/api/v1/events/stream"):
-            answer = await served.client.get(path, params={name: value})
-            assert answer.status_code == 401, path
+            response = await served.client.get(path, params={name: value})
+            assert response.status_code == 401, path
         posted = await served.client.post("/api/v1/jobs", params={name: value}, json={"type": "noop"})
         assert posted.status_code == 401
     assert (await served.call("GET", f"/jobs?{name}={served.operator}")).status_code == 422
 
 
-async def test_a_grant_for_tasks_is_none_for_tasks_private(served: Served) -> None:
+async def test_a_grant_for_tasks_does_not_cover_tasks_private(served: Served) -> None:
     token = await served.token(
         Grant(action="jobs.*", resource="jobs/tasks"), Grant(action="events.*", resource="events/tasks")
     )
@@ -104,29 +104,29 @@ async def test_a_grant_for_tasks_is_none_for_tasks_private(served: Served) -> No
         assert await status("GET", f"/jobs?type={type}") == listed, type
         assert await status("GET", f"/jobs/summary?type={type}") == listed, type
         assert await status("POST", "/jobs", json={"type": type}) == made, type
-        assert await status("POST", "/events", json={"name": f"{type}.told"}) == made, type
-    assert await status("GET", "/jobs") == 403, "all types are more than one"
+        assert await status("POST", "/events", json={"name": f"{type}.done"}) == made, type
+    assert await status("GET", "/jobs") == 403, "a grant for one type does not permit listing all"
     for method, path in (("GET", f"/jobs/{hidden}"), ("POST", f"/jobs/{hidden}/cancel")):
         assert await status(method, path) in (403, 404)
     assert (await served.call("GET", f"/jobs/{hidden}")).json()["status"] == "queued"
 
 
-async def test_a_token_of_one_tenant_is_none_of_another(served: Served) -> None:
+async def test_a_token_of_one_tenant_is_rejected_in_another(served: Served) -> None:
     other = await served.ingot.tenants.create("other")
     token = await served.token(tenant=other.id)
     assert (await served.call("GET", "/jobs", token=token)).status_code == 200
     for slug in ("default", served.ingot.default_tenant.id, "nowhere"):
-        answer = await served.call("GET", "/jobs", token=token, headers={"ingot-tenant": slug})
-        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        response = await served.call("GET", "/jobs", token=token, headers={"ingot-tenant": slug})
+        assert (response.status_code, response.json()["code"]) == (403, "forbidden")
 
 
 def parts_of(secret: str, head: int) -> Iterator[str]:
-    """What must not be seen of a secret: every few letters of it, but for its head and the last four."""
-    for place in range(head, len(secret) - credential_secrets.ENDING_CHARS - PARTS_CHARS + 1):
-        yield secret[place : place + PARTS_CHARS]
+    """Every `PARTS_CHARS` consecutive characters of a secret, without its prefix and its last four."""
+    for start in range(head, len(secret) - credential_secrets.ENDING_CHARS - PARTS_CHARS + 1):
+        yield secret[start : start + PARTS_CHARS]
 
 
-async def test_of_a_secret_the_last_four_letters_are_shown_and_no_more(served: Served, tmp_path: Path) -> None:
+async def test_only_the_last_four_characters_of_a_secret_are_shown(served: Served, tmp_path: Path) -> None:
     token = await served.call("POST", "/admin/tokens", json={"description": "x", "grants": [{"action": "jobs.*"}]})
     worker = await served.call("POST", "/admin/workers", json={"id": "press"})
     shown = [

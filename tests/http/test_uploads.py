@@ -1,4 +1,4 @@
-"""Uploads over HTTP: they go on where they broke off, the last writer writes, and what is kept was read back."""
+"""Uploads over HTTP: they can be resumed, the last writer wins, and every blob is verified before it is visible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ingot.identity.grants import Grant
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.ids import new_id
 from ingot.wiring import services
-from tests.http.bucket_settings import in_bucket
+from tests.http.bucket_settings import bucket_settings
 from tests.http.serving import Served, serving
 from tests.http.upload_requests import DATA, begin, complete, send
 from tests.s3_proxy import proxied
@@ -28,17 +28,17 @@ from tests.s3_proxy import proxied
 
 @pytest.fixture(params=["folder", "bucket"])
 async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "data", in_bucket() if request.param == "bucket" else None) as one:
+    async with serving(tmp_path / "data", bucket_settings() if request.param == "bucket" else None) as one:
         yield one
 
 
 async def usage(served: Served) -> tuple[int, int]:
-    used = (await served.call("GET", "/usage")).json()
-    return used["bytes"], used["reserved_bytes"]
+    response = (await served.call("GET", "/usage")).json()
+    return response["bytes"], response["reserved_bytes"]
 
 
 @pytest.mark.parametrize("size", [0, 1, INLINE_BYTES_MAX, INLINE_BYTES_MAX + 1, len(DATA)])
-async def test_what_is_sent_to_the_address_is_the_blob(site: Served, size: int) -> None:
+async def test_bytes_sent_to_the_upload_url_become_the_blob(site: Served, size: int) -> None:
     data = DATA[:size]
     plan = await begin(site, size, sha256=hashlib.sha256(data).hexdigest(), key="a/b.bin")
     assert await usage(site) == (0, size)
@@ -49,23 +49,23 @@ async def test_what_is_sent_to_the_address_is_the_blob(site: Served, size: int) 
     assert done.json()["key"]["blob_id"] == blake3(data).hexdigest()
     again = await complete(site, plan)
     assert (again.status_code, again.json()) == (200, done.json())
-    got = await site.call("GET", "/keys/a/b.bin", follow_redirects=True)
-    assert (got.status_code, got.content) == (200, data)
+    response = await site.call("GET", "/keys/a/b.bin", follow_redirects=True)
+    assert (response.status_code, response.content) == (200, data)
     assert await usage(site) == (size, 0)
     url = (await site.call("GET", f"/blobs/{blake3(data).hexdigest()}/url", params={"name": "b.bin"})).json()["url"]
-    async with httpx.AsyncClient(verify=False) as stranger:
-        assert (await stranger.get(url)).content == data
+    async with httpx.AsyncClient(verify=False) as client:
+        assert (await client.get(url)).content == data
         if data:
-            assert (await stranger.get(url, headers={"range": "bytes=0-0"})).content == data[:1]
+            assert (await client.get(url, headers={"range": "bytes=0-0"})).content == data[:1]
 
 
 @pytest.mark.parametrize("wrong", ["sha256", "blob_id", "later"])
-async def test_bytes_that_were_not_announced_are_not_kept(site: Served, wrong: str) -> None:
+async def test_bytes_that_differ_from_the_announced_digest_are_not_stored(site: Served, wrong: str) -> None:
     other = bytes(len(DATA))
     announced = {"sha256": hashlib.sha256(other).hexdigest(), "blob_id": blake3(other).hexdigest()}
-    at_once: dict[str, Any] = {} if wrong == "later" else {wrong: announced[wrong]}
-    plan = await begin(site, key="a", **at_once)
-    sent = await send(plan)  # A bucket refuses what has another SHA-256 than it was told.
+    in_plan: dict[str, Any] = {} if wrong == "later" else {wrong: announced[wrong]}
+    plan = await begin(site, key="a", **in_plan)
+    sent = await send(plan)  # A bucket checks the announced SHA-256 itself.
     if sent.is_success:
         done = await complete(site, plan, **({"blob_id": announced["blob_id"]} if wrong == "later" else {}))
         assert (done.status_code, done.json()["code"]) == (422, "wrong_digest")
@@ -76,25 +76,25 @@ async def test_bytes_that_were_not_announced_are_not_kept(site: Served, wrong: s
     assert await usage(site) == (0, 0)
     assert (await site.call("GET", "/keys/a")).status_code == 404
     await site.ingot.garbage_collector.run_once()
-    assert await places(site) == []
+    assert await stored_objects(site) == []
 
 
-async def places(served: Served) -> list[str]:
-    """All objects that are there."""
-    return [place async for place, _ in served.ingot.object_store.list_objects()]
+async def stored_objects(served: Served) -> list[str]:
+    """The storage keys of all objects."""
+    return [storage_key async for storage_key, _ in served.ingot.object_store.list_objects()]
 
 
-async def test_an_upload_that_is_given_up_leaves_nothing(site: Served) -> None:
+async def test_an_aborted_upload_leaves_nothing(site: Served) -> None:
     plan = await begin(site, key="a")
     assert (await send(plan)).is_success
     assert (await site.call("DELETE", f"/blobs/uploads/{plan['upload']['id']}")).status_code == 204
     assert (await complete(site, plan)).json()["code"] == "upload_not_found"
     assert await usage(site) == (0, 0)
     await site.ingot.garbage_collector.run_once()
-    assert await places(site) == []
+    assert await stored_objects(site) == []
 
 
-async def test_what_is_too_short_is_not_complete(site: Served) -> None:
+async def test_an_upload_with_a_wrong_length_cannot_be_completed(site: Served) -> None:
     plan = await begin(site)
     assert (await complete(site, plan)).json()["code"] == "upload_incomplete"
     await send(plan, DATA[:-1])
@@ -103,7 +103,7 @@ async def test_what_is_too_short_is_not_complete(site: Served) -> None:
     assert (await complete(site, plan)).json()["code"] in ("upload_incomplete", "wrong_length")
 
 
-async def test_a_large_one_is_read_back_later(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_upload_is_verified_in_the_background(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "SYNC_VERIFY_BYTES_MAX", PART_BYTES)
     right, wrong = await begin(site, key="right"), await begin(site, key="wrong", blob_id="0" * 64)
     for plan in (right, wrong):
@@ -122,26 +122,28 @@ async def test_a_large_one_is_read_back_later(site: Served, monkeypatch: pytest.
 
 
 @pytest.fixture
-async def forgetful(tmp_path: Path) -> AsyncIterator[Served]:
-    """A site whose bucket ignores conditions: what clients put there is copied before it is verified."""
+async def unconditional(tmp_path: Path) -> AsyncIterator[Served]:
+    """A server whose bucket ignores conditions, so that uploaded objects are copied before they are verified."""
     async with proxied() as proxy:
         proxy.ignores_conditions = True
-        settings = msgspec.structs.replace(in_bucket(), s3_endpoint=proxy.url)
-        async with serving(tmp_path / "forgetful", settings) as one:
+        settings = msgspec.structs.replace(bucket_settings(), s3_endpoint=proxy.url)
+        async with serving(tmp_path / "unconditional", settings) as one:
             assert one.ingot.bucket is not None
             assert not one.ingot.bucket.conditional_writes
             yield one
 
 
-async def test_a_large_one_whose_key_is_taken_meanwhile_fails(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_upload_fails_if_its_key_is_created_meanwhile(
+    site: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await expect_key_taken(site, monkeypatch)
 
 
 @pytest.mark.s3
-async def test_a_copied_one_whose_key_is_taken_meanwhile_fails(
-    forgetful: Served, monkeypatch: pytest.MonkeyPatch
+async def test_a_copied_upload_fails_if_its_key_is_created_meanwhile(
+    unconditional: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await expect_key_taken(forgetful, monkeypatch)
+    await expect_key_taken(unconditional, monkeypatch)
 
 
 async def expect_key_taken(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,24 +157,28 @@ async def expect_key_taken(site: Served, monkeypatch: pytest.MonkeyPatch) -> Non
         while upload["state"] == "verifying":
             upload = (await site.call("GET", path)).json()["upload"]
     assert (upload["state"], upload["error"]) == ("failed", "key_exists")
-    refused = (await complete(site, plan)).json()
-    assert (refused["code"], "'a'" in refused["detail"]) == ("key_exists", True)
+    problem = (await complete(site, plan)).json()
+    assert (problem["code"], "'a'" in problem["detail"]) == ("key_exists", True)
     assert await usage(site) == (5, 0)
     await site.ingot.uploads.verifier.join()
     await site.ingot.garbage_collector.run_once()
-    assert await places(site) == []
+    assert await stored_objects(site) == []
 
 
-async def test_what_is_empty_need_not_be_sent(served: Served) -> None:
+async def test_an_empty_upload_can_be_completed_without_bytes(served: Served) -> None:
     plan = await begin(served, 0, key="a")
     done = await complete(served, plan)
     assert (done.status_code, done.json()["upload"]["state"]) == (200, "done")
     assert (await served.call("GET", "/keys/a")).content == b""
 
 
-async def test_a_verification_whose_server_died_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_verification_is_resumed_after_its_server_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(uploads, "SYNC_VERIFY_BYTES_MAX", PART_BYTES)
-    monkeypatch.setattr(verification, "CONCURRENT_VERIFICATIONS_MAX", 0)  # It waits for its turn until the server ends.
+    monkeypatch.setattr(
+        verification, "CONCURRENT_VERIFICATIONS_MAX", 0
+    )  # The verification waits until the server stops.
     clock = ManualClock()
     async with serving(tmp_path / "data", clock=clock) as served:
         plan = await begin(served, key="a")
@@ -181,64 +187,67 @@ async def test_a_verification_whose_server_died_is_taken_up(tmp_path: Path, monk
     monkeypatch.undo()
     async with services.open(tmp_path / "data", clock=clock, maintenance=False) as ingot:
         verifier, tenant = ingot.uploads.verifier, ingot.default_tenant.id
-        assert await verifier.resume_abandoned(clock.micros()) == 0, "it may be under way elsewhere"
+        assert await verifier.resume_abandoned(clock.micros()) == 0, "another server may be verifying it"
         clock.advance(seconds=200)
         assert await verifier.resume_abandoned(clock.micros()) == 1
         await verifier.join()
         assert await (await ingot.blobs.open_key(tenant, "a"))[1].read_all() == DATA
 
 
-# -- a folder: bytes come to us ---------------------------------------------------------------------------------
+# -- uploads to a folder ----------------------------------------------------------------------------------------
 
 
-async def test_an_upload_goes_on_where_it_broke_off(served: Served) -> None:
+async def test_an_upload_can_be_resumed_at_its_offset(served: Served) -> None:
     plan = await begin(served, key="a")
     url = plan["url"]
-    async with httpx.AsyncClient(timeout=30, verify=False) as stranger:
+    async with httpx.AsyncClient(timeout=30, verify=False) as client:
 
-        async def broken() -> AsyncIterator[bytes]:
+        async def interrupted() -> AsyncIterator[bytes]:
             yield DATA[:700_000]
-            raise OSError("the line broke")
+            raise OSError("the connection broke")
 
-        with pytest.raises(OSError, match="the line broke"):
-            await stranger.patch(url, headers={"upload-offset": "0"}, content=broken())
-        offset = int((await stranger.head(url)).headers["upload-offset"])
+        with pytest.raises(OSError, match="the connection broke"):
+            await client.patch(url, headers={"upload-offset": "0"}, content=interrupted())
+        offset = int((await client.head(url)).headers["upload-offset"])
         assert offset <= 700_000
-        some = await stranger.patch(url, headers={"upload-offset": str(offset)}, content=DATA[offset:800_000])
+        some = await client.patch(url, headers={"upload-offset": str(offset)}, content=DATA[offset:800_000])
         assert (some.json()["received"], some.json()["state"]) == (800_000, "open")
-        offset = int((await stranger.head(url)).headers["upload-offset"])
-        wrong = await stranger.patch(url, headers={"upload-offset": str(offset + 1)}, content=b"x")
+        offset = int((await client.head(url)).headers["upload-offset"])
+        wrong = await client.patch(url, headers={"upload-offset": str(offset + 1)}, content=b"x")
         assert (wrong.status_code, wrong.json()["offset"]) == (409, offset)
-        rest = await stranger.patch(url, headers={"upload-offset": str(offset)}, content=DATA[offset:])
+        rest = await client.patch(url, headers={"upload-offset": str(offset)}, content=DATA[offset:])
         assert rest.json()["received"] == len(DATA)
     assert (await complete(served, plan)).json()["key"]["blob_id"] == blake3(DATA).hexdigest()
 
 
-async def test_who_comes_last_writes(served: Served) -> None:
+async def test_the_last_writer_of_an_upload_wins(served: Served) -> None:
     plan = await begin(served, key="a")
-    held, sent = asyncio.Event(), asyncio.Event()
+    resume, sent = asyncio.Event(), asyncio.Event()
 
     async def first() -> AsyncIterator[bytes]:
         yield DATA[:PART_BYTES]
         sent.set()
-        await held.wait()
+        await resume.wait()
         yield b"x" * 1000
 
-    async with httpx.AsyncClient(timeout=30, verify=False) as one, httpx.AsyncClient(timeout=30, verify=False) as two:
-        older = asyncio.create_task(one.patch(plan["url"], headers={"upload-offset": "0"}, content=first()))
+    async with (
+        httpx.AsyncClient(timeout=30, verify=False) as first_client,
+        httpx.AsyncClient(timeout=30, verify=False) as second_client,
+    ):
+        older = asyncio.create_task(first_client.patch(plan["url"], headers={"upload-offset": "0"}, content=first()))
         await sent.wait()
-        offset = int((await two.head(plan["url"])).headers["upload-offset"])
-        newer = await two.patch(plan["url"], headers={"upload-offset": str(offset)}, content=DATA[offset:])
+        offset = int((await second_client.head(plan["url"])).headers["upload-offset"])
+        newer = await second_client.patch(plan["url"], headers={"upload-offset": str(offset)}, content=DATA[offset:])
         assert newer.json().get("received") == len(DATA), newer.text
-        held.set()
-        answers = await asyncio.gather(older, return_exceptions=True)
-        for answer in answers:
-            assert not isinstance(answer, httpx.Response) or answer.json()["code"] == "upload_taken"
+        resume.set()
+        responses = await asyncio.gather(older, return_exceptions=True)
+        for response in responses:
+            assert not isinstance(response, httpx.Response) or response.json()["code"] == "upload_taken"
     assert (await complete(served, plan)).json()["key"]["blob_id"] == blake3(DATA).hexdigest()
 
 
 @pytest.mark.parametrize("change", ["signature", "expires", "tenant", "other", "none"])
-async def test_an_address_is_good_as_it_was_given_and_not_otherwise(served: Served, change: str) -> None:
+async def test_an_altered_upload_url_is_rejected(served: Served, change: str) -> None:
     plan, other = await begin(served), await begin(served)
     url = httpx.URL(plan["url"])
     if change == "none":
@@ -247,68 +256,70 @@ async def test_an_address_is_good_as_it_was_given_and_not_otherwise(served: Serv
         altered = url.copy_with(raw_path=httpx.URL(other["url"]).path.encode() + b"?" + url.query)
     else:
         altered = url.copy_set_param(change, "1")
-    async with httpx.AsyncClient(verify=False) as stranger:
+    async with httpx.AsyncClient(verify=False) as client:
         for method in ("PUT", "PATCH", "HEAD"):
-            answer = await stranger.request(method, altered, headers={"upload-offset": "0"})
-            assert answer.status_code == 403, method
+            response = await client.request(method, altered, headers={"upload-offset": "0"})
+            assert response.status_code == 403, method
     assert (await served.call("GET", f"/blobs/uploads/{plan['upload']['id']}")).json()["upload"]["received"] == 0
 
 
-async def test_an_address_expires(tmp_path: Path) -> None:
+async def test_a_signed_url_expires(tmp_path: Path) -> None:
     clock = ManualClock()
     async with serving(tmp_path / "data", clock=clock) as served:
         blob = (await served.call("PUT", "/keys/a", content=DATA)).json()["blob_id"]
         url = (await served.call("GET", f"/blobs/{blob}/url?seconds=60")).json()["url"]
-        async with httpx.AsyncClient(verify=False) as stranger:
-            assert (await stranger.get(url)).content == DATA
+        async with httpx.AsyncClient(verify=False) as client:
+            assert (await client.get(url)).content == DATA
             clock.advance(seconds=61)
-            answer = await stranger.get(url)
-            assert (answer.status_code, answer.json()["code"]) == (403, "signature_invalid")
+            response = await client.get(url)
+            assert (response.status_code, response.json()["code"]) == (403, "signature_invalid")
 
 
-async def test_an_address_ends_with_the_last_reference(served: Served) -> None:
+async def test_a_signed_url_ends_with_the_last_reference_of_its_blob(served: Served) -> None:
     blob = (await served.call("PUT", "/keys/a", content=DATA)).json()["blob_id"]
     url = (await served.call("GET", f"/blobs/{blob}/url")).json()["url"]
     await served.call("DELETE", "/keys/a")
-    async with httpx.AsyncClient(verify=False) as stranger:
-        assert (await stranger.get(url)).json()["code"] == "blob_not_found"
+    async with httpx.AsyncClient(verify=False) as client:
+        assert (await client.get(url)).json()["code"] == "blob_not_found"
 
 
-@pytest.mark.parametrize("end", ["done", "failed", "given up"])
-async def test_an_upload_that_has_ended_takes_nothing_more(served: Served, end: str) -> None:
+@pytest.mark.parametrize("end", ["done", "failed", "aborted"])
+async def test_an_ended_upload_accepts_no_more_bytes(served: Served, end: str) -> None:
     plan = await begin(served, key="a", sha256="0" * 64 if end == "failed" else None)
     path, ended = f"/blobs/uploads/{plan['upload']['id']}", "upload_ended"
     assert (await send(plan)).is_success
-    if end == "given up":
+    if end == "aborted":
         assert (await served.call("DELETE", path)).status_code == 204
         ended = "upload_not_found"
     else:
         assert (await complete(served, plan)).status_code == (200 if end == "done" else 422)
     before = await usage(served)
-    async with httpx.AsyncClient(verify=False) as stranger:
+    async with httpx.AsyncClient(verify=False) as client:
         for method in ("PUT", "PATCH"):
             for offset in (0, len(DATA)):
                 headers = {"upload-offset": str(offset)}
-                answer = await stranger.request(method, plan["url"], headers=headers, content=b"more")
-                assert answer.json()["code"] == ended, (method, offset)
-        assert (await stranger.head(plan["url"])).status_code == (404 if end == "given up" else 409)
+                response = await client.request(method, plan["url"], headers=headers, content=b"more")
+                assert response.json()["code"] == ended, (method, offset)
+        assert (await client.head(plan["url"])).status_code == (404 if end == "aborted" else 409)
     again = await complete(served, plan)
     if end == "done":
         assert (again.status_code, again.json()["upload"]["state"]) == (200, "done")
         assert (await served.call("DELETE", path)).status_code == 204
-        assert (await served.call("GET", path)).json()["upload"]["state"] == "done", "what is done stays"
+        assert (await served.call("GET", path)).json()["upload"]["state"] == "done", (
+            "a completed upload cannot be aborted"
+        )
         assert (await served.call("GET", "/keys/a")).content == DATA
     else:
         assert again.json()["code"] == ("wrong_digest" if end == "failed" else "upload_not_found")
         assert (await served.call("GET", "/keys/a")).status_code == 404
     assert await usage(served) == before == (len(DATA) if end == "done" else 0, 0)
     await served.ingot.garbage_collector.run_once()
-    assert len(await places(served)) == (end == "done")
+    assert len(await stored_objects(served)) == (end == "done")
 
 
-@pytest.mark.parametrize("who", ["another tenant", "a token without grants for it"])
-async def test_an_upload_is_nobody_elses(served: Served, who: str) -> None:
-    if who == "another tenant":
+@pytest.mark.parametrize("caller", ["another tenant", "a token without grants for it"])
+async def test_an_upload_is_hidden_from_other_callers(served: Served, caller: str) -> None:
+    if caller == "another tenant":
         token = await served.token(tenant=(await served.ingot.tenants.create("other")).id)
     else:
         token = await served.token(Grant(action="blobs.*", resource="keys/elsewhere"))
@@ -317,17 +328,17 @@ async def test_an_upload_is_nobody_elses(served: Served, who: str) -> None:
     path, nowhere = f"/blobs/uploads/{plan['upload']['id']}", f"/blobs/uploads/{new_id()}"
     parts = {"parts": [{"number": 1, "size": 1, "sha256": "0" * 64}]}
     calls: list[tuple[str, str, Any]] = [("POST", "/complete", {}), ("POST", "/parts", parts)]
-    for method, behind, sent in [*calls, ("GET", "", None), ("DELETE", "", None)]:
-        answer = await served.call(method, path + behind, token=token, json=sent)
-        unknown = await served.call(method, nowhere + behind, token=token, json=sent)
-        assert (answer.status_code, answer.json()["code"]) == (unknown.status_code, unknown.json()["code"])
-        assert answer.status_code in (403, 404), answer.text
+    for method, suffix, body in [*calls, ("GET", "", None), ("DELETE", "", None)]:
+        response = await served.call(method, path + suffix, token=token, json=body)
+        unknown = await served.call(method, nowhere + suffix, token=token, json=body)
+        assert (response.status_code, response.json()["code"]) == (unknown.status_code, unknown.json()["code"])
+        assert response.status_code in (403, 404), response.text
     assert await usage(served) == (0, len(DATA))
     assert (await complete(served, plan)).status_code == 200
 
 
 @pytest.mark.parametrize("change", ["signature", "expires", "tenant", "name", "type", "other", "cut", "none"])
-async def test_an_address_to_read_is_good_as_it_was_given_and_not_otherwise(served: Served, change: str) -> None:
+async def test_an_altered_download_url_is_rejected(served: Served, change: str) -> None:
     blob = (await served.call("PUT", "/keys/a", content=DATA)).json()["blob_id"]
     other = (await served.call("PUT", "/keys/b", content=DATA[1:])).json()["blob_id"]
     url = httpx.URL((await served.call("GET", f"/blobs/{blob}/url?name=a.txt")).json()["url"])
@@ -340,17 +351,17 @@ async def test_an_address_to_read_is_good_as_it_was_given_and_not_otherwise(serv
             altered = url.copy_remove_param("signature")
         case _:
             altered = url.copy_set_param(change, "1")
-    async with httpx.AsyncClient(verify=False) as stranger:
-        assert (await stranger.get(url)).content == DATA
-        answer = await stranger.get(altered)
-        assert (answer.status_code, answer.json()["code"]) == (403, "signature_invalid")
-        assert (await stranger.put(url, content=b"x")).status_code in (403, 405), "it is for reading"
+    async with httpx.AsyncClient(verify=False) as client:
+        assert (await client.get(url)).content == DATA
+        response = await client.get(altered)
+        assert (response.status_code, response.json()["code"]) == (403, "signature_invalid")
+        assert (await client.put(url, content=b"x")).status_code in (403, 405), "a download URL permits only reading"
 
 
-# -- what is kept, and what goes --------------------------------------------------------------------------------
+# -- garbage and damage -----------------------------------------------------------------------------------------
 
 
-async def test_what_nothing_refers_to_goes_after_the_grace(tmp_path: Path) -> None:
+async def test_a_blob_without_references_is_deleted_after_the_grace_period(tmp_path: Path) -> None:
     clock = ManualClock()
     async with serving(tmp_path / "data", clock=clock) as served:
         blob = (await served.call("PUT", "/keys/a", content=DATA)).json()["blob_id"]
@@ -358,39 +369,42 @@ async def test_what_nothing_refers_to_goes_after_the_grace(tmp_path: Path) -> No
         collector: GarbageCollector = served.ingot.garbage_collector
         await served.call("DELETE", "/keys/a")
         clock.advance(seconds=5000)
-        assert (await collector.run_once()).blobs == 0, "b refers to it"
+        assert (await collector.run_once()).blobs == 0, "key b still refers to the blob"
         assert [
-            one["name"] for one in (await served.call("GET", f"/blobs/{blob}/references")).json()["references"]
+            reference["name"]
+            for reference in (await served.call("GET", f"/blobs/{blob}/references")).json()["references"]
         ] == ["b"]
         await served.call("DELETE", "/keys/b")
-        assert (await collector.run_once()).blobs == 0, "it is too early"
+        assert (await collector.run_once()).blobs == 0, "the grace period has not passed"
         clock.advance(seconds=5000)
-        seen = (await served.call("POST", "/blobs/collect", json={})).json()
-        assert (seen["blobs"], seen["bytes"], seen["dry_run"]) == (1, len(DATA), True)
-        assert len(await places(served)) >= 1
+        preview = (await served.call("POST", "/blobs/collect", json={})).json()
+        assert (preview["blobs"], preview["bytes"], preview["dry_run"]) == (1, len(DATA), True)
+        assert len(await stored_objects(served)) >= 1
         done = (await served.call("POST", "/blobs/collect", json={"dry_run": False})).json()
         assert (done["blobs"], done["bytes"]) == (1, len(DATA))
-        assert await places(served) == []
-        names = [one["name"] for one in (await served.call("GET", "/events?limit=1000")).json()["items"]]
+        assert await stored_objects(served) == []
+        names = [event["name"] for event in (await served.call("GET", "/events?limit=1000")).json()["items"]]
         assert names == ["blob.stored", "blob.stored", "blob.deleted", "blob.deleted"]
 
 
-async def test_damage_is_told_and_never_served(served: Served, tmp_path: Path) -> None:
+async def test_a_damaged_blob_is_reported_and_not_served(served: Served, tmp_path: Path) -> None:
     blob = (await served.call("PUT", "/keys/a", content=DATA)).json()["blob_id"]
-    (place,) = await places(served)
-    (file,) = await asyncio.to_thread(lambda: list((tmp_path / "data" / "blobs").rglob(place)))
+    (storage_key,) = await stored_objects(served)
+    (file,) = await asyncio.to_thread(lambda: list((tmp_path / "data" / "blobs").rglob(storage_key)))
     flipped = bytearray(await asyncio.to_thread(file.read_bytes))
     flipped[2 * PART_BYTES + 5] ^= 4
     await asyncio.to_thread(file.write_bytes, flipped)
     whole = await served.call("GET", "/keys/a", headers={"range": f"bytes=0-{PART_BYTES}"})
     assert whole.content == DATA[: PART_BYTES + 1]
-    with pytest.raises(httpx.HTTPError):  # The connection ends before the bytes do.
+    with pytest.raises(httpx.HTTPError):  # The connection is closed before the damaged part.
         await served.call("GET", "/keys/a")
     async with asyncio.timeout(30):
-        while (answer := await served.call("HEAD", "/keys/a")).status_code != 500:
+        while (response := await served.call("HEAD", "/keys/a")).status_code != 500:
             pass
-    assert answer.headers["content-type"] == "application/problem+json"
+    assert response.headers["content-type"] == "application/problem+json"
     assert (await served.call("POST", f"/blobs/{blob}/verify")).json()["whole"] is False
-    assert (await served.call("PUT", "/keys/b", content=DATA)).status_code == 201, "the same bytes again"
+    assert (await served.call("PUT", "/keys/b", content=DATA)).status_code == 201, (
+        "storing the same bytes again repairs the blob"
+    )
     assert (await served.call("GET", "/keys/a")).content == DATA
     assert (await served.call("POST", f"/blobs/{blob}/verify")).json()["whole"] is True

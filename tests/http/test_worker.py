@@ -1,4 +1,4 @@
-"""The worker, against a real server: handlers run, and what they say and do is known there."""
+"""The worker against a real server: results, logs, progress, cancellation and draining."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ingot.client import AsyncClient
 from ingot.client.errors import JobCanceled, JobDead
 from ingot.jobs.model import JobStatus
 from ingot.worker import NoRetry, Worker, WorkerJob
-from tests.http.running_worker import working
+from tests.http.running_worker import running_worker
 from tests.http.serving import Served, serving
 from tests.worker_roles import serving_postgres, worker_role
 
 
 @pytest.fixture(params=["http", "postgres"])
 async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
-    """A server; the worker comes to it over HTTP, or to its database."""
+    """A server whose worker uses HTTP or the database."""
     if request.param == "http":
         async with serving(tmp_path / "data") as one:
             yield one
@@ -37,7 +37,7 @@ async def client(served: Served) -> AsyncIterator[AsyncClient]:
         yield one
 
 
-async def test_handlers_run_and_answer(served: Served, client: AsyncClient) -> None:
+async def test_handlers_return_results_and_logs(served: Served, client: AsyncClient) -> None:
     worker = Worker()
 
     @worker.handler("greet", concurrency=4)
@@ -51,20 +51,20 @@ async def test_handlers_run_and_answer(served: Served, client: AsyncClient) -> N
         print("adding", job.payload)
         return sum(job.payload)
 
-    async with working(served, worker):
+    async with running_worker(served, worker):
         jobs = await client.submit_many("greet", [{"name": str(n)} for n in range(20)])
         added = await client.submit("add", [1, 2, 3])
         assert [(await job.wait("40s")).result["hello"] for job in jobs] == [str(n) for n in range(20)]
         assert (await added.wait("40s")).result == 6
         assert await added.log() == "adding [1, 2, 3]\n"
         assert await jobs[7].log() == "hello 7\n"
-        (known,) = [one async for one in client.workers()]
-        assert (known.id.partition("_")[0].partition("/")[0], known.types) == ("press", ("add", "greet"))
-        assert known.version == VERSION
-    assert [one.status async for one in client.workers()] in ([], ["offline"])
+        (registered,) = [listed async for listed in client.workers()]
+        assert (registered.id.partition("_")[0].partition("/")[0], registered.types) == ("press", ("add", "greet"))
+        assert registered.version == VERSION
+    assert [listed.status async for listed in client.workers()] in ([], ["offline"])
 
 
-async def test_what_a_handler_raises_is_what_became_of_the_job(served: Served, client: AsyncClient) -> None:
+async def test_an_exception_of_a_handler_decides_the_end_of_the_job(served: Served, client: AsyncClient) -> None:
     worker = Worker()
 
     @worker.handler("odd")
@@ -80,13 +80,13 @@ async def test_what_a_handler_raises_is_what_became_of_the_job(served: Served, c
                 raise SystemExit(3)
         raise ValueError(job.payload)
 
-    async with working(served, worker):
-        for said, error in [("no retry", "never"), ("no json", "JSON")]:
+    async with running_worker(served, worker):
+        for payload, error in [("no retry", "never"), ("no json", "JSON")]:
             with pytest.raises(JobDead, match=error):
-                await (await client.submit("odd", said)).wait("40s")
+                await (await client.submit("odd", payload)).wait("40s")
         snoozed = await client.submit("odd", "snooze")
-        for said, error in [("out of paper", "ValueError: out of paper"), ("exit", "SystemExit: 3")]:
-            failed = await client.submit("odd", said, max_attempts=1)
+        for payload, error in [("out of paper", "ValueError: out of paper"), ("exit", "SystemExit: 3")]:
+            failed = await client.submit("odd", payload, max_attempts=1)
             with pytest.raises(JobDead, match=error):
                 await failed.wait("40s")
             assert "Traceback" in await failed.log()
@@ -95,27 +95,27 @@ async def test_what_a_handler_raises_is_what_became_of_the_job(served: Served, c
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_a_cancel_reaches_the_handler(
+async def test_a_cancel_reaches_the_handler_at_once(
     served: Served, client: AsyncClient, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although the job began after the heartbeat that waits, which is not over for a minute."""
+    """The cancel ends a waiting heartbeat that was sent before the job started."""
     monkeypatch.setattr("ingot.worker.heartbeat.WAIT_SECONDS", 60.0)
-    worker, began = Worker(), asyncio.Event()
+    worker, started = Worker(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     async def sleep(job: WorkerJob) -> None:
-        began.set()
+        started.set()
         await asyncio.sleep(60)
 
     def wait(job: WorkerJob) -> None:
-        loop.call_soon_threadsafe(began.set)
+        loop.call_soon_threadsafe(started.set)
         assert job.wait(60)
         job.check()
 
     worker.handler("long")(sleep if kind == "async" else wait)
-    async with working(served, worker):
+    async with running_worker(served, worker):
         job = await client.submit("long")
-        await began.wait()
+        await started.wait()
         await job.cancel()
         with pytest.raises(JobCanceled):
             await job.wait("40s")
@@ -124,41 +124,41 @@ async def test_a_cancel_reaches_the_handler(
 async def test_a_handler_that_blocks_the_loop_keeps_its_lease(served: Served, client: AsyncClient) -> None:
     worker = Worker()
 
-    @worker.handler("rude")
-    async def rude(job: WorkerJob) -> str:
+    @worker.handler("blocking")
+    async def blocking(job: WorkerJob) -> str:
         job.progress(10)
-        time.sleep(1.5)  # noqa: ASYNC251 - that is what is rude
+        time.sleep(1.5)  # noqa: ASYNC251 - it blocks on purpose
         return "done"
 
-    async with working(served, worker):
-        job = await client.submit("rude")
+    async with running_worker(served, worker):
+        job = await client.submit("blocking")
         assert (await job.wait("40s")).result == "done"
         assert job.data.crashes == 0
 
 
-async def test_claims_do_not_outrun_what_is_told(
+async def test_a_worker_does_not_claim_more_while_many_jobs_are_unsettled(
     served: Served, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a worker holds more than one heartbeat can name."""
+    """Otherwise it would hold more jobs than one heartbeat can name."""
     monkeypatch.setattr("ingot.worker.runner.SETTLE_BATCH_MAX", 1)
     monkeypatch.setattr("ingot.worker.runner.UNSETTLED_MAX", 5)
-    worker, held, tenant = Worker(), [0], served.ingot.default_tenant.id
+    worker, most_running, tenant = Worker(), [0], served.ingot.default_tenant.id
 
     @worker.handler("quick", concurrency=10)
     async def quick(job: WorkerJob) -> None:
-        held[0] = max(held[0], (await served.ingot.jobs.summary(tenant)).running)
+        most_running[0] = max(most_running[0], (await served.ingot.jobs.summary(tenant)).running)
 
     jobs = await client.submit_many("quick", [None] * 200)
-    async with working(served, worker):
+    async with running_worker(served, worker):
         for job in jobs:
             await job.wait("40s")
-    assert 0 < held[0] <= 30
+    assert 0 < most_running[0] <= 30
 
 
-async def test_many_short_jobs_make_few_heartbeats(
+async def test_many_short_jobs_cause_few_heartbeats(
     served: Served, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a heartbeat names is settled while it is on its way, and told to be lost: no reason for the next at once."""
+    """Jobs that are settled while a heartbeat is on its way are reported as lost, which must not cause another."""
     monkeypatch.setattr("ingot.worker.heartbeat.WAIT_SECONDS", 0.3)
     monkeypatch.setattr("ingot.worker.heartbeat.UPDATE_SECONDS", 60.0)
     worker, last = Worker(), asyncio.Event()
@@ -169,19 +169,19 @@ async def test_many_short_jobs_make_few_heartbeats(
             last.set()
 
     await client.submit_many("short", range(2000))
-    began = time.monotonic()
-    async with working(served, worker):
+    started = time.monotonic()
+    async with running_worker(served, worker):
         await last.wait()
         headers = {"authorization": f"Bearer {served.operator}"}
-        async with httpx.AsyncClient(base_url=served.url, headers=headers, verify=False) as looking:
-            told = (await looking.get("/metrics")).text.splitlines()
-        seconds = time.monotonic() - began
-    beats = sum(float(line.split()[-1]) for line in told if "_requests_total{" in line and "/heartbeat" in line)
-    assert beats <= seconds / 0.3 + 1, "each waits to its end, but for the first that tells of a loss"
+        async with httpx.AsyncClient(base_url=served.url, headers=headers, verify=False) as metrics_client:
+            metrics = (await metrics_client.get("/metrics")).text.splitlines()
+        seconds = time.monotonic() - started
+    heartbeats = sum(float(line.split()[-1]) for line in metrics if "_requests_total{" in line and "/heartbeat" in line)
+    assert heartbeats <= seconds / 0.3 + 1, "each waits to its end, except the first that reports a loss"
 
 
-async def test_the_last_words_of_one_job_cost_another_nothing(served: Served, client: AsyncClient) -> None:
-    """What a heartbeat does not name is given back: each names all that the worker holds."""
+async def test_a_long_log_of_one_job_does_not_release_another_job(served: Served, client: AsyncClient) -> None:
+    """The server releases jobs that a heartbeat omits, so that every heartbeat has to name all jobs of the worker."""
     worker, done = Worker(), asyncio.Event()
 
     @worker.handler("long")
@@ -194,46 +194,46 @@ async def test_the_last_words_of_one_job_cost_another_nothing(served: Served, cl
     async def chatty(job: WorkerJob) -> None:
         print("x" * 100_000)
 
-    async with working(served, worker):
-        held = await client.submit("long")
-        async for now in held.watch():
-            if now.progress is not None:
+    async with running_worker(served, worker):
+        long_job = await client.submit("long")
+        async for current in long_job.watch():
+            if current.progress is not None:
                 break
-        # The job is named now, and no heartbeat from before is under way: one that does not name it gives it back.
+        # Every later heartbeat has to name the job: with no grace period, one that omits it would release it.
         served.ingot.workers.grace_seconds = 0.0
-        said = await (await client.submit("chatty")).wait("40s")
-        assert len(await said.log()) >= 65_000
+        chatty_job = await (await client.submit("chatty")).wait("40s")
+        assert len(await chatty_job.log()) >= 65_000
         done.set()
-        assert (await held.wait("40s")).result == 1
+        assert (await long_job.wait("40s")).result == 1
 
 
-async def test_who_is_told_to_go_finishes_or_gives_back(served: Served, client: AsyncClient) -> None:
-    worker, began, go_on = Worker(), asyncio.Event(), asyncio.Event()
+async def test_a_stopping_worker_finishes_or_releases_its_jobs(served: Served, client: AsyncClient) -> None:
+    worker, started, resume = Worker(), asyncio.Event(), asyncio.Event()
 
     @worker.handler("short")
     async def short(job: WorkerJob) -> str:
-        began.set()
-        await go_on.wait()
+        started.set()
+        await resume.wait()
         return "done"
 
     @worker.handler("endless")
     async def endless(job: WorkerJob) -> None:
         await asyncio.sleep(600)
 
-    async with working(served, worker, drain_seconds=1.0):
-        finished, given_back = await client.submit("short"), await client.submit("endless")
-        await began.wait()
-        async for now in given_back.watch():
-            if now.status is JobStatus.RUNNING:
+    async with running_worker(served, worker, drain_seconds=1.0):
+        finished, released = await client.submit("short"), await client.submit("endless")
+        await started.wait()
+        async for current in released.watch():
+            if current.status is JobStatus.RUNNING:
                 break
-        go_on.set()  # The handler goes on when the worker has been told to go: nothing is awaited in between.
+        resume.set()  # Nothing is awaited before the worker stops, so the handler resumes during the drain.
     assert (await finished.refresh()).result == "done"
-    await given_back.refresh()
-    assert (given_back.status, given_back.data.failures, given_back.data.crashes) == (JobStatus.QUEUED, 0, 0)
+    await released.refresh()
+    assert (released.status, released.data.failures, released.data.crashes) == (JobStatus.QUEUED, 0, 0)
 
 
 @pytest.mark.postgres
-async def test_a_token_does_not_speak_as_the_role_of_a_worker(tmp_path: Path) -> None:
+async def test_a_token_cannot_use_the_worker_id_of_a_database_role(tmp_path: Path) -> None:
     async with serving_postgres(tmp_path / "data") as served:
         assert served.database is not None
         async with worker_role(served.database, served.ingot.default_tenant.id) as url:

@@ -1,4 +1,4 @@
-"""Workers over HTTP: who may speak for whom, and what they are told."""
+"""Workers over HTTP: registration, heartbeats, draining, and which caller may use which worker."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BODY = {"id": "press/host-1", "types": ["noop"], "hostname": "h", "version": "1"
 PATH = "/workers/press%2Fhost-1"
 
 
-class Credential:
-    """A worker with its credential."""
+class WorkerClient:
+    """A client with a worker credential."""
 
     def __init__(self, served: Served, name: str, secret: str) -> None:
         self._client = served.client
@@ -30,43 +30,43 @@ class Credential:
         return await self._client.request(method, PREFIX + path, headers=self._headers, **more)
 
 
-async def credential(served: Served, name: str = "press", *, shared: bool = False, **options: Any) -> Credential:
+async def worker_client(served: Served, name: str = "press", *, shared: bool = False, **options: Any) -> WorkerClient:
     tenant = None if shared else served.ingot.default_tenant.id
     made = await served.ingot.credentials.create_worker_credential(tenant, name, **options)
-    return Credential(served, name, made.secret)
+    return WorkerClient(served, name, made.secret)
 
 
-async def waits(served: Served, count: int) -> None:
-    """Return when so many heartbeats are under way."""
+async def until_waiting(served: Served, count: int) -> None:
+    """Wait until this number of heartbeats is waiting."""
     await eventually(lambda: served.ingot.workers.waiting_heartbeats == count)
 
 
-async def test_a_worker_registers_beats_drains_and_goes(served: Served) -> None:
-    press = await credential(served)
-    made = await press.call("POST", "/workers", json=BODY)
-    assert (made.status_code, made.json()) == (201, {"id": "press/host-1", "heartbeat_seconds": 60.0})
-    assert made.headers["location"] == PREFIX + PATH
-    known = (await press.call("GET", PATH)).json()
-    assert known == {
+async def test_a_worker_registers_sends_heartbeats_drains_and_leaves(served: Served) -> None:
+    press = await worker_client(served)
+    created = await press.call("POST", "/workers", json=BODY)
+    assert (created.status_code, created.json()) == (201, {"id": "press/host-1", "heartbeat_seconds": 60.0})
+    assert created.headers["location"] == PREFIX + PATH
+    registered = (await press.call("GET", PATH)).json()
+    assert registered == {
         **BODY,
         "tenant": served.ingot.default_tenant.id,
         "status": "online",
-        "registered_at": known["registered_at"],
-        "seen_at": known["seen_at"],
+        "registered_at": registered["registered_at"],
+        "seen_at": registered["seen_at"],
         "registered_by": "worker:press",
     }
-    assert (await press.call("GET", "/workers")).json() == {"items": [known], "next_cursor": None}
+    assert (await press.call("GET", "/workers")).json() == {"items": [registered], "next_cursor": None}
     job = await served.make_job()
     claimed = await press.call("POST", "/jobs/claim", json={"worker_id": "press/host-1", "types": ["noop"]})
     (own,) = claimed.json()["jobs"]
     entry = {"id": job["id"], "fence": own["fence"], "progress": {"percent": 40, "stage": "reading"}, "log": "line\n"}
-    beat = await press.call("POST", f"{PATH}/heartbeat", json={"jobs": [entry, {"id": "nobody", "fence": 1}]})
-    assert beat.status_code == 200
-    held, lost = beat.json()["jobs"]
-    assert (held["id"], held["cancel_requested"], held["lost"]) == (job["id"], False, False)
-    assert held["lease_expires_at"] >= own["lease_expires_at"]
+    heartbeat = await press.call("POST", f"{PATH}/heartbeat", json={"jobs": [entry, {"id": "nobody", "fence": 1}]})
+    assert heartbeat.status_code == 200
+    running, lost = heartbeat.json()["jobs"]
+    assert (running["id"], running["cancel_requested"], running["lost"]) == (job["id"], False, False)
+    assert running["lease_expires_at"] >= own["lease_expires_at"]
     assert lost == {"id": "nobody", "lease_expires_at": None, "cancel_requested": False, "lost": True}
-    assert beat.json()["drain"] is False
+    assert heartbeat.json()["drain"] is False
     assert (await served.call("GET", f"/jobs/{job['id']}")).json()["progress"]["percent"] == 40
     assert (await served.call("GET", f"/jobs/{job['id']}/log")).json()["text"] == "line\n"
     drained = await press.call("POST", f"{PATH}/drain")
@@ -77,36 +77,36 @@ async def test_a_worker_registers_beats_drains_and_goes(served: Served) -> None:
     assert empty.status_code == 204
     assert (await press.call("DELETE", PATH)).status_code == 204
     assert (await served.call("GET", f"/jobs/{job['id']}")).json()["status"] == "queued"
-    gone = await press.call("POST", f"{PATH}/heartbeat", json={})
-    assert (gone.status_code, gone.json()["code"]) == (404, "worker_not_found")
+    rejected = await press.call("POST", f"{PATH}/heartbeat", json={})
+    assert (rejected.status_code, rejected.json()["code"]) == (404, "worker_not_found")
     names = [event["name"] for event in (await served.call("GET", "/events")).json()["items"]]
     assert [name for name in names if name.startswith("worker.")] == ["worker.online", "worker.offline"]
 
 
-async def test_a_credential_speaks_for_its_own_workers_only(served: Served) -> None:
-    press, other = await credential(served), await credential(served, "other")
+async def test_a_worker_credential_uses_only_its_own_workers(served: Served) -> None:
+    press, other = await worker_client(served), await worker_client(served, "other")
     for name in ("other", "press2", "press-1/x", "press2/1"):
-        answer = await press.call("POST", "/workers", json={**BODY, "id": name})
-        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+        response = await press.call("POST", "/workers", json={**BODY, "id": name})
+        assert (response.status_code, response.json()["code"]) == (403, "forbidden")
     for name in ("press", "press/1"):
         assert (await press.call("POST", "/workers", json={**BODY, "id": name})).status_code == 201
     for method, path in (("POST", "/heartbeat"), ("POST", "/drain"), ("DELETE", "")):
-        answer = await other.call(method, f"/workers/press%2F1{path}", json={} if path == "/heartbeat" else None)
-        assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), path
+        response = await other.call(method, f"/workers/press%2F1{path}", json={} if path == "/heartbeat" else None)
+        assert (response.status_code, response.json()["code"]) == (403, "forbidden"), path
     assert (await press.call("GET", "/workers/press%2F1")).json()["status"] == "online"
-    bound = await credential(served, "bound", types=["noop"])
-    assert (await bound.call("POST", "/workers", json={"types": ["noop", "pdf"]})).status_code == 403
-    assert (await bound.call("POST", "/workers", json={"types": ["noop"]})).json()["id"] == "bound"
+    limited = await worker_client(served, "bound", types=["noop"])
+    assert (await limited.call("POST", "/workers", json={"types": ["noop", "pdf"]})).status_code == 403
+    assert (await limited.call("POST", "/workers", json={"types": ["noop"]})).json()["id"] == "bound"
 
 
-async def test_a_shared_worker_is_of_no_tenant(served: Served) -> None:
-    shared = await credential(served, shared=True)
+async def test_a_shared_worker_belongs_to_no_tenant(served: Served) -> None:
+    shared = await worker_client(served, shared=True)
     assert (await shared.call("POST", "/workers", json=BODY)).status_code == 201
     assert (await shared.call("GET", PATH)).json()["tenant"] is None
     assert (await served.call("GET", PATH)).status_code == 404
     assert (await served.call("GET", "/workers")).json()["items"] == []
-    (known,) = (await served.call("GET", "/workers?shared=true")).json()["items"]
-    assert known["id"] == "press/host-1"
+    (registered,) = (await served.call("GET", "/workers?shared=true")).json()["items"]
+    assert registered["id"] == "press/host-1"
     tenant = await served.token()
     for method, path in (("GET", ""), ("POST", "/drain"), ("DELETE", "")):
         assert (await served.call(method, f"{PATH}{path}?shared=true", token=tenant)).status_code == 403
@@ -116,7 +116,7 @@ async def test_a_shared_worker_is_of_no_tenant(served: Served) -> None:
     assert (await served.call("GET", "/events")).json()["items"] == []
 
 
-async def test_who_may_not_manage_workers_has_a_say_in_its_own(served: Served) -> None:
+async def test_a_token_without_workers_manage_manages_only_its_own_workers(served: Served) -> None:
     running, other, managing = [await served.token(*grants) for grants in ((RUN,), (RUN,), (MANAGE,))]
     for name in ("a", "b"):
         assert (await served.call("POST", "/workers", token=running, json={**BODY, "id": name})).status_code == 201
@@ -130,46 +130,46 @@ async def test_who_may_not_manage_workers_has_a_say_in_its_own(served: Served) -
     assert (await served.call("POST", "/workers", token=managing, json=BODY)).status_code == 403
 
 
-async def test_a_token_for_some_types_registers_no_others(served: Served) -> None:
+async def test_a_token_registers_workers_only_for_types_of_its_grants(served: Served) -> None:
     token = await served.token(Grant(action="workers.run", resource="jobs/noop"))
     assert (await served.call("POST", "/workers", token=token, json=BODY)).status_code == 201
     assert (await served.call("POST", "/workers", token=token, json={**BODY, "types": ["pdf"]})).status_code == 403
 
 
-async def test_jobs_of_types_that_a_token_does_not_run_are_lost_for_it(served: Served) -> None:
+async def test_a_heartbeat_reports_jobs_of_types_outside_the_grants_as_lost(served: Served) -> None:
     token = await served.token(Grant(action="workers.run", resource="jobs/noop"))
     await served.call("POST", "/workers", token=token, json={**BODY, "id": "bound"})
     jobs = [await served.make_job(type=type) for type in ("noop", "pdf")]
     claims = [await served.claim(types=[job["type"]], worker_id="bound") for job in jobs]
     entries = [{"id": claim["id"], "fence": claim["fence"]} for claim in claims]
-    beat = await served.call("POST", "/workers/bound/heartbeat", token=token, json={"jobs": entries})
-    assert [job["lost"] for job in beat.json()["jobs"]] == [False, True]
+    heartbeat = await served.call("POST", "/workers/bound/heartbeat", token=token, json={"jobs": entries})
+    assert [job["lost"] for job in heartbeat.json()["jobs"]] == [False, True]
 
 
-async def test_jobs_that_another_worker_claimed_are_lost_for_a_credential(served: Served) -> None:
-    press = await credential(served, "press")
+async def test_a_heartbeat_reports_jobs_that_another_worker_claimed_as_lost(served: Served) -> None:
+    press = await worker_client(served, "press")
     await press.call("POST", "/workers", json=BODY)
     jobs = [await served.make_job() for _ in range(2)]
     own = await press.call("POST", "/jobs/claim", json={"worker_id": "press/host-1", "types": ["noop"]})
     claims = [own.json()["jobs"][0], await served.claim(worker_id="press-2")]
     entries = [{"id": claim["id"], "fence": claim["fence"], "log": "mine\n"} for claim in claims]
-    beat = await press.call("POST", f"{PATH}/heartbeat", json={"jobs": entries})
-    assert [job["lost"] for job in beat.json()["jobs"]] == [False, True]
+    heartbeat = await press.call("POST", f"{PATH}/heartbeat", json={"jobs": entries})
+    assert [job["lost"] for job in heartbeat.json()["jobs"]] == [False, True]
     logs = [(await served.call("GET", f"/jobs/{job['id']}/log")).json()["text"] for job in jobs]
     assert logs == ["mine\n", ""]
 
 
-async def test_a_disabled_credential_shows_in_its_workers(served: Served) -> None:
-    press = await credential(served)
+async def test_workers_of_a_disabled_credential_have_the_status_disabled(served: Served) -> None:
+    press = await worker_client(served)
     await press.call("POST", "/workers", json=BODY)
     await served.call("POST", "/admin/workers/press/disable")
     assert (await served.call("GET", PATH)).json()["status"] == "disabled"
     assert (await press.call("POST", f"{PATH}/heartbeat", json={})).status_code == 401
 
 
-@pytest.mark.parametrize("what", ["cancel", "drain", "lost", "stop"])
-async def test_a_waiting_heartbeat_is_told(served: Served, what: str) -> None:
-    press = await credential(served)
+@pytest.mark.parametrize("cause", ["cancel", "drain", "lost", "stop"])
+async def test_a_waiting_heartbeat_returns_when_something_changes(served: Served, cause: str) -> None:
+    press = await worker_client(served)
     await press.call("POST", "/workers", json=BODY)
     job = await served.make_job()
     (own,) = (await press.call("POST", "/jobs/claim", json={"worker_id": "press/host-1", "types": ["noop"]})).json()[
@@ -177,31 +177,31 @@ async def test_a_waiting_heartbeat_is_told(served: Served, what: str) -> None:
     ]
     entry = {"id": job["id"], "fence": own["fence"]}
     waiting = asyncio.create_task(press.call("POST", f"{PATH}/heartbeat", json={"jobs": [entry], "wait_seconds": 60}))
-    await waits(served, 1)
-    if what == "cancel":
+    await until_waiting(served, 1)
+    if cause == "cancel":
         await served.call("POST", f"/jobs/{job['id']}/cancel")
-    elif what == "drain":
+    elif cause == "drain":
         await served.call("POST", f"{PATH}/drain")
-    elif what == "lost":
+    elif cause == "lost":
         await press.call("POST", f"/jobs/{job['id']}/release", json={"fence": own["fence"]})
     else:
         served.server.stop()
     async with asyncio.timeout(30):
-        told = (await waiting).json()
-    (held,) = told["jobs"]
-    assert (held["cancel_requested"], told["drain"], held["lost"]) == (
-        what == "cancel",
-        what == "drain",
-        what == "lost",
+        response = (await waiting).json()
+    (job_status,) = response["jobs"]
+    assert (job_status["cancel_requested"], response["drain"], job_status["lost"]) == (
+        cause == "cancel",
+        cause == "drain",
+        cause == "lost",
     )
 
 
-async def test_nothing_is_left_of_a_heartbeat_whose_caller_went_away(served: Served) -> None:
+async def test_a_waiting_heartbeat_ends_when_its_client_disconnects(served: Served) -> None:
     await served.call("POST", "/workers", json=BODY)
     waiting = asyncio.create_task(served.call("POST", f"{PATH}/heartbeat", json={"wait_seconds": 60}))
-    await waits(served, 1)
+    await until_waiting(served, 1)
     waiting.cancel()
-    await waits(served, 0)
+    await until_waiting(served, 0)
 
 
 @on_one_server(
@@ -219,21 +219,21 @@ async def test_nothing_is_left_of_a_heartbeat_whose_caller_went_away(served: Ser
         ({"job": []}, 422),
     ],
 )
-async def test_a_bad_heartbeat_is_refused(served: Served, body: dict[str, Any], status: int) -> None:
+async def test_an_invalid_heartbeat_is_rejected(served: Served, body: dict[str, Any], status: int) -> None:
     await served.call("POST", "/workers", json=BODY)
     assert (await served.call("POST", f"{PATH}/heartbeat", json=body)).status_code == status
 
 
-@on_one_server("bad", [{"id": "a/b/c"}, {"types": []}, {"types": "noop"}, {"metadata": "x" * 17000}])
-async def test_a_bad_registration_is_refused(served: Served, bad: dict[str, Any]) -> None:
-    answer = await served.call("POST", "/workers", json={**BODY, **bad})
-    assert answer.status_code in (413, 422), answer.text
+@on_one_server("invalid", [{"id": "a/b/c"}, {"types": []}, {"types": "noop"}, {"metadata": "x" * 17000}])
+async def test_an_invalid_registration_is_rejected(served: Served, invalid: dict[str, Any]) -> None:
+    response = await served.call("POST", "/workers", json={**BODY, **invalid})
+    assert response.status_code in (413, 422), response.text
     assert (await served.call("GET", "/workers")).json()["items"] == []
 
 
-async def test_pages_of_workers_go_on_where_they_ended(served: Served) -> None:
+async def test_a_cursor_continues_the_list_of_workers(served: Served) -> None:
     for name in ("b", "a/1", "c"):
         await served.call("POST", "/workers", json={**BODY, "id": name})
     first = (await served.call("GET", "/workers?limit=2")).json()
-    rest = (await served.call("GET", f"/workers?limit=2&cursor={first['next_cursor']}")).json()
-    assert [worker["id"] for worker in [*first["items"], *rest["items"]]] == ["a/1", "b", "c"]
+    second = (await served.call("GET", f"/workers?limit=2&cursor={first['next_cursor']}")).json()
+    assert [worker["id"] for worker in [*first["items"], *second["items"]]] == ["a/1", "b", "c"]

@@ -1,4 +1,4 @@
-"""A worker with hours: outside of them it takes nothing, is there all the same, and finishes what runs."""
+"""Working hours: outside of them a worker claims nothing, stays online, and finishes running jobs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.waiting import eventually
 JOBS = 12
 
 
-class Counting(HttpJobSource):
-    """A board that knows how many of its claims wait."""
+class CountingJobSource(HttpJobSource):
+    """A job source that counts its waiting claims."""
 
     claims: ClassVar[Counter[str]] = Counter()
 
@@ -39,10 +39,10 @@ class Counting(HttpJobSource):
 
 
 @asynccontextmanager
-async def working(served: Served, name: str, worker: Worker, **options: Any) -> AsyncIterator[None]:
-    place = resolve_server_address(served.url, token=served.operator)
+async def running_worker(served: Served, name: str, worker: Worker, **options: Any) -> AsyncIterator[None]:
+    address = resolve_server_address(served.url, token=served.operator)
     stopping = asyncio.Event()
-    running = asyncio.create_task(Runner(worker, lambda: Counting(place, name), **options).run(stopping))
+    running = asyncio.create_task(Runner(worker, lambda: CountingJobSource(address, name), **options).run(stopping))
     try:
         yield
     finally:
@@ -54,8 +54,8 @@ async def workers_of(jobs: list[AsyncJob]) -> set[str]:
     return {(await (await job.wait("40s")).attempts())[-1].worker_id for job in jobs}
 
 
-async def test_a_worker_takes_work_in_its_hours_only(served: Served) -> None:
-    worker, began, go_on = Worker(), asyncio.Event(), asyncio.Event()
+async def test_a_worker_claims_jobs_only_in_its_working_hours(served: Served) -> None:
+    worker, started, resume = Worker(), asyncio.Event(), asyncio.Event()
 
     @worker.handler("greet", concurrency=8)
     async def greet(job: WorkerJob) -> str:
@@ -63,27 +63,27 @@ async def test_a_worker_takes_work_in_its_hours_only(served: Served) -> None:
 
     @worker.handler("long")
     async def long(job: WorkerJob) -> str:
-        began.set()
-        await go_on.wait()
+        started.set()
+        await resume.wait()
         return "done"
 
     clock = ManualClock(datetime(2026, 6, 1, 12, tzinfo=UTC))
-    night = working(served, "night", worker, hours=parse_hours("22:00-06:00", "UTC"), clock=clock)
+    night = running_worker(served, "night", worker, hours=parse_hours("22:00-06:00", "UTC"), clock=clock)
     async with AsyncClient(served.url, token=served.operator) as client, night:
-        async with working(served, "day", worker):
+        async with running_worker(served, "day", worker):
             assert await workers_of(await client.submit_many("greet", [None] * JOBS)) == {"day"}
         clock.advance(seconds=10 * 3600)
         assert await workers_of(await client.submit_many("greet", [None] * JOBS)) == {"night"}
-        held = await client.submit("long")
-        await began.wait()
-        clock.advance(seconds=8 * 3600 - 1)  # A second before six: the claims that wait now end then.
+        long_job = await client.submit("long")
+        await started.wait()
+        clock.advance(seconds=8 * 3600 - 1)  # A second before six: claims that wait now end at six.
         assert await workers_of([await client.submit("greet")]) == {"night"}
         clock.advance(seconds=1)
-        listed = {one.id: one.status async for one in client.workers()}
+        listed = {listed.id: listed.status async for listed in client.workers()}
         assert listed["night"] == "online"
-        await eventually(lambda: not Counting.claims["night"])
-        async with working(served, "day", worker):
+        await eventually(lambda: not CountingJobSource.claims["night"])
+        async with running_worker(served, "day", worker):
             assert await workers_of(await client.submit_many("greet", [None] * JOBS)) == {"day"}
-        assert (await held.refresh()).status is JobStatus.RUNNING
-        go_on.set()
-        assert (await held.wait("40s")).result == "done"
+        assert (await long_job.refresh()).status is JobStatus.RUNNING
+        resume.set()
+        assert (await long_job.wait("40s")).result == "done"

@@ -11,7 +11,7 @@ MUTANTS = [
         file="client/url_path.py",
         old="quote(part, safe='')",
         new="part",
-        caught_by="tests/http/test_client.py::test_a_name_with_anything_in_it_is_that_of_nothing_else",
+        caught_by="tests/http/test_client.py::test_special_characters_in_an_id_do_not_change_the_path",
     ),
     Mutant(
         name="a question that nobody hears is taken for a yes",

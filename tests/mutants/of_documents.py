@@ -15,7 +15,7 @@ MUTANTS = [
         file=f"{DOCUMENTS}/checkpoints.py",
         old="part.header != self._header or ",
         new="",
-        caught_by=f"{CHECKPOINTS}::test_what_was_kept_of_something_else_is_not_used",
+        caught_by=f"{CHECKPOINTS}::test_checkpoints_of_another_file_or_other_options_are_ignored",
     ),
     Mutant(
         name="parts that do not follow",
@@ -23,7 +23,7 @@ MUTANTS = [
         file=f"{DOCUMENTS}/checkpoints.py",
         old=" or part.first != len(self.pages)",
         new="",
-        caught_by=f"{CHECKPOINTS}::test_a_part_that_does_not_follow_is_not_used",
+        caught_by=f"{CHECKPOINTS}::test_a_checkpoint_out_of_order_is_ignored",
     ),
     Mutant(
         name="a part without what came before the first page",
@@ -31,7 +31,7 @@ MUTANTS = [
         file=f"{DOCUMENTS}/checkpoints.py",
         old="pages=self.pages[self._saved_page_count :]",
         new="pages=self.pages[-1:]",
-        caught_by=f"{CHECKPOINTS}::test_a_part_holds_all_pages_since_the_last_one",
+        caught_by=f"{CHECKPOINTS}::test_a_checkpoint_contains_all_pages_since_the_previous_one",
     ),
     Mutant(
         name="pictures that only the first attempt had",
@@ -39,7 +39,7 @@ MUTANTS = [
         file=f"{DOCUMENTS}/converting.py",
         old="            self._write_pictures(page.figures)\n        for number",
         new="            pass\n        for number",
-        caught_by=f"{CHECKPOINTS}::test_pictures_of_earlier_attempts_are_there_again",
+        caught_by=f"{CHECKPOINTS}::test_pictures_of_earlier_attempts_are_in_the_archive",
     ),
     Mutant(
         name="pictures decoded whatever their size",
@@ -47,6 +47,6 @@ MUTANTS = [
         file=f"{DOCUMENTS}/pictures.py",
         old="    if width * height > PICTURE_PIXELS_MAX:\n",
         new="    if False:\n",
-        caught_by=f"{HANDLERS}::test_a_picture_too_large_is_never_decoded",
+        caught_by=f"{HANDLERS}::test_an_image_with_too_many_pixels_is_not_decoded",
     ),
 ]

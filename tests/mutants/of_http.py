@@ -12,7 +12,7 @@ MUTANTS = [
         file="http/signing.py",
         old="[method.encode(), path.encode(), query]",
         new="[method.encode(), path.encode(), query[-18:]]",
-        caught_by="tests/unit/test_signing.py::test_each_part_of_the_query_is_covered",
+        caught_by="tests/unit/test_signing.py::test_every_part_of_the_query_is_signed",
     ),
     Mutant(
         name="bytes that come with an order are believed",
@@ -23,7 +23,7 @@ MUTANTS = [
             "        self.counters"
         ),
         new="        self.counters",
-        caught_by="tests/http/test_job_files.py::test_a_wrong_order_is_refused_and_leaves_nothing",
+        caught_by="tests/http/test_job_files.py::test_an_invalid_order_is_rejected_and_leaves_nothing",
     ),
     Mutant(
         name="a small file that is brought again in vain",
@@ -31,7 +31,7 @@ MUTANTS = [
         file="blobs/uploads.py",
         old="await self._find_matching(stored, contents)",
         new="await self._find_matching(stored, {})",
-        caught_by=f"{REUSED_FILES}::test_a_small_input_whose_server_died_before_it_was_stored_comes_again",
+        caught_by=f"{REUSED_FILES}::test_a_small_input_whose_server_crashed_before_storing_it_is_sent_again",
     ),
     Mutant(
         name="a small file that only its first sender may send",
@@ -39,7 +39,7 @@ MUTANTS = [
         file="blobs/uploads.py",
         old="existing is None and (content is None or can_be_resent)",
         new="(content or existing) is None",
-        caught_by=f"{REUSED_FILES}::test_a_small_input_that_is_not_stored_yet_may_come_from_who_has_only_announced_it",
+        caught_by=f"{REUSED_FILES}::test_a_small_input_that_is_not_stored_yet_can_be_uploaded_by_another_sender",
     ),
     Mutant(
         name="a busy store that costs a job",
@@ -47,7 +47,7 @@ MUTANTS = [
         file="blobs/uploads.py",
         old="if isinstance(error, StoreError | asyncio.CancelledError) and stored.storage_key is not None:",
         new="if False:",
-        caught_by=f"{REUSED_FILES}::test_a_small_input_that_the_store_cannot_take_now_is_taken_when_it_comes_again",
+        caught_by=f"{REUSED_FILES}::test_a_small_input_that_the_store_failed_to_save_is_stored_on_retry",
     ),
     Mutant(
         name="rotten bytes that are told with an address",
@@ -55,7 +55,7 @@ MUTANTS = [
         file="api/downloads.py",
         old=" or blake3(content.inline).hexdigest() != content.id:",
         new=":",
-        caught_by="tests/http/test_job_files.py::test_small_bytes_that_are_wrong_by_now_are_not_told",
+        caught_by="tests/http/test_job_files.py::test_inline_bytes_that_are_damaged_are_not_returned",
     ),
     Mutant(
         name="a small file that is not looked at",
@@ -63,7 +63,7 @@ MUTANTS = [
         file="worker/attempt_files.py",
         old="        if hasher.hexdigest() != blob_id:\n",
         new="        if file_url.data is None and hasher.hexdigest() != blob_id:\n",
-        caught_by="tests/http/test_worker_files.py::test_a_small_input_takes_no_address",
+        caught_by="tests/http/test_worker_files.py::test_a_small_input_is_read_without_its_url",
     ),
     Mutant(
         name="a say in any upload",
@@ -71,7 +71,7 @@ MUTANTS = [
         file="api/blobs.py",
         old="(blob_id is not None and blob_id == upload.blob_id)",
         new="blob_id is not None",
-        caught_by=f"{REUSED_FILES}::test_who_does_not_know_the_file_has_no_say_in_its_upload",
+        caught_by=f"{REUSED_FILES}::test_an_upload_is_hidden_from_callers_that_do_not_name_its_blob_id",
     ),
     Mutant(
         name="a sender that cancels what somebody else sends",
@@ -79,7 +79,7 @@ MUTANTS = [
         file="client/asynchronous/upload.py",
         old=" and not isinstance(error, UploadTaken):",
         new=":",
-        caught_by=f"{REUSED_FILES}::test_who_is_fenced_out_leaves_the_rest_to_who_came_last",
+        caught_by=f"{REUSED_FILES}::test_a_sender_that_is_fenced_out_leaves_the_upload_to_the_later_sender",
     ),
     Mutant(
         name="a stream that ends before the last lines",
@@ -87,7 +87,7 @@ MUTANTS = [
         file="api/logs.py",
         old="                if log.text:\n",
         new="                if log.text and log.status not in FINISHED:\n",
-        caught_by="tests/http/test_job_logs.py::test_a_stream_goes_on_where_it_broke_off",
+        caught_by="tests/http/test_job_logs.py::test_a_stream_resumes_after_the_last_event_id",
     ),
     Mutant(
         name="a credential that speaks for another's workers",
@@ -98,7 +98,7 @@ MUTANTS = [
             'and requested_id.partition("/")[0] != request.caller.id:'
         ),
         new="if requested_id is None:",
-        caught_by="tests/http/test_workers.py::test_a_credential_speaks_for_its_own_workers_only",
+        caught_by="tests/http/test_workers.py::test_a_worker_credential_uses_only_its_own_workers",
     ),
     Mutant(
         name="figures of all tenants for anybody who may see one",
@@ -122,7 +122,7 @@ MUTANTS = [
         file="api/jobs.py",
         old="    if request.trace_id is not None:\n",
         new="    if False:\n",
-        caught_by="tests/http/test_traces.py::test_a_job_belongs_to_the_trace_of_its_request_unless_it_says_otherwise",
+        caught_by="tests/http/test_traces.py::test_a_job_has_the_trace_of_its_request_unless_it_names_another",
     ),
     Mutant(
         name="headers behind the body",
@@ -130,7 +130,7 @@ MUTANTS = [
         file="http/protocol.py",
         old="        if self._in_head:\n            name = name.lower()\n",
         new="        if True:\n            name = name.lower()\n",
-        caught_by="tests/http/test_protocol.py::test_what_stands_behind_a_body_is_no_header",
+        caught_by="tests/http/test_protocol.py::test_trailers_are_not_taken_for_headers",
     ),
     Mutant(
         name="a caller that is gone is not noticed behind a later request",
@@ -138,7 +138,7 @@ MUTANTS = [
         file="http/protocol.py",
         old="            cycle.disconnected = True\n            cycle.message_event.set()\n        super()",
         new="            pass\n        super()",
-        caught_by="tests/http/test_protocol.py::test_who_goes_away_with_more_to_ask_takes_no_job",
+        caught_by="tests/http/test_protocol.py::test_a_client_that_disconnects_after_pipelining_takes_no_job",
     ),
     Mutant(
         name="a head that may take for ever",
@@ -146,7 +146,7 @@ MUTANTS = [
         file="http/protocol.py",
         old="        if self._is_idle():\n            self._start_head_timer()\n",
         new="        if self._is_idle():\n            self._stop_head_timer()\n            self._start_head_timer()\n",
-        caught_by="tests/http/test_protocol.py::test_a_head_that_does_not_get_whole_is_told_so",
+        caught_by="tests/http/test_protocol.py::test_an_incomplete_request_head_times_out",
     ),
     Mutant(
         name="nothing is read while requests wait",
@@ -154,7 +154,7 @@ MUTANTS = [
         file="http/protocol.py",
         old="        if self.pipeline and self._pipelined_bytes <= PIPELINED_BYTES_MAX:",
         new="        if False:",
-        caught_by="tests/http/test_protocol.py::test_who_asks_for_more_while_it_waits_and_goes_away_takes_no_job",
+        caught_by="tests/http/test_protocol.py::test_a_client_that_pipelines_while_it_waits_and_disconnects_takes_no_job",
     ),
     Mutant(
         name="a stop that waits for the database",
@@ -170,7 +170,7 @@ MUTANTS = [
         file="http/protocol.py",
         old="        super()._start_asgi_task(cycle, partial(self._run, cycle, app))\n",
         new="        super()._start_asgi_task(cycle, app)\n",
-        caught_by="tests/http/test_server_stop.py::test_a_request_that_does_not_end_in_time_is_told_so",
+        caught_by="tests/http/test_server_stop.py::test_a_request_that_is_not_finished_in_time_gets_503",
     ),
     Mutant(
         name="the body of a request for another protocol is another protocol",
@@ -178,7 +178,7 @@ MUTANTS = [
         file="http/protocol.py",
         old="            self.remaining_body_bytes = self._content_length()\n",
         new="            self.remaining_body_bytes = 0\n",
-        caught_by="tests/http/test_protocol.py::test_a_heartbeat_in_a_request_for_another_protocol_names_its_jobs",
+        caught_by="tests/http/test_protocol.py::test_a_heartbeat_in_an_upgrade_request_reaches_its_job",
     ),
     Mutant(
         name="a docs page that takes text for markup",
@@ -186,7 +186,7 @@ MUTANTS = [
         file="http/docs.py",
         old="Environment(autoescape=True, ",
         new="Environment(autoescape=False, ",
-        caught_by="tests/http/test_docs_page.py::test_what_a_document_says_is_text_and_never_markup",
+        caught_by="tests/http/test_docs_page.py::test_text_of_the_document_is_escaped",
     ),
     Mutant(
         name="a stranger that says where it comes from",
@@ -194,7 +194,7 @@ MUTANTS = [
         file="http/client_address.py",
         old="if not self._is_trusted(ip) or ",
         new="if ",
-        caught_by="tests/http/test_rate_limits.py::test_who_tries_many_credentials_is_not_listened_to",
+        caught_by="tests/http/test_rate_limits.py::test_an_address_with_many_wrong_credentials_is_blocked",
     ),
     Mutant(
         name="credentials that hold and are counted as failures",
@@ -202,7 +202,7 @@ MUTANTS = [
         file="http/authentication.py",
         old="            for bucket in charged:\n                self._failure_limiter.refund(bucket)\n",
         new="            pass\n",
-        caught_by="tests/http/test_rate_limits.py::test_credentials_that_hold_are_not_counted",
+        caught_by="tests/http/test_rate_limits.py::test_valid_credentials_do_not_count_as_failures",
     ),
     Mutant(
         name="a stream that tells everything to everybody",
@@ -210,7 +210,7 @@ MUTANTS = [
         file="api/events.py",
         old="self._is_requested(name) and allows(",
         new="self._is_requested(name) or allows(",
-        caught_by="tests/http/test_events.py::test_only_what_the_grants_allow_is_told",
+        caught_by="tests/http/test_events.py::test_a_stream_sends_only_events_that_the_grants_allow",
     ),
     Mutant(
         name="a grant for one type that administers all",
@@ -218,7 +218,7 @@ MUTANTS = [
         file="http/authentication.py",
         old="caller.may if route.needs.is_tenant_wide else caller.has_grant_for",
         new="caller.has_grant_for",
-        caught_by="tests/http/test_credential_bounds.py::test_a_grant_for_one_type_administers_no_more",
+        caught_by="tests/http/test_credential_bounds.py::test_a_grant_for_one_type_administers_only_that_type",
     ),
     Mutant(
         name="a stream whose head waits for its first event",
@@ -226,7 +226,7 @@ MUTANTS = [
         file="http/app.py",
         old='                await send({"type": "http.response.body", "more_body": True})',
         new="                pass",
-        caught_by="tests/http/test_streams.py::test_parts_are_sent_as_they_come_and_the_end_is_told",
+        caught_by="tests/http/test_streams.py::test_parts_are_sent_as_they_arrive_followed_by_an_end_event",
     ),
     Mutant(
         name="a waiting claim that outlives its credential",
@@ -242,7 +242,7 @@ MUTANTS = [
         file="api/claims.py",
         old="if requested_id is not None and await authenticator.is_worker_name_taken(requested_id):",
         new="if requested_id is None:",
-        caught_by="tests/http/test_credential_bounds.py::test_a_token_does_not_speak_as_a_worker_credential",
+        caught_by="tests/http/test_credential_bounds.py::test_a_token_cannot_use_the_id_of_a_worker_credential",
     ),
     Mutant(
         name="a token without Bearer is told back",
@@ -250,7 +250,7 @@ MUTANTS = [
         file="http/authentication.py",
         old='                "the Authorization header has no bearer token",\n',
         new='                f"the Authorization header has {authorization[:20]}",\n',
-        caught_by="tests/http/test_error_messages.py::test_a_token_without_bearer_is_not_told_back",
+        caught_by="tests/http/test_error_messages.py::test_a_token_without_bearer_gets_a_hint_that_does_not_repeat_it",
     ),
     Mutant(
         name="another token of the operator is not made",
@@ -266,7 +266,7 @@ MUTANTS = [
         file="http/request.py",
         old="self.resolve_address(self.client, self.headers)",
         new="(self.client or ('',))[0]",
-        caught_by=f"{AUDIT_HTTP}::test_only_a_trusted_proxy_is_believed_about_the_address",
+        caught_by=f"{AUDIT_HTTP}::test_an_entry_has_the_forwarded_address_only_from_a_trusted_proxy",
     ),
     Mutant(
         name="a tenant that sees what is done in all",
@@ -274,7 +274,7 @@ MUTANTS = [
         file="api/audit.py",
         old='            request.require_operator("can read the audit log of all tenants")\n',
         new="            pass\n",
-        caught_by=f"{AUDIT_HTTP}::test_a_tenant_sees_its_own_and_nothing_of_others",
+        caught_by=f"{AUDIT_HTTP}::test_a_tenant_reads_only_its_own_entries",
     ),
     Mutant(
         name="a route that does not say who acts",
@@ -282,7 +282,7 @@ MUTANTS = [
         file="api/admin.py",
         old="revoke_token(_credential_scope(request), id, act=request.act())",
         new="revoke_token(_credential_scope(request), id)",
-        caught_by=f"{AUDIT_HTTP}::test_a_route_that_manages_something_leaves_one_entry",
+        caught_by=f"{AUDIT_HTTP}::test_an_administrative_request_writes_one_entry",
     ),
     Mutant(
         name="an operator's stream outlives its tenant",
@@ -298,7 +298,7 @@ MUTANTS = [
         file="http/authentication.py",
         old="                require_same_origin(headers)\n",
         new="                pass\n",
-        caught_by="tests/http/test_sessions.py::test_a_page_of_another_site_changes_nothing",
+        caught_by="tests/http/test_sessions.py::test_a_request_of_another_site_changes_nothing",
     ),
     Mutant(
         name="a role that gives more than its giver has",
@@ -306,7 +306,7 @@ MUTANTS = [
         file="http/request.py",
         old="        for grant in ROLE_GRANTS[role]:\n            self.require(grant.action, grant.resource)\n",
         new='        self.require("admin.members", ROLE_GRANTS[role][0].resource)\n',
-        caught_by="tests/http/test_people.py::test_nobody_gives_a_role_that_does_more_than_they_may",
+        caught_by="tests/http/test_people.py::test_a_caller_cannot_give_a_role_that_exceeds_its_own_grants",
     ),
     Mutant(
         name="an admin who gives their tenant more",
@@ -314,7 +314,7 @@ MUTANTS = [
         file="api/admin.py",
         old='            request.require_operator("can change more of a tenant than its groups")\n',
         new="            pass\n",
-        caught_by="tests/http/test_people.py::test_an_admin_maps_groups_of_their_own_tenant_and_changes_nothing_else",
+        caught_by="tests/http/test_people.py::test_an_admin_changes_only_the_groups_of_its_own_tenant",
     ),
     Mutant(
         name="a secret is taken for a request id",
@@ -330,7 +330,7 @@ MUTANTS = [
         file="wiring/services.py",
         old="    tenants.on_changed(authenticator.invalidate)\n",
         new="",
-        caught_by="tests/http/test_people.py::test_groups_that_are_mapped_are_felt_at_once",
+        caught_by="tests/http/test_people.py::test_a_change_of_group_roles_takes_effect_at_once",
     ),
     Mutant(
         name="a cookie that goes along with every request",
@@ -354,7 +354,7 @@ MUTANTS = [
         file="api/people.py",
         old="        request.require(ANY)  # The link signs in with all grants.\n",
         new="",
-        caught_by="tests/http/test_people.py::test_a_link_is_not_made_by_who_may_less_or_goes_away",
+        caught_by="tests/http/test_people.py::test_a_sign_in_link_is_created_only_by_the_local_operator",
     ),
     Mutant(
         name="a token that is taken for its person",
@@ -362,7 +362,7 @@ MUTANTS = [
         file="api/me.py",
         old="if request.caller.user is None or request.caller.session is None:",
         new="if request.caller.user is None:",
-        caught_by="tests/http/test_me.py::test_a_token_of_a_person_is_not_the_person",
+        caught_by="tests/http/test_me.py::test_a_token_of_a_person_cannot_manage_sessions_and_tokens",
     ),
     Mutant(
         name="a sender that is read faster than its bytes are asked for",
@@ -370,7 +370,7 @@ MUTANTS = [
         file="http/protocol.py",
         old="        super().on_body(body)\n",
         new="        super().on_body(body)\n        self.flow.resume_reading()\n",
-        caught_by="tests/http/test_request_bodies.py::test_what_nobody_asks_for_stays_with_its_sender",
+        caught_by="tests/http/test_request_bodies.py::test_a_body_that_is_not_read_stays_with_its_sender",
     ),
     Mutant(
         name="parts of an answer that stay open when their caller is gone",
@@ -378,7 +378,7 @@ MUTANTS = [
         file="http/streaming_body.py",
         old="            await close()\n",
         new="            pass\n",
-        caught_by="tests/http/test_streaming_bodies.py::test_no_more_is_made_than_is_taken",
+        caught_by="tests/http/test_streaming_bodies.py::test_parts_are_produced_only_as_fast_as_they_are_read",
     ),
     Mutant(
         name="a signed address that is good for ever",
@@ -386,7 +386,7 @@ MUTANTS = [
         file="http/signing.py",
         old="if int(params.pop(EXPIRES)) <= self",
         new="if not int(params.pop(EXPIRES)) + self",
-        caught_by="tests/unit/test_signing.py::test_an_address_holds_until_it_expires",
+        caught_by="tests/unit/test_signing.py::test_a_signed_url_is_valid_until_it_expires",
     ),
     Mutant(
         name="an upload that any attempt is given an address for",
@@ -397,7 +397,7 @@ MUTANTS = [
             "        parts = await self._uploads.list_parts("
         ),
         new="        list_parts = await self._uploads.list_parts(",
-        caught_by="tests/http/test_expired_urls.py::test_only_the_attempt_itself_is_given_a_new_address",
+        caught_by="tests/http/test_expired_urls.py::test_only_the_running_attempt_can_renew_its_upload_url",
     ),
     Mutant(
         name="a payload of jobs that one may not make",
@@ -405,7 +405,7 @@ MUTANTS = [
         file="api/blobs.py",
         old='    request.require("jobs.create", f"jobs/{job_type(body.payload_of)}")\n',
         new="    job_type(body.payload_of)\n",
-        caught_by="tests/http/test_payload_uploads.py::test_nothing_else_is_begun",
+        caught_by="tests/http/test_payload_uploads.py::test_an_upload_that_is_not_a_permitted_payload_is_rejected",
     ),
     Mutant(
         name="a sender of single bytes is waited for",
@@ -413,7 +413,7 @@ MUTANTS = [
         file="http/request.py",
         old="        self._require_minimum_rate(now() - began, size)\n",
         new="",
-        caught_by="tests/http/test_slow_senders.py::test_who_sends_a_byte_now_and_then_is_waited_for_no_more",
+        caught_by="tests/http/test_slow_senders.py::test_a_client_that_sends_single_bytes_is_disconnected",
     ),
     Mutant(
         name="an entry of many settles that refuses the others",
@@ -421,6 +421,6 @@ MUTANTS = [
         file="wire/jobs.py",
         old="fence: Annotated[int, schema_only(minimum=1, maximum=2**53)]",
         new="fence: Fence",
-        caught_by="tests/http/test_jobs.py::test_a_settle_that_is_out_of_bounds_refuses_no_other",
+        caught_by="tests/http/test_jobs.py::test_an_invalid_settle_entry_does_not_affect_the_others",
     ),
 ]

@@ -61,7 +61,7 @@ MUTANTS = [
         file="blobs/uploads.py",
         old="            if stored.storage_key is None:  # The blob existed",
         new="            if False:  # The blob existed",
-        caught_by=f"{REUSED_FILES}::test_a_job_whose_server_died_before_it_gave_it_its_input[False]",
+        caught_by=f"{REUSED_FILES}::test_a_job_whose_server_crashed_before_attaching_its_input_is_reused_if_the_blob_exists[False]",
     ),
     Mutant(
         name="a heartbeat sent again that is logged again",
@@ -128,7 +128,7 @@ MUTANTS = [
         file="kernel/logs.py",
         old='return str(error).split("\\n", 1)[0][:MESSAGE_CHARS_MAX]',
         new="return str(error)[:MESSAGE_CHARS_MAX]",
-        caught_by="tests/unit/test_logs.py::test_an_exception_is_one_field_with_its_causes_and_no_values",
+        caught_by="tests/unit/test_logs.py::test_an_exception_is_one_field_with_its_causes_and_without_row_values",
     ),
     Mutant(
         name="a follower that joins the newest events too early",
@@ -136,7 +136,7 @@ MUTANTS = [
         file="events/feeds.py",
         old="return position.after >= self._floor_id",
         new="return True",
-        caught_by="tests/http/test_events.py::test_resuming_under_load_has_no_gap_and_no_repeat",
+        caught_by="tests/http/test_events.py::test_resuming_under_load_has_no_gap_and_no_duplicate",
     ),
     Mutant(
         name="a floor below what is kept of the newest events",
@@ -152,7 +152,7 @@ MUTANTS = [
         file="events/feeds.py",
         old="        if size >= CHUNK_BYTES_MAX:\n",
         new="        if False:\n",
-        caught_by="tests/http/test_events.py::test_who_reads_nothing_delays_nobody_and_costs_no_memory",
+        caught_by="tests/http/test_events.py::test_a_follower_that_reads_nothing_delays_no_other_and_costs_little_memory",
     ),
     Mutant(
         name="line breaks of data in a frame",
@@ -160,7 +160,7 @@ MUTANTS = [
         file="events/feeds.py",
         old='msgspec.json.format(text, indent=-1) if b"\\n" in text or b"\\r" in text else text',
         new="text",
-        caught_by="tests/http/test_events.py::test_line_breaks_between_the_parts_of_data_break_no_frame",
+        caught_by="tests/http/test_events.py::test_line_breaks_in_published_data_do_not_break_the_frame",
     ),
     Mutant(
         name="two acts, one entry",
@@ -176,7 +176,7 @@ MUTANTS = [
         file="kernel/pages.py",
         old="    if not is_valid(position):\n",
         new="    if False:\n",
-        caught_by="tests/unit/test_forged_cursors.py::test_a_cursor_to_nowhere_is_refused",
+        caught_by="tests/unit/test_forged_cursors.py::test_a_cursor_with_an_impossible_position_is_rejected",
     ),
     Mutant(
         name="an error shows the secret that was sent",
@@ -200,6 +200,6 @@ MUTANTS = [
         file="worker/runner.py",
         old="send_updates(job_source, self._attempts, self._handle_heartbeat_response)\n",
         new="send_updates(job_source, {one.id: one for one in finished}, self._handle_heartbeat_response)\n",
-        caught_by="tests/http/test_worker.py::test_the_last_words_of_one_job_cost_another_nothing",
+        caught_by="tests/http/test_worker.py::test_a_long_log_of_one_job_does_not_release_another_job",
     ),
 ]

@@ -90,7 +90,7 @@ MUTANTS = [
         file="blobs/service.py",
         old="            if command.size is not None:\n                raise\n",
         new="            raise\n",
-        caught_by="tests/http/test_keys.py::test_bytes_of_which_nobody_says_how_many_come_as_long_as_there_is_room",
+        caught_by="tests/http/test_keys.py::test_a_put_without_a_length_is_accepted_up_to_the_quota",
     ),
     Mutant(
         name="a full disk that is not told",

@@ -37,7 +37,7 @@ MUTANTS = [
         file="identity/grants.py",
         old='return _starts_with(_SEPARATOR.split(resource), _SEPARATOR.split(pattern.rstrip("/")))',
         new="return resource.startswith(pattern)",
-        caught_by="tests/unit/test_grants.py::test_a_resource_covers_what_begins_with_its_segments",
+        caught_by="tests/unit/test_grants.py::test_a_grant_covers_resources_that_begin_with_its_segments",
     ),
     Mutant(
         name="uses of credentials that are forgotten at a stop",
@@ -53,7 +53,7 @@ MUTANTS = [
         file="identity/id_token_claims.py",
         old="    if not isinstance(token_nonce, str) or not hmac.compare_digest(",
         new="    if not isinstance(token_nonce, str) and not hmac.compare_digest(",
-        caught_by=f"{PROVIDER_TOKENS}::test_a_signed_token_that_says_the_wrong_thing_is_refused",
+        caught_by=f"{PROVIDER_TOKENS}::test_a_signed_token_with_wrong_claims_is_rejected",
     ),
     Mutant(
         name="a token for another audience",
@@ -61,7 +61,7 @@ MUTANTS = [
         file="identity/id_token_claims.py",
         old="    if client_id not in audiences:\n",
         new="    if False:\n",
-        caught_by=f"{PROVIDER_TOKENS}::test_a_signed_token_that_says_the_wrong_thing_is_refused",
+        caught_by=f"{PROVIDER_TOKENS}::test_a_signed_token_with_wrong_claims_is_rejected",
     ),
     Mutant(
         name="an email that another one vouches for",
@@ -69,7 +69,7 @@ MUTANTS = [
         file="identity/id_token_claims.py",
         old="        userinfo = {name: value for name, value in userinfo.items() if name not in ",
         new="        userinfo = {name: value for name, value in userinfo.items() if name in userinfo or name not in ",
-        caught_by="tests/unit/test_id_token_claims.py::test_one_email_is_not_verified_by_what_is_said_of_another",
+        caught_by="tests/unit/test_id_token_claims.py::test_userinfo_does_not_verify_an_email_of_the_token",
     ),
     Mutant(
         name="a token that a shared secret signed",
@@ -77,7 +77,7 @@ MUTANTS = [
         file="outbound/provider_keys.py",
         old='("EdDSA", "Ed25519"), "OKP"),\n',
         new='("EdDSA", "Ed25519"), "OKP"),\n    "HS256": "oct",\n',
-        caught_by=f"{PROVIDER_TOKENS}::test_the_secret_of_the_client_signs_nothing_either",
+        caught_by=f"{PROVIDER_TOKENS}::test_a_token_signed_with_the_client_secret_is_rejected",
     ),
     Mutant(
         name="a signature that nobody checks",
@@ -85,7 +85,7 @@ MUTANTS = [
         file="outbound/provider_keys.py",
         old="        if not any(_is_signed_with(signed, key) for key in self._candidate_keys(header)):\n",
         new="        if not self._candidate_keys(header):\n",
-        caught_by=f"{PROVIDER_TOKENS}::test_a_token_that_was_changed_is_refused",
+        caught_by=f"{PROVIDER_TOKENS}::test_an_altered_token_is_rejected",
     ),
     Mutant(
         name="an answer of another provider",
@@ -94,7 +94,7 @@ MUTANTS = [
         old="        if iss != self.issuer and (iss is not None or ",
         new="        if iss is None and (",
         caught_by="tests/outbound/test_provider_responses.py"
-        "::test_an_answer_of_another_provider_is_refused_before_its_code_is_used",
+        "::test_a_callback_of_another_issuer_is_rejected_before_its_code_is_used",
     ),
     Mutant(
         name="a provider that anybody can play",
@@ -102,7 +102,7 @@ MUTANTS = [
         file="outbound/bounded_http.py",
         old="            verify=ssl_context or ssl.create_default_context(),\n",
         new="            verify=False,\n",
-        caught_by=f"{PROVIDER}::test_a_provider_that_cannot_prove_its_name_is_not_reached",
+        caught_by=f"{PROVIDER}::test_a_provider_with_an_untrusted_certificate_is_unavailable",
     ),
     Mutant(
         name="a word of the provider for ever",
@@ -110,7 +110,7 @@ MUTANTS = [
         file="identity/authenticator.py",
         old="        if not stored.owner.user.is_local and renew_at <= now:\n",
         new="        if not stored.owner.user.is_local and renew_at <= 0:\n",
-        caught_by="tests/http/test_sessions.py::test_what_the_provider_said_is_not_believed_for_ever",
+        caught_by="tests/http/test_sessions.py::test_a_session_becomes_stale_after_an_hour",
     ),
     Mutant(
         name="a session that sleeps and never ends",
@@ -118,7 +118,7 @@ MUTANTS = [
         file="identity/authenticator.py",
         old=" or used + round(self.rules.idle_seconds * MICROS) <= now:",
         new=" or used < 0:",
-        caught_by="tests/http/test_sessions.py::test_a_session_that_is_not_used_ends",
+        caught_by="tests/http/test_sessions.py::test_an_idle_session_ends",
     ),
     Mutant(
         name="a session of a provider that was left",
@@ -126,7 +126,7 @@ MUTANTS = [
         file="identity/people.py",
         old="(user.issuer == self.issuer and self._is_in_allowed_group(user))",
         new="self._is_in_allowed_group(user)",
-        caught_by="tests/http/test_sessions.py::test_people_of_another_provider_than_there_is_are_out",
+        caught_by="tests/http/test_sessions.py::test_a_session_of_another_provider_is_rejected",
     ),
     Mutant(
         name="a token that does more than its owner",
@@ -134,7 +134,7 @@ MUTANTS = [
         file="identity/authenticator.py",
         old="        effective = intersect_grants(grants, grants_in_tenant(owner, tenant, self.rules))\n",
         new="        effective = grants\n",
-        caught_by="tests/http/test_me.py::test_a_token_of_a_person_does_no_more_than_they_may",
+        caught_by="tests/http/test_me.py::test_a_token_of_a_person_never_exceeds_the_grants_of_the_person",
     ),
     Mutant(
         name="a token that is nobody's",
@@ -145,7 +145,7 @@ MUTANTS = [
             "            user=caller.user.id if caller is not None and caller.user is not None"
             ' and caller.kind == "user" else None,\n'
         ),
-        caught_by="tests/http/test_me.py::test_a_token_made_with_a_persons_token_is_theirs_too",
+        caught_by="tests/http/test_me.py::test_a_token_created_with_a_token_of_a_person_belongs_to_that_person",
     ),
     Mutant(
         name="a sign-in finished in another browser",
@@ -153,7 +153,7 @@ MUTANTS = [
         file="identity/sessions.py",
         old="        if state is None or not credential_secrets.constant_time_equal(state, login.state):\n",
         new="        if state is None:\n",
-        caught_by="tests/http/test_sign_in.py::test_a_state_that_is_not_the_browsers_is_refused",
+        caught_by="tests/http/test_sign_in.py::test_an_altered_state_is_rejected",
     ),
     Mutant(
         name="a way to elsewhere",
@@ -161,7 +161,7 @@ MUTANTS = [
         file="identity/sessions.py",
         old=' and page.startswith("/") and not page.startswith("//")',
         new="",
-        caught_by="tests/http/test_sign_in.py::test_nobody_is_led_elsewhere",
+        caught_by="tests/http/test_sign_in.py::test_the_next_page_cannot_be_on_another_site",
     ),
     Mutant(
         name="a role in one tenant for all",
@@ -169,7 +169,7 @@ MUTANTS = [
         file="identity/roles.py",
         old="        if tenant in (role.tenant, role.slug):\n",
         new="        if tenant:\n",
-        caught_by="tests/http/test_sessions.py::test_a_person_with_several_tenants_says_in_which",
+        caught_by="tests/http/test_sessions.py::test_a_person_with_several_tenants_must_select_one",
     ),
     Mutant(
         name="a page with a secret is kept",
@@ -193,7 +193,7 @@ MUTANTS = [
         file="identity/credential_secrets.py",
         old="    return _with_checksum(text[:-CHECKSUM_CHARS]) == text",
         new="    return True",
-        caught_by=f"{TOKENS}::test_a_token_that_is_not_whole_is_refused_before_it_is_looked_up",
+        caught_by=f"{TOKENS}::test_an_altered_token_is_rejected_without_a_query",
     ),
     Mutant(
         name="the use of a session alone is forgotten",
@@ -233,7 +233,7 @@ MUTANTS = [
         file="dashboard/auth.py",
         old="        await self._sessions.sign_out(read_cookie(request.headers, SESSION_COOKIE), act=request.act())\n",
         new="",
-        caught_by="tests/http/test_sessions.py::test_who_was_not_renewed_can_still_sign_out",
+        caught_by="tests/http/test_sessions.py::test_signing_out_of_a_stale_session_needs_a_page_of_our_own",
     ),
     Mutant(
         name="an email in the lower case of all letters",
@@ -249,8 +249,7 @@ MUTANTS = [
         file="dashboard/auth.py",
         old="            if refusal.person is not None:\n",
         new="            if False:\n",
-        caught_by="tests/http/test_sign_in.py"
-        "::test_who_is_in_no_group_any_more_that_may_come_in_is_out_with_their_tokens",
+        caught_by="tests/http/test_sign_in.py::test_a_person_who_left_the_allowed_groups_loses_sessions_and_tokens",
     ),
     Mutant(
         name="groups that may come in, at the door alone",
@@ -258,7 +257,7 @@ MUTANTS = [
         file="identity/people.py",
         old="(user.issuer == self.issuer and self._is_in_allowed_group(user))",
         new="user.issuer == self.issuer",
-        caught_by="tests/http/test_sign_in.py::test_groups_that_may_come_in_no_more_end_sessions_and_tokens",
+        caught_by="tests/http/test_sign_in.py::test_a_change_of_the_allowed_groups_ends_sessions",
     ),
     Mutant(
         name="a secret of workers for who only looks after them",
@@ -274,7 +273,7 @@ MUTANTS = [
         file="identity/last_used.py",
         old="if used.tokens or used.workers or used.sessions:",
         new="if used.tokens or used.workers:",
-        caught_by="tests/http/test_last_used.py::test_a_session_in_use_does_not_end_with_the_server",
+        caught_by="tests/http/test_last_used.py::test_the_last_use_of_a_session_is_saved_when_the_server_stops",
     ),
     Mutant(
         name="a token of who left long ago",
@@ -282,7 +281,7 @@ MUTANTS = [
         file="identity/authenticator.py",
         old="        if not owner.user.is_local and to_micros(owner.user.signed_in_at) < signed_in_since:\n",
         new="        if signed_in_since < 0:\n",
-        caught_by="tests/http/test_me.py::test_a_token_of_who_stays_away_holds_no_more",
+        caught_by="tests/http/test_me.py::test_a_token_is_invalid_while_its_owner_has_not_signed_in_for_90_days",
     ),
     Mutant(
         name="one sign-in for all tabs",
@@ -290,6 +289,6 @@ MUTANTS = [
         file="dashboard/auth.py",
         old="    return f\"{LOGIN_COOKIE}_{(state or '')[:STATE_CHARS]}\"\n",
         new="    return f\"{LOGIN_COOKIE}_{(state or '')[:0]}\"\n",
-        caught_by="tests/http/test_sign_in.py::test_sign_ins_in_several_tabs_do_not_disturb_each_other",
+        caught_by="tests/http/test_sign_in.py::test_logins_in_several_tabs_are_independent",
     ),
 ]

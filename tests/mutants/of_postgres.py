@@ -332,7 +332,7 @@ MUTANTS = [
         file="jobs/claim_waiters.py",
         old="        for waiter in woken:\n",
         new="        for waiter in woken:\n            waiter.news = tenant, type\n",
-        caught_by="tests/unit/test_claim_waiters.py::test_who_was_woken_early_is_the_first_to_hear_of_the_job",
+        caught_by="tests/unit/test_claim_waiters.py::test_a_claim_that_was_woken_early_gets_the_hint_first",
     ),
     Mutant(
         name="a lease that is named by its job alone",

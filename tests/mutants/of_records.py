@@ -71,7 +71,7 @@ MUTANTS = [
         file="identity/secret_values.py",
         old="_load_cipher(self._keys[self.key_id]).encrypt(nonce, value, _associated_data(tenant, name))",
         new="value",
-        caught_by=f"{SECRETS}::test_a_secret_is_kept_and_no_answer_log_or_file_shows_it",
+        caught_by=f"{SECRETS}::test_a_secret_value_is_in_no_response_log_or_file",
     ),
     Mutant(
         name="a secret that can be moved to another name",
@@ -79,7 +79,7 @@ MUTANTS = [
         file="identity/secret_values.py",
         old="    return msgspec.json.encode((tenant, name))",
         new="    return msgspec.json.encode((tenant,))",
-        caught_by=f"{SECRETS}::test_a_value_that_was_moved_to_another_name_cannot_be_read",
+        caught_by=f"{SECRETS}::test_a_sealed_value_cannot_be_read_under_another_name",
     ),
     Mutant(
         name="a list of records that shows more than is granted",
@@ -87,6 +87,6 @@ MUTANTS = [
         file="api/records.py",
         old='is_visible=lambda name: request.caller.may(f"{self._plural}.read", self._resource(name)),',
         new="is_visible=lambda name: True,",
-        caught_by=f"{SECRETS}::test_a_narrow_grant_reaches_what_it_names_and_another_tenant_nothing",
+        caught_by=f"{SECRETS}::test_a_grant_for_one_secret_permits_only_that_secret",
     ),
 ]

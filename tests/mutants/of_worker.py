@@ -15,7 +15,7 @@ MUTANTS = [
         file="worker/sync_http_transport.py",
         old="        self._is_reusable = self._is_sent and response.is_reusable\n",
         new="        self._is_reusable = response.is_reusable\n",
-        caught_by="tests/http/test_sync_http_transport.py::test_a_connection_that_half_a_request_went_over_is_not_used_again",
+        caught_by="tests/http/test_sync_http_transport.py::test_a_connection_after_an_incomplete_request_is_not_reused",
     ),
     Mutant(
         name="a job that came again is the same run",
@@ -23,7 +23,7 @@ MUTANTS = [
         file="worker/runner.py",
         old="        if self._attempts.get(attempt.id) is attempt:\n            del self._attempts[attempt.id]\n",
         new="        self._attempts.pop(attempt.id, None)\n",
-        caught_by=f"{WORKER}::test_a_job_that_comes_again_before_it_is_known_to_be_lost_is_another_run",
+        caught_by=f"{WORKER}::test_a_second_run_of_a_job_is_independent_of_the_first_run_in_the_same_worker",
     ),
     Mutant(
         name="a place that is free while its thread runs",
@@ -31,7 +31,7 @@ MUTANTS = [
         file="worker/runner.py",
         old="        if attempt.thread_future is None or attempt.thread_future.done():\n",
         new="        if True:\n",
-        caught_by=f"{WORKER}::test_a_handler_that_overruns_keeps_its_place_until_it_ends",
+        caught_by=f"{WORKER}::test_a_handler_that_exceeds_its_timeout_keeps_its_slot_until_it_returns",
     ),
     Mutant(
         name="words that cannot be sent",
@@ -39,7 +39,7 @@ MUTANTS = [
         file="worker/job.py",
         old='.encode("utf-8", "replace").decode()',
         new="",
-        caught_by=f"{WORKER}::test_words_that_are_no_text_cost_nobody_anything",
+        caught_by=f"{WORKER}::test_output_that_is_not_valid_unicode_is_stored_with_replacements",
     ),
     Mutant(
         name="a result that is sent whatever its size",
@@ -55,7 +55,7 @@ MUTANTS = [
         file="worker/isolation/template.py",
         old="                *control_sockets,\n",
         new="",
-        caught_by=f"{ISOLATION}::test_jobs_at_once_share_nothing_that_is_open",
+        caught_by=f"{ISOLATION}::test_concurrent_isolated_jobs_share_no_open_files",
     ),
     Mutant(
         name="secrets that are handed on",
@@ -63,7 +63,7 @@ MUTANTS = [
         file="settings/environment.py",
         old=" if name not in secret_names}",
         new="}",
-        caught_by=f"{ISOLATION}::test_no_secret_is_in_what_the_process_or_its_template_began_with",
+        caught_by=f"{ISOLATION}::test_no_secret_is_in_the_environment_of_a_child_or_its_template",
     ),
     Mutant(
         name="copies that miss a thread",
@@ -71,7 +71,7 @@ MUTANTS = [
         file="worker/isolation/linux.py",
         old="    if (threads := _count_threads_after_fork()) > 1:\n",
         new="    if (threads := _count_threads_after_fork()) > 99:\n",
-        caught_by=f"{ISOLATION}::test_what_cannot_be_copied_is_made_for_each_job",
+        caught_by=f"{ISOLATION}::test_a_module_with_threads_or_pipes_is_imported_again_for_each_job",
     ),
     Mutant(
         name="copies that share a pipe",
@@ -79,7 +79,7 @@ MUTANTS = [
         file="worker/isolation/linux.py",
         old="            if not (stat.S_ISCHR(mode)",
         new="            if not (True or stat.S_ISCHR(mode)",
-        caught_by=f"{ISOLATION}::test_what_cannot_be_copied_is_made_for_each_job",
+        caught_by=f"{ISOLATION}::test_a_module_with_threads_or_pipes_is_imported_again_for_each_job",
     ),
     Mutant(
         name="processes that outlive their template",
@@ -87,7 +87,7 @@ MUTANTS = [
         file="worker/isolation/process.py",
         old="                os.killpg(self._pid, signal.SIGKILL)\n",
         new="                pass\n",
-        caught_by=f"{ISOLATION}::test_a_template_that_is_killed_takes_its_processes_along_and_another_comes",
+        caught_by=f"{ISOLATION}::test_killing_a_template_ends_its_children_and_a_new_template_starts",
     ),
     Mutant(
         name="a template that looks at its socket alone",
@@ -111,7 +111,7 @@ MUTANTS = [
         file="worker/isolation/child.py",
         old="return (uid, uid) if is_mapped_uid(uid) else (fallback.pw_uid, fallback.pw_gid)",
         new="return fallback.pw_uid, fallback.pw_gid",
-        caught_by="tests/http/test_isolation.py::test_each_job_has_a_user_of_its_own_who_sees_nothing_of_others",
+        caught_by="tests/http/test_isolation.py::test_each_isolated_job_has_its_own_user_and_cannot_read_other_working_folders",
     ),
     Mutant(
         name="what left its group lives on",
@@ -119,6 +119,6 @@ MUTANTS = [
         file="worker/isolation/template.py",
         old="        self._kill_strays()\n",
         new="",
-        caught_by="tests/http/test_isolation.py::test_what_leaves_the_group_of_its_job_ends_with_it",
+        caught_by="tests/http/test_isolation.py::test_a_process_that_leaves_the_process_group_of_its_job_ends_with_it",
     ),
 ]

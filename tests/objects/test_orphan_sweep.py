@@ -72,21 +72,21 @@ class BlobServices:
 
     async def begin(self) -> UploadWithPlan:
         """Begin an upload and send its bytes."""
-        begun = await self.uploads.begin(self.incoming())
-        await self.send(begun)
-        return begun
+        upload = await self.uploads.begin(self.incoming())
+        await self.send(upload)
+        return upload
 
-    async def send(self, begun: UploadWithPlan) -> None:
-        if begun.plan is None:
+    async def send(self, upload: UploadWithPlan) -> None:
+        if upload.plan is None:
 
             async def parts() -> AsyncIterator[bytes]:
                 yield DATA
 
-            await self.uploads.receive(self.bench.tenant, begun.upload.id, 0, parts())
+            await self.uploads.receive(self.bench.tenant, upload.upload.id, 0, parts())
             return
-        headers = {name: value for name, value in begun.plan.headers.items() if name != "Content-Length"}
+        headers = {name: value for name, value in upload.plan.headers.items() if name != "Content-Length"}
         async with httpx.AsyncClient(timeout=30, verify=False) as client:
-            response = await client.put(begun.plan.url or "", headers=headers, content=DATA)
+            response = await client.put(upload.plan.url or "", headers=headers, content=DATA)
         assert response.is_success, response.text
 
     async def leave_parts(self) -> str:
@@ -206,13 +206,13 @@ async def test_an_object_that_cannot_be_deleted_does_not_stop_the_sweep(folder: 
 
 @pytest.mark.s3
 async def test_an_object_that_arrives_after_its_upload_was_canceled_is_deleted(bucket: BlobServices) -> None:
-    begun = await bucket.uploads.begin(bucket.incoming())
-    await bucket.uploads.cancel(bucket.bench.tenant, begun.upload.id)
+    upload = await bucket.uploads.begin(bucket.incoming())
+    await bucket.uploads.cancel(bucket.bench.tenant, upload.upload.id)
     await bucket.collector.run_once()
-    await bucket.send(begun)
+    await bucket.send(upload)
     assert len(await bucket.storage_keys()) == 1
     await bucket.collector.run_once()
-    assert len(await bucket.storage_keys()) == 1, "the garbage collector does not know it"
+    assert len(await bucket.storage_keys()) == 1, "the garbage collector does not know the object"
     bucket.pass_time(OLD_SECONDS + 600)
     assert await bucket.sweep.run_once() == 1
     assert await bucket.storage_keys() == set()
@@ -235,13 +235,13 @@ async def test_a_sealed_copy_of_a_server_that_died_is_deleted(bucket: BlobServic
     """The bucket ignores conditions, so objects from clients are copied before they are verified."""
     assert isinstance(bucket.objects, BucketStore)
     bucket.objects.conditional_writes = False
-    begun = await bucket.begin()
+    upload = await bucket.begin()
     uploads = Uploads(DyingStore(bucket.bench.store), bucket.objects, bucket.objects)
     with pytest.raises(ConnectionResetError):
-        await uploads.complete(bucket.bench.tenant, begun.upload.id)
+        await uploads.complete(bucket.bench.tenant, upload.upload.id)
     assert len(await bucket.storage_keys()) == 2
     assert await bucket.sweep.run_once() == 0
-    done = await bucket.uploads.complete(bucket.bench.tenant, begun.upload.id)
+    done = await bucket.uploads.complete(bucket.bench.tenant, upload.upload.id)
     await bucket.collector.run_once()
     assert len(await bucket.storage_keys()) == 2, "the copy that a row names, and the orphan"
     bucket.pass_time(OLD_SECONDS + 600)
@@ -312,8 +312,8 @@ async def test_the_sweep_leaves_the_trash_to_the_garbage_collector(folder: BlobS
     await folder.put("k")
     await folder.blobs.delete(folder.bench.tenant, "k")
     await put(folder.objects, b"stray")
-    begun = await folder.begin()
-    await folder.uploads.cancel(folder.bench.tenant, begun.upload.id)
+    upload = await folder.begin()
+    await folder.uploads.cancel(folder.bench.tenant, upload.upload.id)
     folder.pass_time(OLD_SECONDS + 600)
     before = await folder.collector.preview()
     assert (before.blobs, before.objects) == (1, 1)

@@ -249,12 +249,12 @@ async def test_a_reader_that_stops_early_leaves_no_task(store: BucketStore) -> N
 async def test_storage_keys_are_listed_with_their_age() -> None:
     clock = ManualClock(datetime.now(UTC))
     async with open_bucket(clock=clock) as store:
-        one, two, three = await put(store, b"1"), await put(store, b"2"), store.new_storage_key()
-        writer = await store.write(three, size=None)
+        first, second, unfinished_key = await put(store, b"1"), await put(store, b"2"), store.new_storage_key()
+        writer = await store.write(unfinished_key, size=None)
         await writer.write(LARGE)
         await writer.abort()
         ages = {storage_key: age async for storage_key, age in store.list_objects()}
-        assert set(ages) == {one, two, three}
+        assert set(ages) == {first, second, unfinished_key}
         assert all(0 <= age < 3_600_000_000 for age in ages.values())
         clock.advance(days=2)
         assert all([age > 86_400_000_000 async for _, age in store.list_objects()])
@@ -414,8 +414,8 @@ async def test_open_detects_a_store_that_ignores_conditions(proxy: Proxy) -> Non
 
 
 async def test_a_store_that_rejects_conditions_is_sent_none(proxy: Proxy) -> None:
-    refused = answer("501 Not Implemented", "NotImplemented")
-    proxy.instead = lambda asked: refused if "if-none-match" in asked.headers else None
+    rejected = answer("501 Not Implemented", "NotImplemented")
+    proxy.instead = lambda asked: rejected if "if-none-match" in asked.headers else None
     async with open_bucket(endpoint=proxy.url, retry_pause_seconds=0.01) as store:
         assert not store.conditional_writes
         planned = await store.plan(store.new_storage_key(), size=len(BODY), sha256=None)

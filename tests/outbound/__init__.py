@@ -1,1 +1,1 @@
-"""Tests of outgoing requests, against a real server that lies."""
+"""Tests of outgoing requests to an OpenID provider whose responses may be wrong."""

@@ -1,4 +1,4 @@
-"""A provider that can lie, and our side of it."""
+"""Fixtures: a fake provider, and our client of it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ingot.settings import Settings
 from tests.providers.fake_provider import CODE, NONCE, VERIFIER, FakeProvider, open_fake_provider
 
 DISCOVERY = "/.well-known/openid-configuration"
-TRUST = ssl.create_default_context()  # Takes longer to make than most tests.
+TRUST = ssl.create_default_context()  # Creating one takes longer than most tests.
 
 
 @pytest.fixture
-async def idp() -> AsyncIterator[FakeProvider]:
-    async with open_fake_provider() as one:
-        yield one
+async def fake() -> AsyncIterator[FakeProvider]:
+    async with open_fake_provider() as provider:
+        yield provider
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def clock() -> ManualClock:
 
 
 @asynccontextmanager
-async def opened(settings: Settings, clock: ManualClock, **options: Any) -> AsyncIterator[Provider]:
+async def open_provider(settings: Settings, clock: ManualClock, **options: Any) -> AsyncIterator[Provider]:
     provider = Provider(settings, clock, **{"ssl_context": TRUST, **options})
     try:
         yield provider
@@ -41,26 +41,26 @@ async def opened(settings: Settings, clock: ManualClock, **options: Any) -> Asyn
 
 
 @pytest.fixture
-async def provider(idp: FakeProvider, clock: ManualClock) -> AsyncIterator[Provider]:
-    async with opened(idp.settings(), clock) as one:
-        yield one
+async def provider(fake: FakeProvider, clock: ManualClock) -> AsyncIterator[Provider]:
+    async with open_provider(fake.settings(), clock) as opened:
+        yield opened
 
 
-async def person(provider: Provider, **changed: Any) -> Person:
+async def fetch_person(provider: Provider, **changed: Any) -> Person:
     return await provider.fetch_person(**{"code": CODE, "nonce": NONCE, "verifier": VERIFIER, **changed})
 
 
-async def refused(provider: Provider, said: str, **changed: Any) -> SignInRefused:
-    with pytest.raises(SignInRefused, match=said) as caught:
-        await person(provider, **changed)
+async def expect_refusal(provider: Provider, message: str, **changed: Any) -> SignInRefused:
+    with pytest.raises(SignInRefused, match=message) as caught:
+        await fetch_person(provider, **changed)
     return caught.value
 
 
-async def unavailable(provider: Provider, said: str) -> ProviderUnavailable:
-    with pytest.raises(ProviderUnavailable, match=said) as caught:
-        await person(provider)
+async def expect_unavailable(provider: Provider, message: str) -> ProviderUnavailable:
+    with pytest.raises(ProviderUnavailable, match=message) as caught:
+        await fetch_person(provider)
     return caught.value
 
 
-def ada(idp: FakeProvider) -> Person:
-    return Person(issuer=idp.issuer, subject="ada", email="ada@example.com", email_verified=True, groups=("staff",))
+def ada(fake: FakeProvider) -> Person:
+    return Person(issuer=fake.issuer, subject="ada", email="ada@example.com", email_verified=True, groups=("staff",))

@@ -1,4 +1,4 @@
-"""Tokens of a provider: what is signed and says the right thing is taken, and nothing else."""
+"""ID tokens: only a token with a valid signature and valid claims is accepted."""
 
 from __future__ import annotations
 
@@ -12,14 +12,23 @@ from joserfc.jwk import OctKey, RSAKey
 
 from ingot.kernel.clock import ManualClock
 from ingot.outbound.provider import Provider
-from tests.outbound.provider_fixture import DISCOVERY, ada, clock, idp, opened, person, provider, refused
+from tests.outbound.provider_fixture import (
+    DISCOVERY,
+    ada,
+    clock,
+    expect_refusal,
+    fake,
+    fetch_person,
+    open_provider,
+    provider,
+)
 from tests.providers.fake_provider import EC_KEY, OTHER_KEY, RSA_KEY, FakeProvider, FakeResponse, sign_unchecked
 
-__all__ = ["clock", "idp", "provider"]
+__all__ = ["clock", "fake", "provider"]
 
 
 @pytest.mark.parametrize(
-    ("claims", "said"),
+    ("claims", "message"),
     [
         ({"nonce": "another"}, "nonce"),
         ({"nonce": None}, "nonce"),
@@ -36,56 +45,56 @@ __all__ = ["clock", "idp", "provider"]
         ({"groups": ["g"] * 1001}, "groups"),
     ],
 )
-async def test_a_signed_token_that_says_the_wrong_thing_is_refused(
-    idp: FakeProvider, provider: Provider, claims: dict[str, Any], said: str
+async def test_a_signed_token_with_wrong_claims_is_rejected(
+    fake: FakeProvider, provider: Provider, claims: dict[str, Any], message: str
 ) -> None:
-    idp.id_token = idp.sign(**claims)
-    await refused(provider, said)
+    fake.id_token = fake.sign(**claims)
+    await expect_refusal(provider, message)
 
 
-async def test_time_goes_on_and_the_token_expires(idp: FakeProvider, provider: Provider, clock: ManualClock) -> None:
+async def test_a_token_expires(fake: FakeProvider, provider: Provider, clock: ManualClock) -> None:
     clock.advance(seconds=300 + 59)
-    assert await person(provider) == ada(idp)
+    assert await fetch_person(provider) == ada(fake)
     clock.advance(seconds=2)
-    await refused(provider, "expired")
+    await expect_refusal(provider, "expired")
 
 
-def part(said: dict[str, Any]) -> str:
-    return base64.urlsafe_b64encode(json.dumps(said).encode()).decode().rstrip("=")
+def part(content: dict[str, Any]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
 
 
 @pytest.mark.parametrize("alg", ["none", "None", "NONE", "nOnE", ""])
-async def test_a_token_that_nobody_signed_is_refused(idp: FakeProvider, provider: Provider, alg: str) -> None:
+async def test_an_unsigned_token_is_rejected(fake: FakeProvider, provider: Provider, alg: str) -> None:
     for kid in ({}, {"kid": "rsa"}):
-        idp.id_token = f"{part({'alg': alg, **kid})}.{part(idp.claims)}."
-        await refused(provider, "alg")
+        fake.id_token = f"{part({'alg': alg, **kid})}.{part(fake.claims)}."
+        await expect_refusal(provider, "alg")
 
 
 @pytest.mark.parametrize("form", ["pem", "der", "jwk"])
 @pytest.mark.parametrize("alg", ["HS256", "HS512"])
-async def test_a_public_key_is_no_secret_to_sign_with(
-    idp: FakeProvider, provider: Provider, form: str, alg: str
+async def test_a_token_signed_with_the_public_key_as_secret_is_rejected(
+    fake: FakeProvider, provider: Provider, form: str, alg: str
 ) -> None:
-    known = {
+    public_key = {
         "pem": RSA_KEY.as_pem(private=False),
         "der": RSA_KEY.as_der(private=False),
         "jwk": json.dumps(RSA_KEY.as_dict(private=False)).encode(),
     }[form]
-    said = f"{part({'alg': alg, 'kid': 'rsa'})}.{part(idp.claims)}"
-    proof = hmac.digest(known, said.encode(), f"sha{alg[2:]}")
-    idp.id_token = f"{said}.{base64.urlsafe_b64encode(proof).decode().rstrip('=')}"
-    await refused(provider, "alg")
+    signed = f"{part({'alg': alg, 'kid': 'rsa'})}.{part(fake.claims)}"
+    proof = hmac.digest(public_key, signed.encode(), f"sha{alg[2:]}")
+    fake.id_token = f"{signed}.{base64.urlsafe_b64encode(proof).decode().rstrip('=')}"
+    await expect_refusal(provider, "alg")
 
 
-async def test_the_secret_of_the_client_signs_nothing_either(idp: FakeProvider, clock: ManualClock) -> None:
+async def test_a_token_signed_with_the_client_secret_is_rejected(fake: FakeProvider, clock: ManualClock) -> None:
     secret = "hush" * 16
     raw = base64.urlsafe_b64encode(secret.encode()).decode().rstrip("=")
     key = OctKey.import_key({"kty": "oct", "k": raw, "kid": "mac"})
-    idp.keys.append(key)
-    idp.instead["/keys"] = FakeResponse({"keys": [key.as_dict(private=True), RSA_KEY.as_dict(private=False)]})
-    idp.id_token = idp.sign(key, alg="HS256")
-    async with opened(idp.settings(oidc_client_secret=secret), clock) as provider:
-        await refused(provider, "alg")
+    fake.keys.append(key)
+    fake.overrides["/keys"] = FakeResponse({"keys": [key.as_dict(private=True), RSA_KEY.as_dict(private=False)]})
+    fake.id_token = fake.sign(key, alg="HS256")
+    async with open_provider(fake.settings(oidc_client_secret=secret), clock) as provider:
+        await expect_refusal(provider, "alg")
 
 
 @pytest.mark.parametrize(
@@ -103,75 +112,83 @@ async def test_the_secret_of_the_client_signs_nothing_either(idp: FakeProvider, 
     ],
 )
 @pytest.mark.parametrize("key", [RSA_KEY, OTHER_KEY])
-async def test_a_header_that_brings_a_key_or_asks_for_more_is_refused(
-    idp: FakeProvider, provider: Provider, header: dict[str, Any], key: RSAKey
+async def test_a_token_header_with_a_key_or_critical_extensions_is_rejected(
+    fake: FakeProvider, provider: Provider, header: dict[str, Any], key: RSAKey
 ) -> None:
     small = {} if "jwk" not in header else {"jwk": {"kty": "RSA", "n": header["jwk"]["n"][:40], "e": "AQAB"}}
-    idp.id_token = idp.sign(key, header={**header, **small})
-    await refused(provider, next(iter(header)))
-    assert {*idp.paths()} == {DISCOVERY, "/token", "/keys"}
+    fake.id_token = fake.sign(key, header={**header, **small})
+    await expect_refusal(provider, next(iter(header)))
+    assert {*fake.paths()} == {DISCOVERY, "/token", "/keys"}
 
 
 @pytest.mark.parametrize(
     "kid",
     ["../../../../dev/null", "/dev/null", "' OR 1=1 --", "http://127.0.0.1:1/keys", "nobody", "", "rsa\x00", "RSA"],
 )
-async def test_a_kid_is_looked_up_and_nothing_else(idp: FakeProvider, provider: Provider, kid: str) -> None:
-    idp.id_token = idp.sign(RSA_KEY, header={"kid": kid})
-    await refused(provider, "does not publish")
-    assert {*idp.paths()} == {DISCOVERY, "/token", "/keys"}
+async def test_an_unknown_kid_is_rejected_without_other_requests(
+    fake: FakeProvider, provider: Provider, kid: str
+) -> None:
+    fake.id_token = fake.sign(RSA_KEY, header={"kid": kid})
+    await expect_refusal(provider, "does not publish")
+    assert {*fake.paths()} == {DISCOVERY, "/token", "/keys"}
 
 
 @pytest.mark.parametrize("kid", [5, ["rsa"], {"rsa": 1}, True])
-async def test_a_kid_that_is_no_text_is_none(idp: FakeProvider, provider: Provider, kid: object) -> None:
-    idp.id_token = idp.sign(RSA_KEY, header={"kid": kid})
-    await refused(provider, "key")
+async def test_a_kid_that_is_not_text_is_rejected(fake: FakeProvider, provider: Provider, kid: object) -> None:
+    fake.id_token = fake.sign(RSA_KEY, header={"kid": kid})
+    await expect_refusal(provider, "key")
 
 
-async def test_a_token_of_another_key_under_a_known_kid_is_refused(idp: FakeProvider, provider: Provider) -> None:
-    idp.id_token = idp.sign(OTHER_KEY, header={"kid": "rsa"})
-    await refused(provider, "signature")
+async def test_a_token_signed_with_another_key_under_a_known_kid_is_rejected(
+    fake: FakeProvider, provider: Provider
+) -> None:
+    fake.id_token = fake.sign(OTHER_KEY, header={"kid": "rsa"})
+    await expect_refusal(provider, "signature")
 
 
-async def test_a_token_that_was_changed_is_refused(idp: FakeProvider, provider: Provider) -> None:
-    head, _, signature = idp.sign().split(".")
-    other = idp.sign(sub="eve").split(".")[1]
-    idp.id_token = f"{head}.{other}.{signature}"
-    await refused(provider, "signature")
+async def test_an_altered_token_is_rejected(fake: FakeProvider, provider: Provider) -> None:
+    head, _, signature = fake.sign().split(".")
+    other = fake.sign(sub="eve").split(".")[1]
+    fake.id_token = f"{head}.{other}.{signature}"
+    await expect_refusal(provider, "signature")
 
 
 @pytest.mark.parametrize("listed", [{"alg": "PS256"}, {"use": "enc"}, {"kid": "another"}])
-async def test_a_key_signs_only_as_it_is_listed(idp: FakeProvider, provider: Provider, listed: dict[str, Any]) -> None:
-    idp.instead["/keys"] = FakeResponse({"keys": [{**RSA_KEY.as_dict(private=False), **listed}]})
-    await refused(provider, "does not publish")
+async def test_a_key_is_used_only_as_it_is_published(
+    fake: FakeProvider, provider: Provider, listed: dict[str, Any]
+) -> None:
+    fake.overrides["/keys"] = FakeResponse({"keys": [{**RSA_KEY.as_dict(private=False), **listed}]})
+    await expect_refusal(provider, "does not publish")
 
 
-async def test_a_key_of_another_kind_under_a_known_kid_is_refused(idp: FakeProvider, provider: Provider) -> None:
-    idp.id_token = idp.sign(EC_KEY, alg="ES256", header={"kid": "rsa"})
-    await refused(provider, "does not publish")
+async def test_a_token_of_another_key_type_under_a_known_kid_is_rejected(
+    fake: FakeProvider, provider: Provider
+) -> None:
+    fake.id_token = fake.sign(EC_KEY, alg="ES256", header={"kid": "rsa"})
+    await expect_refusal(provider, "does not publish")
 
 
 @pytest.mark.filterwarnings("ignore:Key size should be")
-async def test_a_key_that_is_too_short_signs_nothing(idp: FakeProvider, provider: Provider) -> None:
+async def test_a_token_signed_with_a_short_key_is_rejected(fake: FakeProvider, provider: Provider) -> None:
     short = RSAKey.generate_key(1024, {"kid": "short"}, private=True)
-    idp.keys.append(short)
-    idp.id_token = idp.sign(short)
-    await refused(provider, "does not publish")
+    fake.keys.append(short)
+    fake.id_token = fake.sign(short)
+    await expect_refusal(provider, "does not publish")
 
 
-async def test_a_token_without_a_kid_is_taken_only_when_one_key_fits(idp: FakeProvider, provider: Provider) -> None:
-    idp.id_token = idp.sign(RSA_KEY, header={"kid": None})
-    assert await person(provider) == ada(idp)
+async def test_a_token_without_a_kid_is_accepted_if_one_key_matches(fake: FakeProvider, provider: Provider) -> None:
+    fake.id_token = fake.sign(RSA_KEY, header={"kid": None})
+    assert await fetch_person(provider) == ada(fake)
 
 
-async def test_a_token_without_a_kid_is_refused_when_many_keys_fit(idp: FakeProvider, provider: Provider) -> None:
-    idp.keys.append(OTHER_KEY)
-    idp.id_token = idp.sign(RSA_KEY, header={"kid": None})
-    await refused(provider, "kid")
+async def test_a_token_without_a_kid_is_rejected_if_several_keys_match(fake: FakeProvider, provider: Provider) -> None:
+    fake.keys.append(OTHER_KEY)
+    fake.id_token = fake.sign(RSA_KEY, header={"kid": None})
+    await expect_refusal(provider, "kid")
 
 
-async def test_keys_that_cannot_be_used_are_passed_over(idp: FakeProvider, provider: Provider) -> None:
-    odd: list[dict[str, Any]] = [
+async def test_unusable_keys_are_ignored(fake: FakeProvider, provider: Provider) -> None:
+    unusable: list[dict[str, Any]] = [
         {},
         {"kty": "RSA"},
         {"kty": "RSA", "n": 5, "e": []},
@@ -179,22 +196,22 @@ async def test_keys_that_cannot_be_used_are_passed_over(idp: FakeProvider, provi
         {"kty": "OKP", "crv": "X", "x": ""},
         {"kty": 5},
     ]
-    idp.instead["/keys"] = FakeResponse({"keys": [*odd, RSA_KEY.as_dict(private=False)]})
-    assert await person(provider) == ada(idp)
+    fake.overrides["/keys"] = FakeResponse({"keys": [*unusable, RSA_KEY.as_dict(private=False)]})
+    assert await fetch_person(provider) == ada(fake)
 
 
 @pytest.mark.parametrize(
     "token",
     ["", "a", "a.b", "a.b.c", "...", "e30.e30.e30", "e30.e30.e30.e30.e30", "W10.e30.AA", "é.b.c", "x" * 300_000],
 )
-async def test_a_token_that_is_none_is_refused(idp: FakeProvider, provider: Provider, token: str) -> None:
-    idp.instead["/token"] = FakeResponse({"id_token": token})
-    await refused(provider, "token")
+async def test_a_malformed_token_is_rejected(fake: FakeProvider, provider: Provider, token: str) -> None:
+    fake.overrides["/token"] = FakeResponse({"id_token": token})
+    await expect_refusal(provider, "token")
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b"5", b"{", b"\xff", b'{"exp": NaN}', b"[" * 5000])
-async def test_a_signed_text_that_is_no_claims_is_refused(
-    idp: FakeProvider, provider: Provider, payload: bytes
+async def test_a_signed_payload_that_is_not_claims_is_rejected(
+    fake: FakeProvider, provider: Provider, payload: bytes
 ) -> None:
-    idp.id_token = sign_unchecked({"alg": "RS256", "kid": "rsa"}, payload, RSA_KEY)
-    await refused(provider, "token")
+    fake.id_token = sign_unchecked({"alg": "RS256", "kid": "rsa"}, payload, RSA_KEY)
+    await expect_refusal(provider, "token")

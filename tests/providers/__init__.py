@@ -1,4 +1,4 @@
-"""OpenID providers for the tests: a real one, and one that says what it is told."""
+"""OpenID providers for the tests: a real one, and a fake one whose responses a test sets."""
 
 from tests.providers.fake_provider import FakeProvider, open_fake_provider
 from tests.providers.real_provider import RealProvider, real_provider

@@ -1,4 +1,4 @@
-"""A provider that says what a test tells it, true or not, on a real socket."""
+"""An OpenID provider on a real socket whose responses a test sets, correct or not."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Key = RSAKey | ECKey | OKPKey | OctKey
 
 
 class FakeResponse:
-    """What is answered at a path."""
+    """The response to requests for a path. With `drips`, its body never ends."""
 
     def __init__(
         self, body: object = None, *, status: int = 200, headers: dict[str, str] | None = None, drips: bool = False
@@ -52,7 +52,7 @@ class FakeResponse:
 
 
 class FakeProvider:
-    """A provider whose every answer can be put in its mouth. It tells the truth unless told otherwise."""
+    """A provider that responds correctly unless a test overrides a response."""
 
     def __init__(self, issuer: str) -> None:
         self.issuer = issuer
@@ -79,79 +79,79 @@ class FakeProvider:
         }
         self.userinfo: dict[str, Any] = {"sub": "ada"}
         self.id_token: str | None = None
-        self.lies: dict[str, Any] = {}  # How tokens are signed otherwise, for `sign`.
-        self.sends: dict[str, str] = {}  # What browsers are sent back with otherwise.
-        self.instead: dict[str, FakeResponse | None] = {}
-        self.asked: list[tuple[str, dict[str, str], dict[str, str]]] = []
+        self.signing_options: dict[str, Any] = {}  # Arguments of `sign` for ID tokens.
+        self.callback_parameters: dict[str, str] = {}  # Overrides of what browsers bring back.
+        self.overrides: dict[str, FakeResponse | None] = {}
+        self.requests: list[tuple[str, dict[str, str], dict[str, str]]] = []
         self.release = asyncio.Event()
 
     def settings(self, **more: Any) -> Settings:
-        """Settings of a server that has its people from here."""
-        given = {"oidc_client_secret": "hush", "oidc_redirect_url": CALLBACK, **more}
-        return Settings(oidc_issuer=self.issuer, oidc_client_id="ingot", **given)
+        """Settings of a server whose users sign in here."""
+        options = {"oidc_client_secret": "hush", "oidc_redirect_url": CALLBACK, **more}
+        return Settings(oidc_issuer=self.issuer, oidc_client_id="ingot", **options)
 
     def sign(
         self, key: Key = RSA_KEY, *, alg: str = "RS256", header: dict[str, Any] | None = None, **claims: Any
     ) -> str:
-        """A token with its claims, some of them changed, those of `None` left out."""
-        said = {name: value for name, value in {**self.claims, **claims}.items() if value is not None}
+        """A token with the claims of this provider; `claims` replace some, and those that are `None` are omitted."""
+        payload = {name: value for name, value in {**self.claims, **claims}.items() if value is not None}
         full = {"alg": alg, "kid": key.kid, **(header or {})}
         full = {name: value for name, value in full.items() if value is not None}
-        return sign_unchecked(full, json.dumps(said).encode(), key)
+        return sign_unchecked(full, json.dumps(payload).encode(), key)
 
     def paths(self) -> list[str]:
-        """What was asked for, in order."""
-        return [path for path, _, _ in self.asked]
+        """The paths of all requests, in order."""
+        return [path for path, _, _ in self.requests]
 
-    def answer(self, path: str) -> FakeResponse | None:
-        """What is answered at a path; `None` is silence."""
-        if path in self.instead:
-            return self.instead[path]
+    def response_to(self, path: str) -> FakeResponse | None:
+        """The response for a path; `None` sends none until `release` is set."""
+        if path in self.overrides:
+            return self.overrides[path]
         if path.startswith("/authorize?"):
-            return self._send_back(dict(parse_qsl(path.partition("?")[2])))
-        said: dict[str, Any] = {
+            return self._redirect_back(dict(parse_qsl(path.partition("?")[2])))
+        bodies: dict[str, Any] = {
             "/.well-known/openid-configuration": self.metadata,
             "/keys": {"keys": [key.as_dict(private=False) for key in self.keys]},
             "/token": {
                 "access_token": "the-access-token",
                 "token_type": "Bearer",
-                "id_token": self.id_token or self.sign(**self.lies),
+                "id_token": self.id_token or self.sign(**self.signing_options),
             },
             "/userinfo": self.userinfo,
         }
-        return FakeResponse(said[path]) if path in said else FakeResponse({}, status=404)
+        return FakeResponse(bodies[path]) if path in bodies else FakeResponse({}, status=404)
 
-    def _send_back(self, asked: dict[str, str]) -> FakeResponse:
-        """A browser that comes to sign in is sent back at once, and its token will have the nonce that it brought."""
-        self.claims["nonce"] = asked["nonce"]
-        sent = {"code": CODE, "state": asked["state"], **self.sends}
-        return FakeResponse(status=303, headers={"location": f"{asked['redirect_uri']}?{urlencode(sent)}"})
+    def _redirect_back(self, query: dict[str, str]) -> FakeResponse:
+        """Redirect a browser back at once, and put the nonce that it brought into its ID token."""
+        self.claims["nonce"] = query["nonce"]
+        parameters = {"code": CODE, "state": query["state"], **self.callback_parameters}
+        return FakeResponse(status=303, headers={"location": f"{query['redirect_uri']}?{urlencode(parameters)}"})
 
     async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """One connection, one request."""
+        """Respond to one request, and close the connection."""
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            line, *rest = head.split("\r\n")
-            headers = {name.lower(): value for name, _, value in (one.partition(": ") for one in rest if one)}
+            request_line, *lines = head.split("\r\n")
+            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines if line)}
             form = await reader.readexactly(int(headers.get("content-length", "0")))
-            path = line.split(" ")[1]
-            self.asked.append((path, headers, dict(parse_qsl(form.decode()))))
-            answered = self.answer(path)
-            if answered is None:
+            path = request_line.split(" ")[1]
+            self.requests.append((path, headers, dict(parse_qsl(form.decode()))))
+            response = self.response_to(path)
+            if response is None:
                 await self.release.wait()
-            elif answered.drips:
-                await self._drip(answered, writer)
+            elif response.drips:
+                await self._drip(response, writer)
             else:
-                writer.write(_head(answered) + answered.body)
+                writer.write(_head(response) + response.body)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
             writer.close()
 
-    async def _drip(self, answered: FakeResponse, writer: StreamWriter) -> None:
-        """An answer that goes on and on, a little at a time."""
-        writer.write(_head(answered))
+    async def _drip(self, response: FakeResponse, writer: StreamWriter) -> None:
+        """Send a body that does not end, one byte at a time."""
+        writer.write(_head(response))
         while not self.release.is_set():
             writer.write(b" ")
             await writer.drain()
@@ -159,54 +159,54 @@ class FakeProvider:
                 await asyncio.wait_for(self.release.wait(), DRIP_SECONDS)
 
 
-def _head(answered: FakeResponse) -> bytes:
+def _head(response: FakeResponse) -> bytes:
     headers = {
         "content-type": "application/json",
-        "content-length": str(len(answered.body)),
+        "content-length": str(len(response.body)),
         "connection": "close",
-        **answered.headers,
+        **response.headers,
     }
-    lines = [f"HTTP/1.1 {answered.status} Said", *(f"{name}: {value}" for name, value in headers.items())]
+    lines = [f"HTTP/1.1 {response.status} Fake", *(f"{name}: {value}" for name, value in headers.items())]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
 class _Anything(jws.JWSRegistry):
-    """Signs under any header: what must be refused has to be made first."""
+    """Signs with any header, so that tests can create tokens that must be rejected."""
 
     def check_header(self, header: dict[str, Any]) -> None:
-        """Nothing is wrong."""
+        """Accept every header."""
 
     def get_alg(self, name: str) -> Any:
         return self.algorithms["Ed25519" if name == "EdDSA" else name]
 
 
 def sign_unchecked(header: dict[str, Any], payload: bytes, key: Key | None) -> str:
-    """A token with this header, whatever is in it."""
+    """A token with this header, which may be invalid."""
     return jws.serialize_compact(header, payload, key, registry=_Anything())
 
 
 @asynccontextmanager
 async def open_fake_provider(certificate: Path | None = None) -> AsyncIterator[FakeProvider]:
-    """A liar on a free port of this machine; with a certificate, on https."""
+    """A fake provider on a free port of this machine; with a certificate, on https."""
     listening = socket.create_server(("127.0.0.1", 0))
     context = None
     if certificate is not None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(certificate)
-    idp = FakeProvider(f"{'http' if context is None else 'https'}://127.0.0.1:{listening.getsockname()[1]}")
-    async with await asyncio.start_server(idp.serve, sock=listening, ssl=context):
+    fake = FakeProvider(f"{'http' if context is None else 'https'}://127.0.0.1:{listening.getsockname()[1]}")
+    async with await asyncio.start_server(fake.serve, sock=listening, ssl=context):
         try:
-            yield idp
+            yield fake
         finally:
-            idp.release.set()
+            fake.release.set()
 
 
 def make_certificate(file: Path) -> Path:
-    """A certificate of this machine and its key, which nobody trusts who is not told to."""
+    """Write a self-signed certificate of this machine with its key. Clients trust it only if they are configured to."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -218,6 +218,6 @@ def make_certificate(file: Path) -> Path:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .sign(key, hashes.SHA256())
     )
-    unlocked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    file.write_bytes(made.public_bytes(Encoding.PEM) + unlocked)
+    unencrypted_key = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    file.write_bytes(certificate.public_bytes(Encoding.PEM) + unencrypted_key)
     return file

@@ -163,7 +163,7 @@ async def come_back(
     """Set out and come back, to a provider that says this for the code."""
     login, state = await set_out(place)
     if told is not None:
-        place.idp.instead["/token"] = told()
+        place.idp.overrides["/token"] = told()
     sent = {"code": place.canaries.new("a code"), "state": state, **query}
     return await place.ask(
         "GET", f"/auth/callback?{httpx.QueryParams(sent)}", {"cookie": f"{LOGIN_COOKIE}_{state[:8]}={login}"}
@@ -184,7 +184,7 @@ async def sign_in(place: Place) -> dict[str, str]:
     """By way of the provider, which is asked for more with the access token. The headers of who came in."""
     told = {**place.idp.userinfo, "email": "ada@example.com", "secret": place.canaries.new("a claim of userinfo")}
     headers = {"set-cookie": f"op={place.canaries.new('a cookie of userinfo')}"}
-    place.idp.instead["/userinfo"] = FakeResponse(told, headers=headers)
+    place.idp.overrides["/userinfo"] = FakeResponse(told, headers=headers)
     answer, shown = await come_back(place, lambda: tokens_of(place, email=None, secret=place.canaries.new("a claim")))
     assert (answer.status_code, answer.headers["location"]) == (303, "/me"), answer.text
     session = place.canaries.keep(cookie_of(answer, SESSION_COOKIE), "a session", shown_in=shown)
@@ -205,14 +205,14 @@ async def fail_to_sign_in(place: Place) -> None:
         FakeResponse({"id_token": new("what is no ID token"), "access_token": new("an access token beside it")}),
     ]
     for refusal in refusals:
-        place.idp.instead["/token"] = refusal
+        place.idp.overrides["/token"] = refusal
         answer, _ = await come_back(place)
         assert answer.status_code in (401, 503), answer.text
     answer, _ = await come_back(
         place, lambda: tokens_of(place, nonce="another", secret=new("a claim of a wrong token"))
     )
     assert answer.status_code == 401
-    place.idp.instead["/userinfo"] = FakeResponse({"error": new("an error of userinfo")}, status=403)
+    place.idp.overrides["/userinfo"] = FakeResponse({"error": new("an error of userinfo")}, status=403)
     answer, _ = await come_back(place, lambda: tokens_of(place, email=None))
     assert answer.status_code == 503
     await come_back(place, error="access_denied", error_description=new("what a browser is told"))
@@ -229,10 +229,10 @@ async def find_no_provider(place: Place) -> None:
     wrong = FakeResponse(
         {"issuer": new("another issuer's name")}, headers={"set-cookie": new("a cookie of no provider")}
     )
-    place.idp.instead[CONFIGURATION] = wrong
+    place.idp.overrides[CONFIGURATION] = wrong
     answer, _ = await place.ask("GET", "/auth/start")
     assert answer.status_code == 503
-    del place.idp.instead[CONFIGURATION]
+    del place.idp.overrides[CONFIGURATION]
     status = 503
     while status == 503:  # A failure is kept for a moment.
         status = (await place.ask("GET", "/auth/start"))[0].status_code

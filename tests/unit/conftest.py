@@ -1,13 +1,13 @@
-"""What many unit tests begin with."""
+"""Fixtures of several unit tests."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.unit.forbidden_store import Rooms
+from tests.unit.forbidden_store import Services
 
 
 @pytest.fixture
-def rooms() -> Rooms:
-    """The rooms in front of a store that must not be called."""
-    return Rooms()
+def services() -> Services:
+    """Services on a store that must not be called."""
+    return Services()

@@ -1,4 +1,4 @@
-"""The rooms in front of a store that must not be called: bad input is refused before it gets there."""
+"""Services of the rooms whose store must not be called, because they reject bad input before it gets there."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ LEASE_SECONDS: Final = 180.0
 NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class UntouchableStore:
-    """A store that notes every call of it and raises `AssertionError`.
+class ForbiddenStore:
+    """A store that records every call and raises `AssertionError`.
 
-    Rooms register for notifications when they are made; nothing is read or written by that, so it is allowed.
+    Services register for notifications when they are created. That reads and writes nothing, so it is allowed.
     """
 
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def on_ready(self, tell: Callable[..., object]) -> None:
-        """Accept whoever wants to be notified of ready jobs."""
+    def on_ready(self, notify: Callable[..., object]) -> None:
+        """Accept a listener for ready jobs."""
 
     def on_upcoming_jobs(self, wake: Callable[..., object]) -> None:
-        """Accept whoever wants to be woken before jobs are made."""
+        """Accept a listener that is woken before jobs are created."""
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
         def call(*_: object, **__: object) -> NoReturn:
@@ -52,14 +52,14 @@ class UntouchableStore:
         return call
 
 
-class Rooms:
-    """The rooms with nothing behind them, and a tenant and a claim that a store could have answered with."""
+class Services:
+    """Services on a forbidden store, with a tenant and a claim that a store could have returned."""
 
     def __init__(self) -> None:
-        self.store = UntouchableStore()
+        self.store = ForbiddenStore()
         store: Any = self.store
         clock = ManualClock()
-        access = Authenticator(store, clock)
+        authenticator = Authenticator(store, clock)
         self.tenant = new_id()
         self.claim = make_claim(self.tenant)
         self.jobs = Jobs(store, lease_seconds=LEASE_SECONDS)
@@ -68,9 +68,9 @@ class Rooms:
         self.tenants = Tenants(store)
         self.events = Events(store)
         self.audit = Audit(store)
-        self.credentials = Credentials(store, access, clock)
-        self.members = Members(store, access)
-        self.users = Users(store, access)
+        self.credentials = Credentials(store, authenticator, clock)
+        self.members = Members(store, authenticator)
+        self.users = Users(store, authenticator)
 
     @contextmanager
     def refuse(self, kind: type[IngotError]) -> Iterator[pytest.ExceptionInfo[IngotError]]:
@@ -84,7 +84,7 @@ class Rooms:
 
 
 def make_claim(tenant: str) -> Claim:
-    """A claim of a running job that no store holds."""
+    """A claim of a running job that is in no store."""
     job = Job(
         id=new_id(), tenant=tenant, type="noop", status=JobStatus.RUNNING, priority=3, payload=msgspec.Raw(b"null"),
         run_at=NOW, attempts=1, failures=0, crashes=0, max_attempts=5, fence=1, source=Source.MANUAL, depth=0,

@@ -15,12 +15,12 @@ from ingot.kernel.clock import MICROS
 FAILURES_MAX = 10_000
 
 
-def test_the_default_waits_double_from_one_second_to_an_hour() -> None:
+def test_default_waits_double_from_one_second_to_an_hour() -> None:
     waits = [backoff_micros(Backoff(), failures, random_fraction=0) / MICROS for failures in range(1, 15)]
     assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 3600, 3600]
 
 
-def test_jitter_takes_away_at_most_a_quarter() -> None:
+def test_jitter_shortens_a_wait_by_at_most_a_quarter() -> None:
     waits = [backoff_micros(Backoff(), 4, random_fraction=spread) / MICROS for spread in (0.0, 0.5, 1.0)]
     assert (waits, JITTER) == ([8, 7, 6], 0.25)
 
@@ -51,7 +51,7 @@ spreads = st.floats(0, 1, exclude_max=True)
 
 
 @given(policies, st.integers(1, FAILURES_MAX), spreads)
-def test_any_policy_that_is_accepted_waits_within_its_bounds(backoff: Backoff, failures: int, spread: float) -> None:
+def test_every_valid_backoff_waits_within_its_bounds(backoff: Backoff, failures: int, spread: float) -> None:
     definition(Definition(type="noop", backoff=backoff))
     wait = backoff_micros(backoff, failures, random_fraction=spread)
     assert isinstance(wait, int)
@@ -59,7 +59,7 @@ def test_any_policy_that_is_accepted_waits_within_its_bounds(backoff: Backoff, f
 
 
 @given(st.integers(1, FAILURES_MAX), spreads)
-def test_every_count_of_failures_has_a_wait_by_default(failures: int, spread: float) -> None:
+def test_every_number_of_failures_has_a_default_wait(failures: int, spread: float) -> None:
     wait = backoff_micros(Backoff(), failures, random_fraction=spread)
     least = min(2.0 ** min(failures - 1, 20), 3600) * (1 - JITTER)
     assert int(least * MICROS) <= wait <= 3600 * MICROS

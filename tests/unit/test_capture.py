@@ -1,4 +1,4 @@
-"""What a handler prints and logs."""
+"""Captured output of handlers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ JOB = Job(
 )  # fmt: skip
 
 
-def test_a_line_of_a_log_that_cannot_be_made_costs_nobody_their_work() -> None:
+def test_a_log_record_that_cannot_be_formatted_does_not_fail_the_job() -> None:
     job = WorkerJob(JOB)
     with capture_process_output():
-        records = logging.getLogger().handlers[-1]
+        log_handler = logging.getLogger().handlers[-1]
         with capture_job_output(job):
-            records.handle(logging.makeLogRecord({"msg": "%d items", "args": ("three",)}))
-            records.handle(logging.makeLogRecord({"msg": "%d items", "args": (3,), "name": "mine"}))
+            log_handler.handle(logging.makeLogRecord({"msg": "%d items", "args": ("three",)}))
+            log_handler.handle(logging.makeLogRecord({"msg": "%d items", "args": (3,), "name": "mine"}))
     log = job.pending_update().log
     assert "Logging error" in log
     assert log.endswith("mine: 3 items\n")

@@ -1,4 +1,4 @@
-"""Waiters: who is woken for what, in which order, and what happens to news nobody has heeded."""
+"""Claim waiters: which waiting claims are woken, in which order, and what happens to unused hints."""
 
 from __future__ import annotations
 
@@ -12,75 +12,81 @@ def _woken(waiters: list[ClaimWaiter]) -> list[bool]:
 
 
 @pytest.mark.parametrize(
-    ("types", "tenant", "hears"),
+    ("types", "tenant", "is_woken"),
     [(["a"], None, True), (["b", "a"], None, True), (["a"], "t", True), (["b"], None, False), (["a"], "u", False)],
 )
-def test_a_claim_hears_only_of_work_it_could_take(types: list[str], tenant: str | None, hears: bool) -> None:
-    line = ClaimWaiters()
-    waiter = line.add(types, tenant)
-    line.wake("t", "a", 5)
-    assert _woken([waiter]) == [hears]
+def test_a_waiting_claim_is_woken_only_for_jobs_that_it_could_take(
+    types: list[str], tenant: str | None, is_woken: bool
+) -> None:
+    claim_waiters = ClaimWaiters()
+    waiter = claim_waiters.add(types, tenant)
+    claim_waiters.wake("t", "a", 5)
+    assert _woken([waiter]) == [is_woken]
 
 
-def test_as_many_are_woken_as_jobs_became_ready_longest_waiting_first() -> None:
-    line = ClaimWaiters()
-    waiters = [line.add(["a"], None) for _ in range(4)]
-    line.wake("t", "a", 2)
+def test_one_claim_per_ready_job_is_woken_longest_waiting_first() -> None:
+    claim_waiters = ClaimWaiters()
+    waiters = [claim_waiters.add(["a"], None) for _ in range(4)]
+    claim_waiters.wake("t", "a", 2)
     assert _woken(waiters) == [True, True, False, False]
-    line.wake("t", "a", 1)
+    claim_waiters.wake("t", "a", 1)
     assert _woken(waiters) == [True, True, True, False]
 
 
-def test_who_cannot_take_the_work_does_not_stand_in_the_way() -> None:
-    line = ClaimWaiters()
-    waiters = [line.add(["b"], None), line.add(["a"], "u"), line.add(["a"], "t")]
-    line.wake("t", "a", 1)
+def test_claims_that_cannot_take_the_job_are_skipped() -> None:
+    claim_waiters = ClaimWaiters()
+    waiters = [claim_waiters.add(["b"], None), claim_waiters.add(["a"], "u"), claim_waiters.add(["a"], "t")]
+    claim_waiters.wake("t", "a", 1)
     assert _woken(waiters) == [False, False, True]
 
 
-def test_news_that_was_not_heeded_goes_to_the_next_who_can_use_it() -> None:
-    line = ClaimWaiters()
-    first, other, second = line.add(["a"], None), line.add(["b"], None), line.add(["a"], None)
-    line.wake("t", "a", 1)
-    line.remove(first)
+def test_an_unused_hint_is_passed_to_the_next_matching_claim() -> None:
+    claim_waiters = ClaimWaiters()
+    first, other, second = (
+        claim_waiters.add(["a"], None),
+        claim_waiters.add(["b"], None),
+        claim_waiters.add(["a"], None),
+    )
+    claim_waiters.wake("t", "a", 1)
+    claim_waiters.remove(first)
     assert (_woken([other, second]), second.pending_hint) == ([False, True], ("t", "a"))
 
 
-def test_news_that_was_heeded_goes_no_further() -> None:
-    line = ClaimWaiters()
-    first, second = line.add(["a"], None), line.add(["a"], None)
-    line.wake("t", "a", 1)
+def test_a_used_hint_is_not_passed_on() -> None:
+    claim_waiters = ClaimWaiters()
+    first, second = claim_waiters.add(["a"], None), claim_waiters.add(["a"], None)
+    claim_waiters.wake("t", "a", 1)
     first.pending_hint = None
-    line.remove(first)
+    claim_waiters.remove(first)
     assert _woken([second]) == [False]
 
 
-def test_who_has_left_is_not_woken() -> None:
-    line = ClaimWaiters()
-    gone, staying = line.add(["a"], None), line.add(["a"], None)
-    line.remove(gone)
-    line.remove(gone)
-    line.wake("t", "a", 1)
-    assert _woken([gone, staying]) == [False, True]
+def test_a_removed_claim_is_not_woken() -> None:
+    claim_waiters = ClaimWaiters()
+    removed, staying = claim_waiters.add(["a"], None), claim_waiters.add(["a"], None)
+    claim_waiters.remove(removed)
+    claim_waiters.remove(removed)
+    claim_waiters.wake("t", "a", 1)
+    assert _woken([removed, staying]) == [False, True]
 
 
-def test_who_was_woken_early_is_the_first_to_hear_of_the_job() -> None:
+def test_a_claim_that_was_woken_early_gets_the_hint_first() -> None:
     waiters = ClaimWaiters()
     first, second = (waiters.add(["noop"], "t") for _ in range(2))
     assert waiters.wake_early("t", "noop", 1) == 1
-    first.woken.clear()  # It looked, and the job was not there yet.
+    first.woken.clear()  # The claim checked, and the job was not stored yet.
     waiters.wake("t", "noop", 1)
     assert (first.pending_hint, second.pending_hint) == (("t", "noop"), None)
     assert (first.woken.is_set(), second.woken.is_set()) == (True, False)
 
 
-def test_only_those_are_woken_early_who_could_take_the_job() -> None:
+def test_only_matching_claims_without_a_hint_are_woken_early() -> None:
     waiters = ClaimWaiters()
     for types, tenant in ((["echo"], "t"), (["noop"], "u")):
         waiters.add(types, tenant)
-    told = waiters.add(["noop"], "t")
-    told.pending_hint = "t", "noop"  # It has a job to look for already.
+    hinted = waiters.add(["noop"], "t")
+    hinted.pending_hint = "t", "noop"  # It already has a job to check for.
     assert waiters.wake_early("t", "noop", 9) == 0
-    everybody = waiters.add(["echo", "noop"], None)
+    all_types = waiters.add(["echo", "noop"], None)
     assert waiters.wake_early("t", "noop", 9) == 1
-    assert everybody.woken.is_set()
+    assert all_types.woken.is_set()

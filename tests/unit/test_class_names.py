@@ -1,4 +1,4 @@
-"""Names in the source: no class name has two meanings."""
+"""Every class name of the package is defined once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a request comes from: what a stranger says of it counts for nothing."""
+"""The address of a client: forwarded addresses count only from trusted proxies."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from ingot.http.client_address import ClientAddressResolver
 from ingot.http.request import Headers
 
 
-def peer(address: str | None, *forwarded: str, trusted: tuple[str, ...] = ()) -> str:
+def rate_limit_key(address: str | None, *forwarded: str, trusted: tuple[str, ...] = ()) -> str:
     headers = Headers([(b"x-forwarded-for", value.encode()) for value in forwarded])
     return ClientAddressResolver(trusted).rate_limit_key(None if address is None else (address, 1234), headers)
 
 
 @pytest.mark.parametrize(
-    ("address", "forwarded", "trusted", "found"),
+    ("address", "forwarded", "trusted", "expected"),
     [
         ("192.0.2.1", "198.51.100.1", (), "192.0.2.1"),
         ("10.0.0.1", "198.51.100.1", ("10.0.0.0/8",), "198.51.100.1"),
@@ -29,14 +29,14 @@ def peer(address: str | None, *forwarded: str, trusted: tuple[str, ...] = ()) ->
         (None, "198.51.100.1", ("10.0.0.0/8",), ""),
     ],
 )
-def test_only_a_trusted_proxy_is_believed(
-    address: str | None, forwarded: str, trusted: tuple[str, ...], found: str
+def test_a_forwarded_address_is_used_only_from_a_trusted_proxy(
+    address: str | None, forwarded: str, trusted: tuple[str, ...], expected: str
 ) -> None:
-    assert peer(address, forwarded, trusted=trusted) == found
+    assert rate_limit_key(address, forwarded, trusted=trusted) == expected
 
 
 @pytest.mark.parametrize(
-    ("address", "found"),
+    ("address", "expected"),
     [
         ("192.0.2.1", "192.0.2.1"),
         ("::ffff:192.0.2.1", "192.0.2.1"),
@@ -45,9 +45,9 @@ def test_only_a_trusted_proxy_is_believed(
         ("a path", None),
     ],
 )
-def test_the_whole_address_is_told_to_who_asks_for_it(address: str | None, found: str | None) -> None:
-    assert ClientAddressResolver().resolve(None if address is None else (address, 1234), Headers([])) == found
+def test_resolve_returns_the_whole_address(address: str | None, expected: str | None) -> None:
+    assert ClientAddressResolver().resolve(None if address is None else (address, 1234), Headers([])) == expected
 
 
-def test_what_is_said_twice_is_said_by_nobody() -> None:
-    assert peer("10.0.0.1", "192.0.2.1", "192.0.2.2", trusted=("10.0.0.0/8",)) == "10.0.0.1"
+def test_a_repeated_forwarded_header_is_ignored() -> None:
+    assert rate_limit_key("10.0.0.1", "192.0.2.1", "192.0.2.2", trusted=("10.0.0.0/8",)) == "10.0.0.1"

@@ -1,4 +1,4 @@
-"""Several things at once, for those who await and those who do not."""
+"""Running a function for several items at once, with tasks and with threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ingot.client.concurrency import async_for_each, sync_for_each
 SECONDS = 30
 
 
-async def test_tasks_do_all_and_no_more_at_a_time_than_they_may() -> None:
+async def test_async_for_each_handles_all_items_within_its_limit() -> None:
     running = most = 0
     done = []
 
@@ -28,7 +28,7 @@ async def test_tasks_do_all_and_no_more_at_a_time_than_they_may() -> None:
     assert (sorted(done), most) == (list(range(10)), 3)
 
 
-async def test_the_first_task_that_goes_wrong_ends_the_others() -> None:
+async def test_an_error_in_one_task_cancels_the_others() -> None:
     ended = asyncio.Event()
 
     async def work(item: int) -> None:
@@ -44,36 +44,36 @@ async def test_the_first_task_that_goes_wrong_ends_the_others() -> None:
     assert ended.is_set()
 
 
-def test_threads_do_all_and_at_once() -> None:
-    together = Barrier(3)  # Nobody gets past it alone.
+def test_sync_for_each_handles_all_items_concurrently() -> None:
+    barrier = Barrier(3)  # No thread passes it alone.
     done = []
 
     def work(item: int) -> None:
-        together.wait(SECONDS)
+        barrier.wait(SECONDS)
         done.append(item)
 
     sync_for_each(work, range(9), limit=3)
     assert sorted(done) == list(range(9))
 
 
-def test_the_first_thread_that_goes_wrong_is_told_and_nobody_waits_for_the_others() -> None:
-    held, begun = Event(), []
+def test_an_error_in_one_thread_is_raised_without_waiting_for_the_others() -> None:
+    resume, started = Event(), []
 
     def work(item: int) -> None:
-        begun.append(item)
+        started.append(item)
         if item == 1:
             raise ValueError(item)
-        held.wait(SECONDS)
+        resume.wait(SECONDS)
 
     with pytest.raises(ValueError, match="1"):
         sync_for_each(work, range(10), limit=3)
-    held.set()
-    assert len(begun) <= 3
+    resume.set()
+    assert len(started) <= 3
 
 
-def test_more_hands_than_things_to_do_are_no_harm() -> None:
+def test_a_limit_above_the_number_of_items_is_allowed() -> None:
     done: list[int] = []
-    doing = Thread(target=sync_for_each, args=(done.append, range(2)), kwargs={"limit": 5})
-    doing.start()
-    doing.join(SECONDS)
+    thread = Thread(target=sync_for_each, args=(done.append, range(2)), kwargs={"limit": 5})
+    thread.start()
+    thread.join(SECONDS)
     assert sorted(done) == [0, 1]

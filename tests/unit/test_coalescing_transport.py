@@ -1,4 +1,4 @@
-"""The head of an answer leaves with what is behind it, and nothing else waits."""
+"""`CoalescingTransport` sends the head of a response together with the first part, and delays nothing else."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ import msgspec
 from ingot.http.protocol import CoalescingTransport
 
 
-class Sent:
-    """A transport that keeps what was sent at once."""
+class RecordingTransport:
+    """A transport that records each write."""
 
     def __init__(self) -> None:
-        self.at_once: list[bytes] = []
+        self.writes: list[bytes] = []
 
     def write(self, data: bytes) -> None:
-        self.at_once.append(data)
+        self.writes.append(data)
 
     def writelines(self, parts: Iterable[bytes]) -> None:
-        self.at_once.append(b"".join(parts))
+        self.writes.append(b"".join(parts))
 
     def is_closing(self) -> bool:
         return False
 
     def close(self) -> None:
-        self.at_once.append(b"closed")
+        self.writes.append(b"closed")
 
 
 class Cycle(msgspec.Struct):
-    """What is looked at of a request and its answer."""
+    """The state of a request that the transport reads."""
 
     transport: Any
     response_started: bool = False
 
 
-def test_a_head_leaves_with_the_first_part() -> None:
-    sent = Sent()
+def test_the_head_is_sent_together_with_the_first_part() -> None:
+    sent = RecordingTransport()
     cycle: Any = Cycle(sent)
-    together = CoalescingTransport(cycle)
-    together.write(b"go on")
+    coalescing = CoalescingTransport(cycle)
+    coalescing.write(b"continue")
     cycle.response_started = True
-    together.write(b"head ")
-    assert sent.at_once == [b"go on"]
+    coalescing.write(b"head ")
+    assert sent.writes == [b"continue"]
     for part in (b"first", b"second"):
-        together.write(part)
-    together.close()
-    assert sent.at_once == [b"go on", b"head first", b"second", b"closed"]
+        coalescing.write(part)
+    coalescing.close()
+    assert sent.writes == [b"continue", b"head first", b"second", b"closed"]
 
 
-def test_a_head_leaves_with_nothing_behind_it() -> None:
-    sent = Sent()
+def test_the_head_of_an_empty_response_is_sent_alone() -> None:
+    sent = RecordingTransport()
     cycle: Any = Cycle(sent, response_started=True)
-    together = CoalescingTransport(cycle)
+    coalescing = CoalescingTransport(cycle)
     for part in (b"head", b"", b"part"):
-        together.write(part)
-    assert sent.at_once == [b"head", b"part"]
+        coalescing.write(part)
+    assert sent.writes == [b"head", b"part"]

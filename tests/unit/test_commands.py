@@ -1,4 +1,4 @@
-"""Commands on SQLite: every one is a write or a read."""
+"""Commands of the SQLite engine: each is either a write or a read."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def test_every_command_is_a_write_or_a_read() -> None:
 
 
 @pytest.mark.parametrize("kind", READS, ids=lambda kind: kind.__name__)
-def test_a_read_takes_its_command_and_returns_what_that_promises(kind: CommandType) -> None:
-    _, command, answer = get_type_hints(READS[kind]).values()
-    assert (kind, *get_args(kind.__orig_bases__[0])) == (command, answer)  # type: ignore[attr-defined]
+def test_the_function_of_a_read_has_the_types_of_its_command(kind: CommandType) -> None:
+    _, command, result = get_type_hints(READS[kind]).values()
+    assert (kind, *get_args(kind.__orig_bases__[0])) == (command, result)  # type: ignore[attr-defined]

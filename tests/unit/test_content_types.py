@@ -1,4 +1,4 @@
-"""What is a content type, for who sends one and for who gets one."""
+"""Content types: which are accepted from clients, and which are sent to them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ingot.http.ranges import safe_content_type
 from ingot.kernel.content_types import BINARY_CONTENT_TYPE, CONTENT_TYPE_CHARS_MAX, is_content_type
 from ingot.kernel.errors import InvalidInput
 
-GOOD = (
+VALID = (
     "a/b",
     "application/pdf",
     "application/vnd.api+json",
@@ -18,7 +18,7 @@ GOOD = (
     "x/it's*100%|`~",
     f"a/{'b' * (CONTENT_TYPE_CHARS_MAX - 2)}",
 )
-BAD = (
+INVALID = (
     "",
     "pdf",
     "a/",
@@ -35,16 +35,16 @@ BAD = (
 )
 
 
-@pytest.mark.parametrize("text", GOOD)
-def test_what_is_one_is_kept_and_told(text: str) -> None:
+@pytest.mark.parametrize("text", VALID)
+def test_a_valid_content_type_is_stored_and_sent(text: str) -> None:
     assert is_content_type(text)
     assert content_type(text) == safe_content_type(text) == text
 
 
-@pytest.mark.parametrize("text", BAD)
-def test_what_is_none_is_neither_kept_nor_told(text: str) -> None:
+@pytest.mark.parametrize("text", INVALID)
+def test_an_invalid_content_type_is_rejected_and_never_sent(text: str) -> None:
     assert not is_content_type(text)
     assert safe_content_type(text) == BINARY_CONTENT_TYPE
-    if text:  # Nothing said is not said wrongly.
+    if text:  # An empty header counts as missing.
         with pytest.raises(InvalidInput):
             content_type(text)

@@ -1,4 +1,4 @@
-"""The texts of credentials: recognized by their form and sum, before anything is looked up."""
+"""Secrets of credentials: their format and checksum are verified before any query."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ingot.identity import credential_secrets
 from ingot.kernel.ids import new_id
 
 
-def test_a_token_carries_its_id() -> None:
+def test_a_token_contains_its_id() -> None:
     token_id = new_id()
     token = credential_secrets.new_token(token_id)
     assert token.startswith("ingot_")
@@ -18,7 +18,7 @@ def test_a_token_carries_its_id() -> None:
     assert credential_secrets.new_token(token_id) != token
 
 
-def test_what_is_stored_proves_one_text_only() -> None:
+def test_a_digest_matches_only_its_own_secret() -> None:
     first, second = (
         credential_secrets.new_secret(credential_secrets.WORKER_PREFIX),
         credential_secrets.new_secret(credential_secrets.WORKER_PREFIX),
@@ -33,14 +33,14 @@ def test_what_is_stored_proves_one_text_only() -> None:
 
 
 @given(st.integers(0, 76), st.sampled_from(credential_secrets.BASE62_ALPHABET))
-def test_one_letter_changed_is_no_token(place: int, letter: str) -> None:
+def test_a_token_with_one_changed_character_is_invalid(position: int, character: str) -> None:
     token = credential_secrets.new_token("0190a000-0000-7000-8000-000000000001")
-    changed = token[:place] + letter + token[place + 1 :]
+    changed = token[:position] + character + token[position + 1 :]
     assert (credential_secrets.parse_token_id(changed) is not None) == (changed == token)
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "alter",
     [
         lambda token: token[:-1],
         lambda token: token + "0",
@@ -53,5 +53,5 @@ def test_one_letter_changed_is_no_token(place: int, letter: str) -> None:
         lambda _: "ingot_" + "z" * 71,
     ],
 )
-def test_what_nobody_made_has_no_id(spoil) -> None:  # type: ignore[no-untyped-def]
-    assert credential_secrets.parse_token_id(spoil(credential_secrets.new_token(new_id()))) is None
+def test_an_altered_token_has_no_id(alter) -> None:  # type: ignore[no-untyped-def]
+    assert credential_secrets.parse_token_id(alter(credential_secrets.new_token(new_id()))) is None

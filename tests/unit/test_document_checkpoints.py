@@ -1,4 +1,4 @@
-"""Documents go on where the last attempt stopped, and begin anew when what was kept is of something else."""
+"""Conversion resumes after the pages of earlier attempts, and starts again if their checkpoints do not match."""
 
 from __future__ import annotations
 
@@ -30,58 +30,60 @@ def _plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def attempt(job: FakeJob, **options: Any) -> ConvertedDocument:
-    """Convert with a desk that keeps every page."""
+    """Convert the document of a job, with a checkpoint after every page."""
     folder = job.workdir() / "made"
     folder.mkdir()
     known = PdfOptions(converter="counting", **options)
     return convert(job.download(), known, folder=folder, progress=job, save_seconds=0.0)
 
 
-def broken_off(folder: Path, *, at: int) -> dict[str, bytes]:
-    """What an attempt kept that stopped after so many pages."""
+def interrupted_attempt(folder: Path, *, at: int) -> dict[str, bytes]:
+    """The checkpoints of an attempt that was stopped after this number of pages."""
     job = FakeJob(folder, many_pages(PAGES), stop_at=at)
     with pytest.raises(Stopped):
         attempt(job)
     return job.checkpoints
 
 
-def test_the_next_attempt_goes_on_at_the_page_that_was_reached(tmp_path: Path) -> None:
-    kept = broken_off(tmp_path / "1", at=3)
-    assert sorted(kept) == ["0", "1", "2"]
+def test_the_next_attempt_continues_after_the_last_saved_page(tmp_path: Path) -> None:
+    saved = interrupted_attempt(tmp_path / "1", at=3)
+    assert sorted(saved) == ["0", "1", "2"]
     second, whole = (
-        FakeJob(tmp_path / "2", many_pages(PAGES), checkpoints=kept),
+        FakeJob(tmp_path / "2", many_pages(PAGES), checkpoints=saved),
         FakeJob(tmp_path / "3", many_pages(PAGES)),
     )
-    resumed, made = attempt(second), attempt(whole)
-    assert (resumed.resumed_at, made.resumed_at) == (4, None)
+    resumed, uninterrupted = attempt(second), attempt(whole)
+    assert (resumed.resumed_at, uninterrupted.resumed_at) == (4, None)
     assert second.stages == whole.stages[3:] == [f"page {page} of 10" for page in range(4, 11)]
-    assert resumed.archive.read_bytes() == made.archive.read_bytes()
+    assert resumed.archive.read_bytes() == uninterrupted.archive.read_bytes()
 
 
-def test_an_attempt_that_has_all_pages_only_puts_them_together(tmp_path: Path) -> None:
+def test_an_attempt_with_all_pages_saved_converts_none(tmp_path: Path) -> None:
     first = FakeJob(tmp_path / "1", many_pages(PAGES))
-    made = attempt(first)
+    uninterrupted = attempt(first)
     second = FakeJob(tmp_path / "2", many_pages(PAGES), checkpoints=first.checkpoints)
     resumed = attempt(second)
     assert (resumed.resumed_at, second.stages) == (PAGES, [])
-    assert resumed.archive.read_bytes() == made.archive.read_bytes()
+    assert resumed.archive.read_bytes() == uninterrupted.archive.read_bytes()
 
 
-class Full(FakeJob):
-    """A desk that keeps nothing: the quota is used up."""
+class JobOverQuota(FakeJob):
+    """A job whose checkpoints exceed the quota."""
 
     def save(self, source: FileContent, name: str = CHECKPOINT_NAME_DEFAULT) -> None:
         raise QuotaExceeded(scope="tenant", usage=10, limit=10)
 
 
-def test_what_cannot_be_kept_costs_no_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert attempt(Full(tmp_path / "1", many_pages(PAGES))).pages == PAGES
+def test_a_checkpoint_that_cannot_be_saved_does_not_fail_the_conversion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert attempt(JobOverQuota(tmp_path / "1", many_pages(PAGES))).pages == PAGES
     monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES_MAX", 10)
     large = FakeJob(tmp_path / "2", many_pages(PAGES))
     assert (attempt(large).pages, large.checkpoints) == (PAGES, {})
 
 
-def test_pictures_of_earlier_attempts_are_there_again(tmp_path: Path) -> None:
+def test_pictures_of_earlier_attempts_are_in_the_archive(tmp_path: Path) -> None:
     sample = (FOLDER / "pictures.pdf").read_bytes()
     first = FakeJob(tmp_path / "1", sample, stop_at=1)
     with pytest.raises(Stopped):
@@ -93,7 +95,7 @@ def test_pictures_of_earlier_attempts_are_there_again(tmp_path: Path) -> None:
     assert resumed.archive.read_bytes() == whole.archive.read_bytes()
 
 
-def test_pictures_that_earlier_attempts_left_out_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_that_earlier_attempts_left_out_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(converting, "PICTURES_MAX", 0)
     sample = (FOLDER / "pictures.pdf").read_bytes()
     first = FakeJob(tmp_path / "1", sample, stop_at=1)
@@ -105,7 +107,7 @@ def test_pictures_that_earlier_attempts_left_out_are_told_of(tmp_path: Path, mon
     assert resumed.pictures_left_out == whole.pictures_left_out > 0
 
 
-def test_the_pages_that_were_asked_for_are_told_above_the_text(tmp_path: Path) -> None:
+def test_the_front_matter_names_the_selected_pages(tmp_path: Path) -> None:
     some = attempt(FakeJob(tmp_path / "1", many_pages(PAGES)), pages="2-3,5")
     assert "pages: 10\n" in some.markdown.read_text()
     assert 'converted_pages: "2-3,5"\n' in some.markdown.read_text()
@@ -121,28 +123,28 @@ def test_the_pages_that_were_asked_for_are_told_above_the_text(tmp_path: Path) -
     ],
     ids=["another file", "other options", "another name"],
 )
-def test_what_was_kept_of_something_else_is_not_used(
+def test_checkpoints_of_another_file_or_other_options_are_ignored(
     tmp_path: Path, source: bytes, options: dict[str, Any], name: str
 ) -> None:
-    kept = broken_off(tmp_path / "1", at=3)
-    second = FakeJob(tmp_path / "2", source, name=name, checkpoints=kept)
+    saved = interrupted_attempt(tmp_path / "1", at=3)
+    second = FakeJob(tmp_path / "2", source, name=name, checkpoints=saved)
     assert attempt(second, **options).resumed_at is None
     assert len(second.stages) == PAGES
 
 
 @pytest.mark.parametrize("damage", [b"", b"no part", zlib.compress(b"\xc1"), zlib.compress(msgspec.msgpack.encode({}))])
-def test_a_part_that_cannot_be_read_ends_what_is_used(tmp_path: Path, damage: bytes) -> None:
-    kept = broken_off(tmp_path / "1", at=3) | {"1": damage}
-    assert attempt(FakeJob(tmp_path / "2", many_pages(PAGES), checkpoints=kept)).resumed_at == 2
+def test_checkpoints_are_used_up_to_the_first_damaged_one(tmp_path: Path, damage: bytes) -> None:
+    saved = interrupted_attempt(tmp_path / "1", at=3) | {"1": damage}
+    assert attempt(FakeJob(tmp_path / "2", many_pages(PAGES), checkpoints=saved)).resumed_at == 2
 
 
-def test_a_part_that_does_not_follow_is_not_used(tmp_path: Path) -> None:
-    kept = broken_off(tmp_path / "1", at=4)
-    swapped = {"0": kept["0"], "1": kept["3"]}
+def test_a_checkpoint_out_of_order_is_ignored(tmp_path: Path) -> None:
+    saved = interrupted_attempt(tmp_path / "1", at=4)
+    swapped = {"0": saved["0"], "1": saved["3"]}
     assert attempt(FakeJob(tmp_path / "2", many_pages(PAGES), checkpoints=swapped)).resumed_at == 2
 
 
-def test_a_part_holds_all_pages_since_the_last_one(tmp_path: Path) -> None:
+def test_a_checkpoint_contains_all_pages_since_the_previous_one(tmp_path: Path) -> None:
     job = FakeJob(tmp_path, b"")
     header = CheckpointHeader(source="a", options="{}", converter="c 1")
     pages = PageCheckpoints(job, header, save_seconds=3600.0)
@@ -153,7 +155,7 @@ def test_a_part_holds_all_pages_since_the_last_one(tmp_path: Path) -> None:
     assert (later.load(), [page.number for page in later.pages]) == (2, [1, 2])
 
 
-def test_long_work_has_few_parts() -> None:
+def test_a_long_conversion_has_few_checkpoints() -> None:
     wait, worked, parts = checkpoints.SAVE_SECONDS, 0.0, 0
     while worked < 3600:
         worked, wait, parts = worked + wait, wait * checkpoints.SAVE_SECONDS_GROWTH, parts + 1

@@ -1,4 +1,4 @@
-"""The handlers of documents with the real libraries: what they make, what they say, and what they refuse."""
+"""The document handlers with the real libraries: their outputs, results and errors."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def sample(name: str) -> bytes:
     return (FOLDER / f"{name}.pdf").read_bytes()
 
 
-def handled(folder: Path, source: bytes, **options: Any) -> tuple[dict[str, Any], FakeJob]:
-    job = FakeJob(folder / "room", source, payload=options)
+def handle_pdf(folder: Path, source: bytes, **options: Any) -> tuple[dict[str, Any], FakeJob]:
+    job = FakeJob(folder / "workdir", source, payload=options)
     return pdf.handle(job), job
 
 
@@ -45,18 +45,18 @@ def with_pictures(jpeg: bytes, times: int) -> bytes:
     return made.getvalue()
 
 
-def no_tesseract(monkeypatch: pytest.MonkeyPatch) -> None:
+def hide_tesseract(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.devnull)
     tesseract.find_program.cache_clear()
 
 
 @pytest.fixture(autouse=True)
-def _look_again() -> None:
+def _forget_tesseract() -> None:
     tesseract.find_program.cache_clear()
 
 
-def test_a_pdf_becomes_markdown_pictures_and_an_archive_of_them(tmp_path: Path) -> None:
-    result, job = handled(tmp_path, sample("pictures"))
+def test_a_pdf_becomes_markdown_pictures_and_an_archive(tmp_path: Path) -> None:
+    result, job = handle_pdf(tmp_path, sample("pictures"))
     names = ["sheet.md", "sheet-p001-1.png", "sheet-p002-1.png", "sheet.zip"]
     assert list(job.uploads) == names
     assert result == {
@@ -79,20 +79,20 @@ def test_a_pdf_becomes_markdown_pictures_and_an_archive_of_them(tmp_path: Path) 
     assert Image.open(io.BytesIO(job.uploads["sheet-p001-1.png"])).size == (240, 120)
 
 
-def test_a_selection_and_no_images_make_less(tmp_path: Path) -> None:
-    result, job = handled(tmp_path, sample("pictures"), pages="2", images=False)
+def test_selected_pages_without_images_are_converted(tmp_path: Path) -> None:
+    result, job = handle_pdf(tmp_path, sample("pictures"), pages="2", images=False)
     assert (result["pages"], result["images"], list(job.uploads)) == (2, 0, ["sheet.md", "sheet.zip"])
     text = job.uploads["sheet.md"].decode()
     assert "Nobody has climbed both" in text
     assert "Two Hills\n" not in text.partition("---\n\n")[2]
 
 
-def test_a_picture_that_is_there_again_is_one_file(tmp_path: Path) -> None:
+def test_a_repeated_picture_is_stored_once(tmp_path: Path) -> None:
     jpeg = io.BytesIO()
     Image.new("RGB", (32, 32), "red").save(jpeg, "JPEG")
-    result, job = handled(tmp_path, with_pictures(jpeg.getvalue(), 3))
+    result, job = handle_pdf(tmp_path, with_pictures(jpeg.getvalue(), 3))
     assert (result["images"], list(job.uploads)) == (1, ["sheet.md", "sheet-p001-1.jpg", "sheet.zip"])
-    assert job.uploads["sheet-p001-1.jpg"] == jpeg.getvalue(), "a JPEG is taken out as it is"
+    assert job.uploads["sheet-p001-1.jpg"] == jpeg.getvalue(), "a JPEG is extracted unchanged"
 
 
 def test_many_pictures_are_only_in_the_archive(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_many_pictures_are_only_in_the_archive(tmp_path: Path) -> None:
         canvas.drawString(9, 50, "words")
         canvas.showPage()
     canvas.save()
-    result, job = handled(tmp_path, made.getvalue())
+    result, job = handle_pdf(tmp_path, made.getvalue())
     assert (result["images"], result["images_only_in_archive"]) == (pdf.PICTURE_FILES_MAX + 1, True)
     assert list(job.uploads) == ["sheet.md", "sheet.zip"]
     with zipfile.ZipFile(io.BytesIO(job.uploads["sheet.zip"])) as archive:
@@ -115,40 +115,40 @@ def test_many_pictures_are_only_in_the_archive(tmp_path: Path) -> None:
 
 @pytest.mark.fonts
 @pytest.mark.tesseract
-def test_a_page_that_is_a_picture_is_read(tmp_path: Path) -> None:
+def test_a_scanned_page_is_read_with_ocr(tmp_path: Path) -> None:
     ensure_tesseract()
-    result, job = handled(tmp_path, sample("scanned"))
+    result, job = handle_pdf(tmp_path, sample("scanned"))
     assert (result["ocr_pages"], result["pages_needing_ocr"], result["images"]) == ([1], [], 0)
     assert WORDS in job.uploads["sheet.md"].decode()
 
 
-def test_a_page_that_is_not_read_says_so_and_is_there_as_a_picture(
+def test_a_scanned_page_without_ocr_is_marked_and_included_as_a_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    no_tesseract(monkeypatch)
-    result, job = handled(tmp_path, sample("scanned"))
+    hide_tesseract(monkeypatch)
+    result, job = handle_pdf(tmp_path, sample("scanned"))
     assert (result["ocr_pages"], result["pages_needing_ocr"], result["images"]) == ([], [1], 1)
     assert "> **Page 1 is a picture of text that was not read:** tesseract is not installed on the worker." in (
         job.uploads["sheet.md"].decode()
     )
-    told, _ = handled(tmp_path / "never", sample("scanned"), ocr="never")
-    assert told["pages_needing_ocr"] == [1]
+    without_ocr, _ = handle_pdf(tmp_path / "never", sample("scanned"), ocr="never")
+    assert without_ocr["pages_needing_ocr"] == [1]
 
 
 @pytest.mark.fonts
 @pytest.mark.tesseract
-def test_every_page_is_read_when_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_page_is_read_with_ocr_always(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ensure_tesseract()
-    result, job = handled(tmp_path, good("Plain words on a page"), ocr="always")
+    result, job = handle_pdf(tmp_path, good("Plain words on a page"), ocr="always")
     assert result["ocr_pages"] == [1]
     assert "Plain words on a page" in job.uploads["sheet.md"].decode()
-    no_tesseract(monkeypatch)
+    hide_tesseract(monkeypatch)
     with pytest.raises(NoRetry, match="apt-get install tesseract-ocr"):
-        handled(tmp_path, good(), ocr="always")
+        handle_pdf(tmp_path, good(), ocr="always")
 
 
 def test_an_empty_page_needs_no_ocr(tmp_path: Path) -> None:
-    assert handled(tmp_path, many_pages(1))[0]["pages_needing_ocr"] == []
+    assert handle_pdf(tmp_path, many_pages(1))[0]["pages_needing_ocr"] == []
 
 
 @pytest.mark.fonts
@@ -156,7 +156,7 @@ def test_an_empty_page_needs_no_ocr(tmp_path: Path) -> None:
 def test_a_language_that_is_not_installed_is_named(tmp_path: Path) -> None:
     ensure_tesseract()
     with pytest.raises(NoRetry, match=r"'tlh'.*eng.*apt-get install tesseract-ocr-tlh"):
-        handled(tmp_path, sample("scanned"), languages=["tlh"])
+        handle_pdf(tmp_path, sample("scanned"), languages=["tlh"])
 
 
 def pictured(kind: str) -> bytes:
@@ -171,7 +171,7 @@ def pictured(kind: str) -> bytes:
 @pytest.mark.fonts
 @pytest.mark.tesseract
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP", "BMP", "PDF"])
-def test_pictures_and_scans_become_text(tmp_path: Path, kind: str) -> None:
+def test_ocr_turns_images_and_scans_into_text(tmp_path: Path, kind: str) -> None:
     ensure_tesseract()
     source = sample("scanned") if kind == "PDF" else pictured(kind)
     job = FakeJob(tmp_path, source, name=f"scan.{kind.lower()}")
@@ -188,8 +188,8 @@ def test_pictures_and_scans_become_text(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.fonts
 @pytest.mark.tesseract
-def test_reading_pictures_without_tesseract_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    no_tesseract(monkeypatch)
+def test_ocr_without_tesseract_names_the_package_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hide_tesseract(monkeypatch)
     tesseract.installed_languages.cache_clear()
     with pytest.raises(NoRetry, match="apt-get install tesseract-ocr"):
         ocr.handle(FakeJob(tmp_path, pictured("PNG"), name="scan.png"))
@@ -198,7 +198,7 @@ def test_reading_pictures_without_tesseract_says_how_to_get_it(tmp_path: Path, m
 @pytest.mark.fonts
 @pytest.mark.tesseract
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         (b"", "the file is empty"),
         (b"hello", "PNG, JPEG, TIFF, WEBP, BMP and PDF"),
@@ -206,15 +206,15 @@ def test_reading_pictures_without_tesseract_says_how_to_get_it(tmp_path: Path, m
         (sample("encrypted"), "encrypted"),
     ],
 )
-def test_what_is_no_picture_is_refused(tmp_path: Path, source: bytes, said: str) -> None:
+def test_ocr_rejects_files_that_are_not_images(tmp_path: Path, source: bytes, message: str) -> None:
     ensure_tesseract()
-    with pytest.raises(NoRetry, match=said):
+    with pytest.raises(NoRetry, match=message):
         ocr.handle(FakeJob(tmp_path, source, name="scan.png"))
 
 
 @pytest.mark.fonts
 @pytest.mark.tesseract
-def test_a_picture_cut_off_is_damaged(tmp_path: Path) -> None:
+def test_a_truncated_image_is_reported_as_damaged(tmp_path: Path) -> None:
     ensure_tesseract()
     with pytest.raises(NoRetry, match="damaged: page 1 cannot be decoded"):
         ocr.handle(FakeJob(tmp_path, pictured("PNG")[:2000], name="scan.png"))
@@ -222,21 +222,21 @@ def test_a_picture_cut_off_is_damaged(tmp_path: Path) -> None:
 
 @pytest.mark.fonts
 @pytest.mark.tesseract
-def test_a_picture_too_large_is_never_decoded(tmp_path: Path) -> None:
+def test_an_image_with_too_many_pixels_is_not_decoded(tmp_path: Path) -> None:
     ensure_tesseract()
     made = io.BytesIO()
     Image.new("1", (1, 1)).save(made, "BMP")
-    wall = bytearray(made.getvalue())
-    wall[18:26] = (20_000).to_bytes(4, "little") * 2
+    huge = bytearray(made.getvalue())
+    huge[18:26] = (20_000).to_bytes(4, "little") * 2
     with pytest.raises(NoRetry, match="20000 × 20000 pixels"):
-        ocr.handle(FakeJob(tmp_path, bytes(wall), name="wall.bmp"))
+        ocr.handle(FakeJob(tmp_path, bytes(huge), name="wall.bmp"))
 
 
-# -- what is refused --------------------------------------------------------------------------------------------
+# -- rejected files ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         (b"", "the file is empty: it has 0 bytes"),
         (b"plain words", "the file is not a PDF"),
@@ -250,12 +250,12 @@ def test_a_picture_too_large_is_never_decoded(tmp_path: Path) -> None:
     ],
     ids=["empty", "text", "zip", "no pages", "pages", "encrypted", "damaged", "cut off", "huge image"],
 )
-def test_what_cannot_be_converted_says_why(tmp_path: Path, source: bytes, said: str) -> None:
-    with pytest.raises(NoRetry, match=said):
-        handled(tmp_path, source)
+def test_a_file_that_cannot_be_converted_fails_with_its_reason(tmp_path: Path, source: bytes, message: str) -> None:
+    with pytest.raises(NoRetry, match=message):
+        handle_pdf(tmp_path, source)
 
 
-def test_a_huge_page_is_drawn_as_fine_as_may_be() -> None:
+def test_a_huge_page_is_rendered_at_the_maximum_resolution() -> None:
     document = pypdfium2.PdfDocument(good().replace(b"[0 0 300 300]", b"[0 0 14400 14400]"))
     drawn = pictures.render_page(document[0], 1, dpi=600)
     assert 0.9 * pictures.RENDERED_PIXELS_MAX < drawn.width * drawn.height <= 1.01 * pictures.RENDERED_PIXELS_MAX
@@ -264,23 +264,23 @@ def test_a_huge_page_is_drawn_as_fine_as_may_be() -> None:
 # -- converters -------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_the_first_converter_cannot_read_goes_to_the_other(tmp_path: Path) -> None:
-    result, job = handled(tmp_path, lying_count())
+def test_a_file_that_the_first_converter_cannot_read_is_given_to_the_second(tmp_path: Path) -> None:
+    result, job = handle_pdf(tmp_path, lying_count())
     assert result["converter"] == "pdfium"
     assert "A good page." in job.uploads["sheet.md"].decode()
 
 
-def test_plain_text_can_be_asked_for(tmp_path: Path) -> None:
-    result, job = handled(tmp_path, sample("handbook"), converter="pdfium")
+def test_the_plain_text_converter_can_be_selected(tmp_path: Path) -> None:
+    result, job = handle_pdf(tmp_path, sample("handbook"), converter="pdfium")
     text = job.uploads["sheet.md"].decode()
     assert result["converter"] == "pdfium"
     assert "The last one out turns the key twice." in text
     assert "# " not in text
 
 
-def test_a_converter_of_another_package_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_converter_of_an_installed_package_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(install_converter(tmp_path / "packages"))
-    result, job = handled(tmp_path, good(), converter="counting")
+    result, job = handle_pdf(tmp_path, good(), converter="counting")
     assert (result["converter"], result["converter_version"]) == ("counting", "7")
     assert "Text of page 1." in job.uploads["sheet.md"].decode()
 
@@ -288,6 +288,6 @@ def test_a_converter_of_another_package_is_found_by_its_name(tmp_path: Path, mon
 @pytest.mark.parametrize(
     "name", ["docling", "os:system", "ingot.worker.handlers.documents.pdfium_converter:PlainText", ""]
 )
-def test_only_installed_names_are_converters(tmp_path: Path, name: str) -> None:
+def test_a_converter_that_is_not_installed_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(NoRetry, match=r"not installed .* inspector, pdfium"):
-        handled(tmp_path, good(), converter=name)
+        handle_pdf(tmp_path, good(), converter=name)

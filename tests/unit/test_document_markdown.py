@@ -1,4 +1,4 @@
-"""Markdown of documents: mended, put in order, and safe above and within."""
+"""Markdown of documents: repaired, ordered, and safely escaped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ingot.worker.handlers.documents.markdown import (
 
 
 @pytest.mark.parametrize(
-    ("raw", "better"),
+    ("raw", "repaired"),
     [
         ("**Never leave** **it alone**, *ever* *again*.", "**Never leave it alone**, *ever again*."),
         ("2 * 3 * 4 = 24", "2 * 3 * 4 = 24"),
@@ -38,22 +38,22 @@ from ingot.worker.handlers.documents.markdown import (
         ("", ""),
     ],
 )
-def test_what_converters_get_wrong_is_mended(raw: str, better: str) -> None:
-    assert repair_markdown(raw) == better
+def test_mistakes_of_converters_are_repaired(raw: str, repaired: str) -> None:
+    assert repair_markdown(raw) == repaired
 
 
-def test_a_gap_parts_paragraphs_where_its_lines_meet() -> None:
+def test_a_gap_between_lines_splits_a_paragraph() -> None:
     text = "It breaks at once. **Read it** before you begin. It breaks at noon."
-    better = "It breaks at once.\n\n**Read it** before you begin. It breaks at noon."
-    assert split_paragraphs(text, [("unless it breaks at once.", "Read it before you")]) == better
+    repaired = "It breaks at once.\n\n**Read it** before you begin. It breaks at noon."
+    assert split_paragraphs(text, [("unless it breaks at once.", "Read it before you")]) == repaired
 
 
 @pytest.mark.parametrize("text", ["here. There here. There", "nothing of it"])
-def test_a_gap_parts_nothing_when_its_place_is_not_certain(text: str) -> None:
+def test_a_gap_whose_position_is_ambiguous_splits_nothing(text: str) -> None:
     assert split_paragraphs(text, [("here.", "There")]) == text
 
 
-def test_headings_have_the_levels_of_the_document() -> None:
+def test_heading_levels_follow_font_sizes() -> None:
     levels = heading_levels([24.0, 18.0, 18.1, 14.0, 0.0])
     assert levels == {24.0: 1, 18.0: 2, 14.0: 3}
     assert apply_heading_levels("# Second\n\ntext\n\n## Third\n\n# Unknown", [18.0, 14.0, 0.0], levels) == (
@@ -61,39 +61,39 @@ def test_headings_have_the_levels_of_the_document() -> None:
     )
 
 
-def test_plain_text_is_not_taken_for_markdown() -> None:
+def test_plain_text_is_escaped() -> None:
     assert escape_markdown("# no *heading*\r\n> <b>\x0c\n\n\n\nnext\n") == "\\# no \\*heading\\*\n\\> \\<b>\n\nnext"
 
 
-def test_a_picture_stands_below_the_text_that_was_above_it() -> None:
+def test_a_picture_is_placed_below_the_text_above_it() -> None:
     figures = (
         PagePicture(name="a b-p001-1.png", above="first line,"),
         PagePicture(name="a b-p001-2.png", above="nowhere"),
     )
-    made = compose_markdown([FinishedPage(number=1, text="The **first** line,\n\nthe last.", figures=figures)])
-    assert made == (
+    markdown = compose_markdown([FinishedPage(number=1, text="The **first** line,\n\nthe last.", figures=figures)])
+    assert markdown == (
         "\n<!-- page 1 -->\n\nThe **first** line,\n\n![Picture 1 of page 1](a%20b-p001-1.png)\n\n"
         "the last.\n\n![Picture 2 of page 1](a%20b-p001-2.png)\n"
     )
 
 
-def test_pages_say_how_they_were_read() -> None:
-    made = compose_markdown(
+def test_pages_are_marked_with_how_they_were_read() -> None:
+    markdown = compose_markdown(
         [FinishedPage(number=1, text="x", was_read=True), FinishedPage(number=2, text="", unread="why not.")]
     )
-    assert "<!-- page 1, read by OCR -->" in made
-    assert "<!-- page 2, needs OCR -->\n\n> **Page 2 is a picture of text that was not read:** why not.\n" in made
+    assert "<!-- page 1, read by OCR -->" in markdown
+    assert "<!-- page 2, needs OCR -->\n\n> **Page 2 is a picture of text that was not read:** why not.\n" in markdown
 
 
 @pytest.mark.parametrize("text", ['say "no"', "a: b # c", "---\nx: y", "\\", "\u2028\x85\x7f\ufeff", "שלום", "\udce9"])
-def test_no_text_breaks_out_of_the_front_matter(text: str) -> None:
+def test_quoted_text_stays_on_one_line_of_the_front_matter(text: str) -> None:
     line = quote_yaml(text)
     assert json.loads(line) == text
     assert len(line.splitlines()) == 1
     assert line.encode()
 
 
-def test_the_front_matter_says_what_the_markdown_is_of(tmp_path: Path) -> None:
+def test_the_front_matter_describes_the_source(tmp_path: Path) -> None:
     path = tmp_path / "x.pdf"
     path.write_bytes(b"abc")
     lines = front_matter(
@@ -105,11 +105,11 @@ def test_the_front_matter_says_what_the_markdown_is_of(tmp_path: Path) -> None:
     assert {'title: "T"', 'source: "x.pdf"', "pages: 3", 'converter: "c 1"', 'ocr_pages: "1-2"'} <= set(lines)
 
 
-def test_a_title_is_one_line_that_can_be_stored() -> None:
+def test_a_title_is_shortened_to_one_line() -> None:
     assert short_title(" a\n b\x00c \udce9" + "x" * 1000) == ("a b c ?" + "x" * 1000)[:300]
 
 
-def test_an_archive_of_the_same_files_is_the_same(tmp_path: Path) -> None:
+def test_archives_of_the_same_files_are_identical(tmp_path: Path) -> None:
     for name in ("a.md", "a-p001-1.png"):
         (tmp_path / name).write_text(name)
     files = [tmp_path / "a.md", tmp_path / "a-p001-1.png"]

@@ -1,4 +1,4 @@
-"""What handlers of documents take, and what they call what they make."""
+"""Options of the document handlers, and page selections."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ingot.worker.handlers.documents.options import (
 from ingot.worker.job import NoRetry
 
 
-def test_no_payload_means_the_defaults() -> None:
+def test_an_empty_payload_has_default_options() -> None:
     assert read_document_options(None, PdfOptions) == read_document_options({}, PdfOptions) == PdfOptions()
     assert read_document_options({"languages": ["deu", "eng"], "dpi": 200}, OcrOptions).languages == ("deu", "eng")
 
 
 @pytest.mark.parametrize(
-    ("payload", "named"),
+    ("payload", "option"),
     [
         ({"colour": True}, "colour"),
         ({"ocr": "sometimes"}, "ocr"),
@@ -41,13 +41,13 @@ def test_no_payload_means_the_defaults() -> None:
         ("pdf", "options"),
     ],
 )
-def test_a_wrong_option_is_named(payload: Any, named: str) -> None:
-    with pytest.raises(NoRetry, match=named):
+def test_an_invalid_option_is_named(payload: Any, option: str) -> None:
+    with pytest.raises(NoRetry, match=option):
         read_document_options(payload, PdfOptions)
 
 
 @pytest.mark.parametrize("dpi", [0, 71, 601, 10**9])
-def test_a_picture_is_not_drawn_finer_than_may_be(dpi: int) -> None:
+def test_a_resolution_outside_its_limits_is_rejected(dpi: int) -> None:
     with pytest.raises(NoRetry, match="dpi"):
         read_document_options({"dpi": dpi}, OcrOptions)
 
@@ -56,16 +56,16 @@ def test_a_picture_is_not_drawn_finer_than_may_be(dpi: int) -> None:
     ("selection", "pages"),
     [(None, [1, 2, 3, 4, 5]), ("2", [2]), ("2-3", [2, 3]), ("4-", [4, 5]), ("5, 1-2,2", [1, 2, 5])],
 )
-def test_pages_are_chosen_in_the_order_of_the_file(selection: str | None, pages: list[int]) -> None:
+def test_selected_pages_are_in_the_order_of_the_file(selection: str | None, pages: list[int]) -> None:
     assert select_pages(selection, 5) == pages
 
 
 @pytest.mark.parametrize("selection", ["6", "1-6", "9-"])
-def test_a_page_that_is_not_there_is_named(selection: str) -> None:
+def test_a_missing_page_is_named(selection: str) -> None:
     with pytest.raises(NoRetry, match=r"no page [69]: the file has 5 pages"):
         select_pages(selection, 5)
 
 
 @pytest.mark.parametrize("pages", [[], [3], [1, 2, 3], [1, 3, 4, 9]])
-def test_pages_in_words_name_the_same_pages(pages: list[int]) -> None:
+def test_formatted_page_ranges_select_the_same_pages(pages: list[int]) -> None:
     assert select_pages(format_page_ranges(pages) or None, 9) == (pages or list(range(1, 10)))

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-SOURCES = (ROOT / "src" / "ingot", ROOT / "src", ROOT)  # A path in a page is below one of these.
+SOURCES = (ROOT / "src" / "ingot", ROOT / "src", ROOT)  # Paths in a page are relative to one of these.
 PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 CODE_PAGES = sorted(
     [*(DOCS / "explanation").glob("*.md"), *(DOCS / "decisions").glob("*.md"), DOCS / "reference" / "glossary.md"]
@@ -73,7 +73,7 @@ def test_code_that_a_page_names_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_links_to_other_pages_lead_somewhere(page: Path) -> None:
+def test_links_to_other_pages_are_valid(page: Path) -> None:
     broken = []
     for link in LINK.findall(FENCED_BLOCK.sub("", page.read_text(encoding="utf-8"))):
         if "://" in link or link.startswith("mailto:"):

@@ -1,4 +1,4 @@
-"""Which files are documents: in folders, by patterns, by name and by their first bytes."""
+"""Finding documents: in folders, with patterns, by name and by their first bytes."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "docs"
 
 
-def found(*paths: Path, said: list[str] | None = None, **wanted: Any) -> DocumentSelection:
-    return find_documents(paths, DocumentFilter(**wanted), (said if said is not None else []).append)
+def select(*paths: Path, notices: list[str] | None = None, **options: Any) -> DocumentSelection:
+    return find_documents(paths, DocumentFilter(**options), (notices if notices is not None else []).append)
 
 
-def places(result: DocumentSelection) -> list[tuple[str, str]]:
-    return [(one.relative_path.as_posix(), one.type) for one in result.documents]
+def paths_and_types(result: DocumentSelection) -> list[tuple[str, str]]:
+    return [(file.relative_path.as_posix(), file.type) for file in result.documents]
 
 
-def test_a_folder_is_walked_in_order_without_what_is_hidden(folder: Path) -> None:
-    result = found(folder)
-    assert places(result) == [("b.pdf", "pdf"), ("a/1.pdf", "pdf"), ("a/2.PDF", "pdf"), ("a/scan.png", "ocr")]
+def test_a_folder_is_walked_in_order_without_hidden_files(folder: Path) -> None:
+    result = select(folder)
+    assert paths_and_types(result) == [("b.pdf", "pdf"), ("a/1.pdf", "pdf"), ("a/2.PDF", "pdf"), ("a/scan.png", "ocr")]
     assert result.skipped == {SKIPPED_OTHER_KIND: 1}
 
 
 @pytest.mark.parametrize(
-    ("type", "taken"),
+    ("type", "expected"),
     [
         ("pdf", ["b.pdf", "a/1.pdf", "a/2.PDF"]),
         ("ocr", ["b.pdf", "a/1.pdf", "a/2.PDF", "a/scan.png"]),
@@ -62,15 +62,15 @@ def test_a_folder_is_walked_in_order_without_what_is_hidden(folder: Path) -> Non
         ("mine", ["b.pdf", "a/1.pdf", "a/2.PDF", "a/notes.txt", "a/scan.png"]),
     ],
 )
-def test_of_a_folder_a_type_takes_what_is_of_use_for_it(folder: Path, type: str, taken: list[str]) -> None:
-    assert places(found(folder, type=type)) == [(name, type) for name in taken]
+def test_a_type_selects_the_files_that_it_supports(folder: Path, type: str, expected: list[str]) -> None:
+    assert paths_and_types(select(folder, type=type)) == [(name, type) for name in expected]
 
 
-def test_a_file_that_is_named_is_taken_or_refused(folder: Path) -> None:
+def test_an_explicit_file_is_selected_or_rejected(folder: Path) -> None:
     with pytest.raises(InvalidInput, match=r"notes\.txt"):
-        found(folder / "a" / "notes.txt")
-    (taken,) = found(folder / "a" / "notes.txt", type="pdf").documents
-    assert (taken.relative_path, taken.type, taken.check_content, read_document(taken)) == (
+        select(folder / "a" / "notes.txt")
+    (selected,) = select(folder / "a" / "notes.txt", type="pdf").documents
+    assert (selected.relative_path, selected.type, selected.check_content, read_document(selected)) == (
         Path("notes.txt"),
         "pdf",
         False,
@@ -79,7 +79,7 @@ def test_a_file_that_is_named_is_taken_or_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "taken"),
+    ("pattern", "expected"),
     [
         ("**/*.pdf", ["b.pdf", "a/1.pdf"]),
         ("*.pdf", ["b.pdf"]),
@@ -89,17 +89,17 @@ def test_a_file_that_is_named_is_taken_or_refused(folder: Path) -> None:
         ("**", ["b.pdf", "a/1.pdf", "a/2.PDF", "a/scan.png"]),
     ],
 )
-def test_a_pattern_takes_what_fits_it(folder: Path, pattern: str, taken: list[str]) -> None:
-    assert [place for place, _ in places(found(folder / pattern))] == taken
+def test_a_pattern_selects_matching_files(folder: Path, pattern: str, expected: list[str]) -> None:
+    assert [path for path, _ in paths_and_types(select(folder / pattern))] == expected
 
 
 def test_a_file_whose_name_looks_like_a_pattern_is_that_file(folder: Path) -> None:
     (folder / "[1].pdf").write_bytes(PDF)
-    assert places(found(folder / "[1].pdf")) == [("[1].pdf", "pdf")]
+    assert paths_and_types(select(folder / "[1].pdf")) == [("[1].pdf", "pdf")]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "taken"),
+    ("options", "expected"),
     [
         ({"include": ("*.pdf",)}, ["b.pdf", "a/1.pdf"]),
         ({"include": ("a/*",)}, ["a/1.pdf", "a/2.PDF", "a/scan.png"]),
@@ -107,46 +107,46 @@ def test_a_file_whose_name_looks_like_a_pattern_is_that_file(folder: Path) -> No
         ({"include": ("a/**",), "exclude": ("1.*",)}, ["a/2.PDF", "a/scan.png"]),
     ],
 )
-def test_patterns_let_in_and_leave_out(folder: Path, wanted: dict[str, Any], taken: list[str]) -> None:
-    result = found(folder, **wanted)
-    assert [place for place, _ in places(result)] == taken
-    assert result.skipped[SKIPPED_BY_PATTERN] == 4 - len(taken)
+def test_include_and_exclude_patterns_filter_files(folder: Path, options: dict[str, Any], expected: list[str]) -> None:
+    result = select(folder, **options)
+    assert [path for path, _ in paths_and_types(result)] == expected
+    assert result.skipped[SKIPPED_BY_PATTERN] == 4 - len(expected)
 
 
-def test_a_pattern_that_cannot_be_read_is_told(folder: Path) -> None:
+def test_an_invalid_pattern_is_rejected(folder: Path) -> None:
     with pytest.raises(InvalidInput, match=r"\[z-a\]\.pdf"):
-        found(folder, include=("[z-a].pdf",))
+        select(folder, include=("[z-a].pdf",))
 
 
-def test_the_same_file_is_taken_once(folder: Path) -> None:
-    assert len(found(folder, folder / "a", folder / "b.pdf", folder / "a" / ".." / "b.pdf").documents) == 4
+def test_the_same_file_is_selected_once(folder: Path) -> None:
+    assert len(select(folder, folder / "a", folder / "b.pdf", folder / "a" / ".." / "b.pdf").documents) == 4
 
 
-def test_links_are_followed_to_files_and_not_in_circles(folder: Path) -> None:
+def test_links_to_files_are_followed_and_broken_links_skipped(folder: Path) -> None:
     (folder / "circle").symlink_to(folder, target_is_directory=True)
     (folder / "loop.pdf").symlink_to("loop.pdf")
     (folder / "gone.pdf").symlink_to("nowhere")
     (folder / "link.pdf").symlink_to("b.pdf")
-    said: list[str] = []
-    result = found(folder, said=said)
-    assert [place for place, _ in places(result)][:2] == ["b.pdf", "link.pdf"]
-    assert (len(result.documents), result.skipped[SKIPPED_BROKEN_LINK], len(said)) == (5, 2, 2)
-    assert places(found(folder / "**" / "*.png")) == [("a/scan.png", "ocr")]
+    notices: list[str] = []
+    result = select(folder, notices=notices)
+    assert [path for path, _ in paths_and_types(result)][:2] == ["b.pdf", "link.pdf"]
+    assert (len(result.documents), result.skipped[SKIPPED_BROKEN_LINK], len(notices)) == (5, 2, 2)
+    assert paths_and_types(select(folder / "**" / "*.png")) == [("a/scan.png", "ocr")]
     with pytest.raises(InvalidInput, match=r"gone\.pdf"):
-        found(folder / "gone.pdf")
+        select(folder / "gone.pdf")
 
 
-def test_what_is_no_file_is_not_opened(folder: Path) -> None:
+def test_a_pipe_is_not_opened(folder: Path) -> None:
     os.mkfifo(folder / "pipe.pdf")
-    assert found(folder).skipped[SKIPPED_NOT_A_FILE] == 1
+    assert select(folder).skipped[SKIPPED_NOT_A_FILE] == 1
     with pytest.raises(InvalidInput, match=r"pipe\.pdf"):
-        found(folder / "pipe.pdf")
+        select(folder / "pipe.pdf")
 
 
-def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_path_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="nowhere"):
-        found(tmp_path / "nowhere")
-    assert found(tmp_path / "no*where").documents == []
+        select(tmp_path / "nowhere")
+    assert select(tmp_path / "no*where").documents == []
 
 
 def document(path: Path, content: bytes, *, checked: bool = True) -> DocumentFile:
@@ -164,44 +164,46 @@ def document(path: Path, content: bytes, *, checked: bool = True) -> DocumentFil
         ("a.tiff", b"MM\0*"),
         ("a.webp", b"RIFF\x0a\0\0\nWEBPVP8 "),
         ("a.bmp", b"BM6"),
-        ("a.jpeg", PNG),  # A picture all the same.
+        ("a.jpeg", PNG),  # Any supported image format is accepted.
     ],
 )
-def test_a_document_is_known_by_its_first_bytes(tmp_path: Path, name: str, content: bytes) -> None:
-    known = document(tmp_path / name, content)
-    check_document(known)
-    assert read_document(known) == content
+def test_a_document_is_recognized_by_its_first_bytes(tmp_path: Path, name: str, content: bytes) -> None:
+    file = document(tmp_path / name, content)
+    check_document(file)
+    assert read_document(file) == content
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.pdf", b""), ("a.pdf", PNG), ("a.png", PDF), ("a.bmp", b"text")])
-def test_what_is_not_what_its_name_says_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
-    known = document(tmp_path / name, content)
-    for look in (read_document, check_document):
+def test_a_document_whose_content_does_not_match_its_name_is_rejected(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    file = document(tmp_path / name, content)
+    for read in (read_document, check_document):
         with pytest.raises(ContentMismatch):
-            look(known)
+            read(file)
 
 
-def test_what_is_small_is_read_once_and_what_is_not_stays_where_it_is(tmp_path: Path) -> None:
+def test_a_small_document_is_read_and_a_large_one_stays_a_path(tmp_path: Path) -> None:
     small = document(tmp_path / "small.pdf", PDF.ljust(IN_MEMORY_BYTES_MAX))
     large = document(tmp_path / "large.pdf", PDF.ljust(IN_MEMORY_BYTES_MAX + 1))
     assert (read_document(small), read_document(large)) == (PDF.ljust(IN_MEMORY_BYTES_MAX), large.path)
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    (tmp_path / "memory.pdf").symlink_to("/proc/self/mem")  # Which nobody may read at 0, root neither.
-    (found_one,) = found(tmp_path).documents
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "memory.pdf").symlink_to("/proc/self/mem")  # Not even root can read it at offset 0.
+    (unreadable,) = select(tmp_path).documents
     with pytest.raises(FileRefused, match="cannot be read"):
-        read_document(found_one)
+        read_document(unreadable)
 
 
 @pytest.mark.parametrize(
     ("name", "folder"),
     [("a.pdf", "a"), ("...pdf", "...pdf"), ("..pdf", "..pdf"), (".pdf", ".pdf"), ("a.b.pdf", "a.b")],
 )
-def test_what_comes_of_a_document_stays_below_the_output(tmp_path: Path, name: str, folder: str) -> None:
+def test_the_output_folder_of_a_document_is_below_the_output(tmp_path: Path, name: str, folder: str) -> None:
     document = DocumentFile(path=tmp_path / name, relative_path=Path(name), type="pdf", size=1)
     assert output_folder(Path("out"), document) == Path("out") / folder
 
 
-def test_a_name_cannot_make_a_line_of_its_own() -> None:
+def test_control_characters_in_a_path_are_replaced() -> None:
     assert printable_path(Path("a\ndone  1  b\x1b[2J.pdf")) == "a\ufffddone  1  b\ufffd[2J.pdf"

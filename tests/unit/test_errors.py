@@ -1,4 +1,4 @@
-"""The tree of errors: every one has a code of its own, a status, a hint and a sentence."""
+"""Error classes: each has its own code, a status, a hint and a title."""
 
 from __future__ import annotations
 
@@ -131,10 +131,10 @@ CODES = {
 def _errors(kind: type[IngotError] = IngotError) -> list[type[IngotError]]:
     for module in pkgutil.walk_packages(ingot.__path__, "ingot."):
         importlib.import_module(module.name)
-    found = [kind]
-    for inner in kind.__subclasses__():
-        found += _errors(inner)
-    return [error for error in found if error.__module__.startswith("ingot.")]
+    errors = [kind]
+    for subclass in kind.__subclasses__():
+        errors += _errors(subclass)
+    return [error for error in errors if error.__module__.startswith("ingot.")]
 
 
 def test_every_error_has_its_known_code_and_status() -> None:
@@ -148,7 +148,7 @@ def test_no_two_errors_share_a_code() -> None:
 
 
 @pytest.mark.parametrize("error", _errors(), ids=lambda error: error.__name__)
-def test_every_error_explains_itself_and_says_what_to_do(error: type[IngotError]) -> None:
+def test_every_error_has_a_title_and_a_hint(error: type[IngotError]) -> None:
     assert error.__doc__
     title, hint = error.title(), error.hint
     assert title.endswith(".")
@@ -161,13 +161,13 @@ def test_the_docstring_is_the_message_unless_one_is_given() -> None:
     assert str(LeaseLost("gone")) == LeaseLost("gone").detail == "gone"
 
 
-def test_a_hint_can_be_given_without_changing_that_of_others() -> None:
-    given = InvalidInput("no", hint="Do this.")
-    assert (given.hint, InvalidInput("no").hint) == ("Do this.", InvalidInput.hint)
+def test_the_hint_of_one_error_does_not_change_its_class() -> None:
+    error = InvalidInput("no", hint="Do this.")
+    assert (error.hint, InvalidInput("no").hint) == ("Do this.", InvalidInput.hint)
     assert InvalidInput.hint != "Do this."
 
 
-def test_errors_can_be_caught_by_their_kind() -> None:
+def test_errors_can_be_caught_by_their_base_class() -> None:
     assert issubclass(PayloadTooLarge, InvalidInput)
     assert issubclass(TenantNotFound, IngotError)
     assert not issubclass(LeaseLost, StoreError)

@@ -1,4 +1,4 @@
-"""Explanations: every reason, as text and as data."""
+"""Explanations of waiting jobs: every reason, as text and as data."""
 
 from __future__ import annotations
 
@@ -35,50 +35,53 @@ JOB = Job(
 )
 
 
-def waiting(*, of: dict[str, Any] | None = None, **found: Any) -> WaitState:
-    """A job, and what is in its way; a worker asked for it just now."""
-    job = msgspec.structs.replace(JOB, **(of or {}))
-    return WaitState(**{"job": job, "now": NOW, "last_claim_at": NOW, **found})
+def wait_state(*, changes: dict[str, Any] | None = None, **state: Any) -> WaitState:
+    """A job and what it waits for. By default a worker has just sent a claim."""
+    job = msgspec.structs.replace(JOB, **(changes or {}))
+    return WaitState(**{"job": job, "now": NOW, "last_claim_at": NOW, **state})
 
 
-def reasons(*, of: dict[str, Any] | None = None, **found: Any) -> list[Reason]:
-    return explain(waiting(of=of, **found)).reasons
+def reasons(*, changes: dict[str, Any] | None = None, **state: Any) -> list[Reason]:
+    return explain(wait_state(changes=changes, **state)).reasons
 
 
-def codes(*, of: dict[str, Any] | None = None, **found: Any) -> list[str]:
-    return [reason.code for reason in reasons(of=of, **found)]
+def codes(*, changes: dict[str, Any] | None = None, **state: Any) -> list[str]:
+    return [reason.code for reason in reasons(changes=changes, **state)]
 
 
 @pytest.mark.parametrize("status", JobStatus)
-def test_an_explanation_names_its_job_and_where_it_stands(status: JobStatus) -> None:
-    explanation = explain(waiting(of={"status": status}))
+def test_an_explanation_has_the_id_and_status_of_its_job(status: JobStatus) -> None:
+    explanation = explain(wait_state(changes={"status": status}))
     assert (explanation.job_id, explanation.status) == ("job", status)
     assert explanation.reasons
 
 
 @pytest.mark.parametrize("status", [JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED])
-def test_a_finished_job_is_finished_and_nothing_else(status: JobStatus) -> None:
+def test_a_finished_job_has_only_the_reason_finished(status: JobStatus) -> None:
     full = LimitUsage(scope="type", maximum=1, running=1, holders=["a"])
     pause = Pause(type="resize", since=BEFORE)
     (reason,) = reasons(
-        of={"status": status, "finished_at": BEFORE, "run_at": LATER}, limits=[full], pause=pause, last_claim_at=None
+        changes={"status": status, "finished_at": BEFORE, "run_at": LATER},
+        limits=[full],
+        pause=pause,
+        last_claim_at=None,
     )
     assert (reason.code, reason.data) == ("finished", {"finished_at": BEFORE})
     assert "2026-03-04T05:05:37Z" in reason.message
 
 
-def test_a_running_job_says_where_it_runs() -> None:
-    of = {"status": JobStatus.RUNNING, "worker_id": "w-1", "attempts": 2, "started_at": BEFORE}
-    of |= {"lease_expires_at": LATER}
-    (reason,) = reasons(of=of, last_claim_at=None)
+def test_the_reason_of_a_running_job_names_its_worker_and_lease() -> None:
+    changes = {"status": JobStatus.RUNNING, "worker_id": "w-1", "attempts": 2, "started_at": BEFORE}
+    changes |= {"lease_expires_at": LATER}
+    (reason,) = reasons(changes=changes, last_claim_at=None)
     data = {"worker_id": "w-1", "started_at": BEFORE, "lease_expires_at": LATER}
     assert (reason.code, reason.data) == ("running", data)
     assert "worker w-1 (attempt 2)" in reason.message
     assert "2026-03-04T05:07:07Z" in reason.message
     assert "Cancellation" not in reason.message
-    (late,) = reasons(of=of | {"lease_expires_at": BEFORE})
+    (late,) = reasons(changes=changes | {"lease_expires_at": BEFORE})
     assert "2026-03-04T05:05:37Z" in late.message
-    (canceled,) = reasons(of=of | {"cancel_requested": True})
+    (canceled,) = reasons(changes=changes | {"cancel_requested": True})
     assert (canceled.code, canceled.data) == ("running", data)
     assert "Cancellation" in canceled.message
 
@@ -93,43 +96,43 @@ def test_a_running_job_says_where_it_runs() -> None:
         (100, " p0 (queued), p1 (running), p2 (blocked) and 97 more "),
     ],
 )
-def test_a_blocked_job_names_some_of_those_it_waits_for(parents: int, names: str) -> None:
-    ways = [JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.BLOCKED]
-    known = [(f"p{n}", ways[n % 3]) for n in range(parents)]
-    (reason,) = reasons(of={"status": JobStatus.BLOCKED, "run_at": LATER}, parents=known, last_claim_at=None)
-    assert (reason.code, reason.data) == ("waits_for", {"after": [job_id for job_id, _ in known]})
+def test_the_reason_of_a_blocked_job_names_some_of_its_parents(parents: int, names: str) -> None:
+    statuses = [JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.BLOCKED]
+    waited_for = [(f"p{n}", statuses[n % 3]) for n in range(parents)]
+    (reason,) = reasons(changes={"status": JobStatus.BLOCKED, "run_at": LATER}, parents=waited_for, last_claim_at=None)
+    assert (reason.code, reason.data) == ("waits_for", {"after": [job_id for job_id, _ in waited_for]})
     assert names in reason.message
 
 
-def test_a_scheduled_job_says_when() -> None:
-    (reason,) = reasons(of={"run_at": LATER})
+def test_the_reason_of_a_scheduled_job_has_its_time() -> None:
+    (reason,) = reasons(changes={"run_at": LATER})
     assert (reason.code, reason.data) == ("scheduled", {"run_at": LATER})
     assert "2026-03-04T05:07:07Z" in reason.message
 
 
 @pytest.mark.parametrize(
-    ("of", "counts"),
+    ("changes", "counts"),
     [
         ({"failures": 1}, "1 failure and 0 crashes"),
         ({"crashes": 1}, "0 failures and 1 crash"),
         ({"failures": 2, "crashes": 1}, "2 failures and 1 crash"),
     ],
 )
-def test_a_job_that_failed_or_crashed_says_when_it_is_tried_next(of: dict[str, int], counts: str) -> None:
-    (reason,) = reasons(of={"run_at": LATER, "attempts": 3, **of})
+def test_the_reason_of_a_retried_job_has_the_time_of_the_next_attempt(changes: dict[str, int], counts: str) -> None:
+    (reason,) = reasons(changes={"run_at": LATER, "attempts": 3, **changes})
     assert (reason.code, reason.data) == ("retrying", {"run_at": LATER})
     assert f"2026-03-04T05:07:07Z, after {counts}." in reason.message
 
 
-def test_a_job_whose_time_is_now_is_not_scheduled() -> None:
-    assert codes(of={"run_at": NOW}) == codes(of={"run_at": NOW, "failures": 1}) == ["in_line"]
+def test_a_job_that_is_due_now_is_not_scheduled() -> None:
+    assert codes(changes={"run_at": NOW}) == codes(changes={"run_at": NOW, "failures": 1}) == ["in_line"]
 
 
-@pytest.mark.parametrize(("by", "words"), [(None, ""), ("ada", " by ada")])
-def test_a_paused_type_says_who_and_since_when(by: str | None, words: str) -> None:
+@pytest.mark.parametrize(("by", "author"), [(None, ""), ("ada", " by ada")])
+def test_the_reason_of_a_paused_type_has_its_author_and_time(by: str | None, author: str) -> None:
     first, second = reasons(pause=Pause(type="resize", since=BEFORE, by=by))
     assert (first.code, first.data) == ("paused", {"type": "resize", "since": BEFORE})
-    assert f"paused{words} since 2026-03-04T05:05:37Z" in first.message
+    assert f"paused{author} since 2026-03-04T05:05:37Z" in first.message
     assert second.code == "in_line"
 
 
@@ -141,7 +144,7 @@ def test_a_paused_type_says_who_and_since_when(by: str | None, words: str) -> No
     ("running", "most", "shown"),
     [(1, 1, "h0"), (3, 3, "h0, h1, h2"), (4, 4, "h0, h1, h2 and others"), (20, 5, "h0, h1, h2 and others")],
 )
-def test_a_full_limit_names_its_setting_and_some_of_those_that_run(
+def test_the_reason_of_a_full_limit_names_its_setting_and_some_running_jobs(
     scope: Any, setting: str, running: int, most: int, shown: str
 ) -> None:
     holders = [f"h{n}" for n in range(min(running, 10))]
@@ -153,18 +156,18 @@ def test_a_full_limit_names_its_setting_and_some_of_those_that_run(
     assert second.code == "in_line"
 
 
-def test_a_limit_with_room_is_no_reason() -> None:
+def test_a_limit_that_is_not_full_is_no_reason() -> None:
     assert codes(limits=[LimitUsage(scope="type", maximum=2, running=1, holders=["a"])]) == ["in_line"]
 
 
-def test_a_type_that_nobody_ever_asked_for_has_no_worker() -> None:
+def test_a_type_that_was_never_claimed_has_no_worker() -> None:
     first, second = reasons(last_claim_at=None)
     assert (first.code, first.data) == ("no_worker", {"type": "resize", "asked_at": None})
     assert "jobs of type resize" in first.message
     assert second.code == "in_line"
 
 
-def test_a_type_that_nobody_asked_for_in_a_long_time_has_no_worker() -> None:
+def test_a_type_that_was_not_claimed_for_long_has_no_worker() -> None:
     first, _ = reasons(last_claim_at=LONG_AGO)
     assert (first.code, first.data) == ("no_worker", {"type": "resize", "asked_at": LONG_AGO})
     assert "jobs of type resize since 2026-03-04T05:04:37Z" in first.message
@@ -181,7 +184,7 @@ def test_a_type_that_nobody_asked_for_in_a_long_time_has_no_worker() -> None:
         (JOBS_AHEAD_MAX, f"behind at least {JOBS_AHEAD_MAX} jobs of the same type"),
     ],
 )
-def test_a_job_in_line_says_how_many_go_before_it(ahead: int, position: str) -> None:
+def test_the_reason_of_a_ready_job_has_the_number_of_jobs_before_it(ahead: int, position: str) -> None:
     (reason,) = reasons(jobs_ahead=ahead)
     assert (reason.code, reason.data) == ("in_line", {"ahead": ahead})
     assert position in reason.message
@@ -191,20 +194,22 @@ def test_a_job_in_line_says_how_many_go_before_it(ahead: int, position: str) -> 
     assert "2026-" not in without_claim.message
 
 
-def test_what_must_change_first_comes_first() -> None:
+def test_reasons_are_in_the_order_in_which_they_must_change() -> None:
     scopes: list[Any] = ["tenant", "type", "key"]
-    found: dict[str, Any] = {
+    state: dict[str, Any] = {
         "pause": Pause(type="resize", since=BEFORE),
         "limits": [LimitUsage(scope=scope, maximum=1, running=1, holders=["a"]) for scope in scopes],
         "last_claim_at": None,
         "jobs_ahead": 7,
     }
     between = ["paused", "tenant_limit", "type_limit", "key_limit", "no_worker"]
-    assert codes(**found) == [*between, "in_line"]
-    assert codes(of={"run_at": LATER}, **found) == ["scheduled", *between]
-    assert codes(of={"run_at": LATER, "crashes": 1}, **found) == ["retrying", *between]
+    assert codes(**state) == [*between, "in_line"]
+    assert codes(changes={"run_at": LATER}, **state) == ["scheduled", *between]
+    assert codes(changes={"run_at": LATER, "crashes": 1}, **state) == ["retrying", *between]
 
 
-def test_an_explanation_can_be_told_as_json() -> None:
-    explanation = explain(waiting(of={"run_at": LATER}, last_claim_at=None, pause=Pause(type="resize", since=BEFORE)))
+def test_an_explanation_can_be_encoded_as_json() -> None:
+    explanation = explain(
+        wait_state(changes={"run_at": LATER}, last_claim_at=None, pause=Pause(type="resize", since=BEFORE))
+    )
     assert len(msgspec.json.decode(msgspec.json.encode(explanation))["reasons"]) == 3

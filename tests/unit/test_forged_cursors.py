@@ -1,6 +1,6 @@
-"""Cursors that somebody made up: valid encoding around a position that does not exist.
+"""Forged cursors: a valid encoding of a position that does not exist.
 
-Lists of jobs and of history leave the position to the engine; they are in tests/conformance/test_forged_cursors.py.
+Lists of jobs and of history pass the position to the engine; tests/conformance/test_forged_cursors.py tests them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import pytest
 
 from ingot.kernel.pages import InvalidCursor, Page, encode_cursor
 from tests.bad_values import BAD_CURSORS
-from tests.unit.forbidden_store import Rooms
+from tests.unit.forbidden_store import Services
 
-REAL = {  # Positions that these lists can have.
+VALID_POSITIONS = {  # Positions that are valid in these lists.
     "worker credentials": ["x", "0", "ffffffff-ffff-ffff-ffff-fffffffffff"],
     "workers": [" ", "x", "0", "'", "é", "-1", "ffffffff-ffff-ffff-ffff-fffffffffff", "a\nb"],
 }
 ANN = "01890000-0000-7000-8000-000000000001"
-List = Callable[[Rooms, str], Awaitable[Page[Any]]]
+List = Callable[[Services, str], Awaitable[Page[Any]]]
 
 
 LISTS: dict[str, tuple[Callable[[str], Sequence[str | None]], List]] = {
@@ -38,18 +38,18 @@ LISTS: dict[str, tuple[Callable[[str], Sequence[str | None]], List]] = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-async def test_a_cursor_to_nowhere_is_refused(rooms: Rooms, name: str) -> None:
+async def test_a_cursor_with_an_impossible_position_is_rejected(services: Services, name: str) -> None:
     bound_to, read = LISTS[name]
-    for place in BAD_CURSORS:
-        if place in REAL.get(name, ()):
+    for position in BAD_CURSORS:
+        if position in VALID_POSITIONS.get(name, ()):
             continue
-        with rooms.refuse(InvalidCursor):
-            await read(rooms, encode_cursor(place, bound_to=bound_to(rooms.tenant)))
+        with services.refuse(InvalidCursor):
+            await read(services, encode_cursor(position, bound_to=bound_to(services.tenant)))
 
 
-@pytest.mark.parametrize("name", REAL)
-async def test_a_cursor_to_a_possible_position_reaches_the_store(rooms: Rooms, name: str) -> None:
+@pytest.mark.parametrize("name", VALID_POSITIONS)
+async def test_a_cursor_with_a_possible_position_reaches_the_store(services: Services, name: str) -> None:
     bound_to, read = LISTS[name]
-    for place in REAL[name]:
+    for position in VALID_POSITIONS[name]:
         with pytest.raises(AssertionError, match="of the store was called"):
-            await read(rooms, encode_cursor(place, bound_to=bound_to(rooms.tenant)))
+            await read(services, encode_cursor(position, bound_to=bound_to(services.tenant)))

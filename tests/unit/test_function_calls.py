@@ -1,4 +1,4 @@
-"""Calls of the functions of PostgreSQL, made from their signatures."""
+"""Calls of SQL functions of PostgreSQL, generated from their signatures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ingot.engines.postgres.function_calls import CALL
         (CALL.list_verifying, "SELECT ingot.list_verifying($1)"),
     ],
 )
-def test_a_call_has_a_place_for_each_parameter_and_reads_tables(call: str, text: str) -> None:
+def test_a_call_has_a_placeholder_for_each_parameter_and_selects_from_tables(call: str, text: str) -> None:
     assert call == text
 
 

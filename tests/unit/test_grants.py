@@ -1,4 +1,4 @@
-"""What grants allow: by whole segments, and never more than was given."""
+"""Grants: they cover resources by whole segments, and actions by name or family."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ingot.kernel.errors import InvalidInput
 
 
 @pytest.mark.parametrize(
-    ("resource", "asked", "allowed"),
+    ("resource", "requested", "allowed"),
     [
         ("*", "jobs/pdf", True),
         ("jobs/pdf", "jobs/pdf", True),
@@ -28,12 +28,12 @@ from ingot.kernel.errors import InvalidInput
         ("keys/acme/com", "keys/acme.com", False),
     ],
 )
-def test_a_resource_covers_what_begins_with_its_segments(resource: str, asked: str, allowed: bool) -> None:
-    assert Grant(action="jobs.read", resource=resource).covers("jobs.read", asked) is allowed
+def test_a_grant_covers_resources_that_begin_with_its_segments(resource: str, requested: str, allowed: bool) -> None:
+    assert Grant(action="jobs.read", resource=resource).covers("jobs.read", requested) is allowed
 
 
 @pytest.mark.parametrize(
-    ("action", "asked", "allowed"),
+    ("action", "requested", "allowed"),
     [
         ("*", "admin.tokens", True),
         ("jobs.*", "jobs.create", True),
@@ -44,11 +44,11 @@ def test_a_resource_covers_what_begins_with_its_segments(resource: str, asked: s
         ("jobs.*", "events.read", False),
     ],
 )
-def test_an_action_covers_itself_or_its_family(action: str, asked: str, allowed: bool) -> None:
-    assert Grant(action=action).covers(asked, "jobs/pdf") is allowed
+def test_a_grant_covers_its_action_or_family(action: str, requested: str, allowed: bool) -> None:
+    assert Grant(action=action).covers(requested, "jobs/pdf") is allowed
 
 
-def test_one_grant_must_allow_both() -> None:
+def test_one_grant_must_cover_both_action_and_resource() -> None:
     grants = [Grant(action="jobs.read", resource="jobs/a"), Grant(action="jobs.create", resource="jobs/b")]
     assert allows(grants, "jobs.read", "jobs/a")
     assert not allows(grants, "jobs.read", "jobs/b")
@@ -57,7 +57,7 @@ def test_one_grant_must_allow_both() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad",
+    "invalid",
     [
         [],
         "jobs.read",
@@ -75,12 +75,12 @@ def test_one_grant_must_allow_both() -> None:
         [GRANT_ALL] * 101,
     ],
 )
-def test_grants_that_mean_nothing_are_refused(bad: object) -> None:
+def test_invalid_grants_are_rejected(invalid: object) -> None:
     with pytest.raises(InvalidInput):
-        check_grants(bad)
+        check_grants(invalid)
 
 
 @pytest.mark.parametrize("resource", ["*", "jobs", "jobs/", "jobs/greet", "events/job", "keys/a/b", "db/notes"])
-def test_a_resource_begins_with_what_there_is(resource: str) -> None:
-    (given,) = check_grants([Grant(action="jobs.read", resource=resource)])
-    assert given.resource == resource
+def test_valid_resources_are_accepted(resource: str) -> None:
+    (grant,) = check_grants([Grant(action="jobs.read", resource=resource)])
+    assert grant.resource == resource

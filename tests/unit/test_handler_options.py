@@ -1,4 +1,4 @@
-"""Options of the handlers that come with Ingot: what is wrong is named."""
+"""Options of the built-in handlers, and names of their outputs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ingot.worker.handlers.options import read_options
 from ingot.worker.handlers.pictures.options import ImageOptions
 
 
-def test_nothing_asked_for_is_the_defaults() -> None:
+def test_an_empty_payload_has_default_options() -> None:
     assert read_options(None, ImageOptions) == read_options({}, ImageOptions) == ImageOptions()
 
 
 @pytest.mark.parametrize(
-    ("payload", "said"),
+    ("payload", "message"),
     [
         ({"widht": 1}, "unknown option 'widht'; .* width, height, fit"),
         ({"width": "1"}, "option width .* expected `int"),
@@ -32,8 +32,8 @@ def test_nothing_asked_for_is_the_defaults() -> None:
         ("png", "options are invalid: expected `object`"),
     ],
 )
-def test_a_wrong_option_is_named(payload: Any, said: str) -> None:
-    with pytest.raises(NoRetry, match=said):
+def test_an_invalid_option_is_named(payload: Any, message: str) -> None:
+    with pytest.raises(NoRetry, match=message):
         read_options(payload, ImageOptions)
 
 
@@ -50,5 +50,5 @@ def test_a_wrong_option_is_named(payload: Any, said: str) -> None:
         ("ä" * 300 + ".pdf", "ä" * 60),
     ],
 )
-def test_outputs_are_called_as_their_source(name: str, stem: str) -> None:
+def test_outputs_are_named_after_their_source(name: str, stem: str) -> None:
     assert output_stem(name) == stem

@@ -1,4 +1,4 @@
-"""Claims: what a token has to say before anybody is let in, and what is taken from it."""
+"""Claims of ID tokens: which are required to sign in, and how a person is derived from them."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def check(**changed: Any) -> None:
         {"exp": NOW + 0.5, "iat": NOW - 0.5},
     ],
 )
-def test_a_token_for_us_and_for_now_is_taken(changed: dict[str, Any]) -> None:
+def test_a_valid_token_is_accepted(changed: dict[str, Any]) -> None:
     check(**changed)
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"iss": None}, "iss"),
         ({"iss": ISSUER + "/"}, "iss"),
@@ -90,12 +90,12 @@ def test_a_token_for_us_and_for_now_is_taken(changed: dict[str, Any]) -> None:
         ({"nonce": "\ud800"}, "nonce"),
     ],
 )
-def test_any_other_token_is_refused_by_what_is_wrong(changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(SignInRefused, match=said):
+def test_an_invalid_token_is_rejected_with_the_wrong_claim(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(SignInRefused, match=message):
         check(**changed)
 
 
-def test_the_claims_make_the_person() -> None:
+def test_a_person_is_derived_from_the_claims() -> None:
     assert person_from_claims(ADA, RULES) == Person(
         issuer=ISSUER,
         subject="1",
@@ -107,77 +107,77 @@ def test_the_claims_make_the_person() -> None:
     )
 
 
-def test_a_subject_is_enough() -> None:
+def test_a_subject_alone_is_a_person() -> None:
     assert person_from_claims({"sub": "1"}, RULES) == Person(issuer=ISSUER, subject="1")
 
 
 @pytest.mark.parametrize("subject", [None, "", 1, "x" * 256, "a\x00b", "\ud800", ["1"]])
-def test_a_subject_that_tells_nobody_apart_is_refused(subject: object) -> None:
+def test_an_invalid_subject_is_rejected(subject: object) -> None:
     with pytest.raises(SignInRefused, match="sub"):
         person_from_claims({**ADA, "sub": subject}, RULES)
 
 
 @pytest.mark.parametrize(("said", "verified"), [(True, True), ("true", True), (None, False)])
-def test_an_email_is_verified_only_when_the_provider_says_so(said: object, verified: bool) -> None:
+def test_an_email_is_verified_only_if_the_claim_says_so(said: object, verified: bool) -> None:
     person = person_from_claims({**ADA, "email_verified": said}, RULES)
     assert (person.email, person.email_verified) == ("ada@example.com", verified)
 
 
 @pytest.mark.parametrize("said", [False, "false", "", 0, 1, "yes", []])
-def test_an_email_that_is_not_verified_is_refused(said: object) -> None:
+def test_an_unverified_email_is_rejected(said: object) -> None:
     with pytest.raises(SignInRefused, match="verified"):
         person_from_claims({**ADA, "email_verified": said}, RULES)
 
 
-def test_without_an_email_nothing_is_verified() -> None:
+def test_a_person_without_an_email_is_not_verified() -> None:
     person = person_from_claims({"sub": "1", "email": "", "email_verified": True}, RULES)
     assert (person.email, person.email_verified) == (None, False)
 
 
-def test_an_email_of_letters_that_are_not_made_small_alike_stays_as_it_is() -> None:
+def test_an_email_with_ambiguous_case_mapping_is_not_lowercased() -> None:
     assert person_from_claims({"sub": "1", "email": "\u212aim@example.com"}, RULES).email == "\u212aim@example.com"
 
 
 @pytest.mark.parametrize("email", [5, "x" * 321, "a\x00@b", ["ada@example.com"]])
-def test_an_email_that_is_none_is_refused(email: object) -> None:
+def test_an_invalid_email_is_rejected(email: object) -> None:
     with pytest.raises(SignInRefused, match="email"):
         person_from_claims({**ADA, "email": email}, RULES)
 
 
 @pytest.mark.parametrize("picture", ["http://x/y.png", "javascript:alert(1)", "data:x", 5, "https://" + "x" * 2048])
-def test_a_picture_that_a_page_cannot_show_safely_is_left_out(picture: object) -> None:
+def test_an_unsafe_picture_url_is_omitted(picture: object) -> None:
     assert person_from_claims({**ADA, "picture": picture}, RULES).picture is None
 
 
 @pytest.mark.parametrize("name", [5, "", "x" * 257, "a\x00b"])
-def test_a_name_that_cannot_be_kept_is_left_out(name: object) -> None:
+def test_an_invalid_name_is_omitted(name: object) -> None:
     assert person_from_claims({**ADA, "name": name}, RULES).name is None
 
 
 @pytest.mark.parametrize("groups", [["staff"], ["ops"], ["visitors", "staff"]])
-def test_people_in_an_allowed_group_come_in_and_so_do_admins(groups: list[str]) -> None:
+def test_people_in_an_allowed_or_admin_group_are_accepted(groups: list[str]) -> None:
     assert person_from_claims({**ADA, "groups": groups}, STAFF).groups == tuple(sorted(groups))
 
 
 @pytest.mark.parametrize("groups", [[], ["visitors"], ["Staff"], ["staff2"]])
-def test_people_in_no_allowed_group_do_not_come_in(groups: list[str]) -> None:
+def test_people_in_no_allowed_group_are_rejected(groups: list[str]) -> None:
     with pytest.raises(SignInRefused, match="allowed groups"):
         person_from_claims({**ADA, "groups": groups}, STAFF)
 
 
-def test_with_admin_groups_alone_everybody_comes_in() -> None:
+def test_admin_groups_alone_do_not_restrict_who_is_accepted() -> None:
     rules = IdTokenRules(issuer=ISSUER, client_id="ingot", admin_groups=frozenset({"ops"}))
     assert person_from_claims({**ADA, "groups": []}, rules).groups == ()
 
 
 @pytest.mark.parametrize("rules", [STAFF, IdTokenRules(issuer=ISSUER, client_id="i", admin_groups=frozenset({"ops"}))])
-def test_groups_that_matter_and_are_missing_are_refused(rules: IdTokenRules) -> None:
+def test_a_missing_groups_claim_is_rejected_if_groups_matter(rules: IdTokenRules) -> None:
     with pytest.raises(SignInRefused, match="groups") as caught:
         person_from_claims({"sub": "1"}, rules)
     assert "INGOT_OIDC_GROUPS_CLAIM" in caught.value.hint
 
 
-def test_groups_that_are_said_to_be_elsewhere_are_refused() -> None:
+def test_distributed_groups_claims_are_rejected() -> None:
     with pytest.raises(SignInRefused, match="groups"):
         person_from_claims({"sub": "1", "_claim_names": {"groups": "src1"}}, RULES)
 
@@ -197,17 +197,17 @@ def test_groups_that_are_said_to_be_elsewhere_are_refused() -> None:
     ],
 )
 @pytest.mark.parametrize("rules", [RULES, STAFF])
-def test_groups_that_are_no_list_of_names_are_refused(groups: object, said: str, rules: IdTokenRules) -> None:
+def test_an_invalid_groups_claim_is_rejected(groups: object, said: str, rules: IdTokenRules) -> None:
     with pytest.raises(SignInRefused, match=said):
         person_from_claims({**ADA, "groups": groups}, rules)
 
 
-def test_as_many_groups_as_there_may_be_are_taken() -> None:
+def test_the_maximum_number_of_groups_is_accepted() -> None:
     groups = [f"{n:0256}" for n in range(1000)]
     assert person_from_claims({**ADA, "groups": groups}, RULES).groups == tuple(groups)
 
 
-def test_groups_are_read_from_the_claim_that_is_named() -> None:
+def test_groups_are_read_from_the_configured_claim() -> None:
     rules = IdTokenRules(
         issuer=ISSUER, client_id="ingot", groups_claim="https://x/roles", allowed_groups=frozenset({"a"})
     )
@@ -217,31 +217,31 @@ def test_groups_are_read_from_the_claim_that_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("claims", "more"), [(ADA, False), ({**ADA, "email": None}, True), ({"sub": "1", "email": "a@b"}, True)]
+    ("claims", "is_needed"), [(ADA, False), ({**ADA, "email": None}, True), ({"sub": "1", "email": "a@b"}, True)]
 )
-def test_a_token_without_email_or_groups_lacks_something(claims: dict[str, Any], more: bool) -> None:
-    assert needs_userinfo(claims, RULES) is more
+def test_a_token_without_email_or_groups_needs_userinfo(claims: dict[str, Any], is_needed: bool) -> None:
+    assert needs_userinfo(claims, RULES) is is_needed
 
 
-def test_what_the_provider_told_is_added_and_the_token_counts_more() -> None:
+def test_userinfo_adds_claims_and_never_overrides_the_token() -> None:
     claims = merge_userinfo({"sub": "1", "name": "Ada"}, {"sub": "1", "name": "Eve", "groups": ["staff"]})
     assert claims == {"sub": "1", "name": "Ada", "groups": ["staff"]}
 
 
 @pytest.mark.parametrize("subject", ["2", None, 1])
-def test_what_was_told_of_somebody_else_is_refused(subject: object) -> None:
+def test_userinfo_of_another_subject_is_rejected(subject: object) -> None:
     with pytest.raises(SignInRefused, match="sub"):
         merge_userinfo({"sub": "1"}, {"sub": subject, "email": "ada@example.com"})
 
 
-def test_one_email_is_not_verified_by_what_is_said_of_another() -> None:
+def test_userinfo_does_not_verify_an_email_of_the_token() -> None:
     token: dict[str, object] = {"sub": "1", "email": "victim@example.com"}
-    told: dict[str, object] = {"sub": "1", "email": "mine@example.com", "email_verified": True, "groups": []}
-    person = person_from_claims(merge_userinfo(token, told), RULES)
+    userinfo: dict[str, object] = {"sub": "1", "email": "mine@example.com", "email_verified": True, "groups": []}
+    person = person_from_claims(merge_userinfo(token, userinfo), RULES)
     assert (person.email, person.email_verified) == ("victim@example.com", False)
     token = {"sub": "1", "email_verified": True}
-    told = {"sub": "1", "email": "mine@example.com"}
-    person = person_from_claims(merge_userinfo(token, told), RULES)
+    userinfo = {"sub": "1", "email": "mine@example.com"}
+    person = person_from_claims(merge_userinfo(token, userinfo), RULES)
     assert (person.email, person.email_verified) == ("mine@example.com", False)
 
 
@@ -258,7 +258,7 @@ ANYTHING = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*TOKEN, *ADA, "azp", "nbf", "_claim_names"]), ANYTHING))
-def test_whatever_a_token_says_it_makes_a_person_who_may_come_in_or_nobody(changed: dict[str, Any]) -> None:
+def test_arbitrary_claims_give_an_allowed_person_or_a_rejection(changed: dict[str, Any]) -> None:
     claims = {**TOKEN, **ADA, **changed}
     try:
         check_id_token(claims, STAFF, nonce="n", now=NOW * MICROS)

@@ -1,4 +1,4 @@
-"""Ids: UUIDv7, growing, told apart from other text."""
+"""IDs: increasing UUIDs of version 7, and recognizing them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ingot.kernel.ids import is_id, new_id
 
 
 def test_ids_are_uuids_of_version_7() -> None:
-    made = uuid.UUID(new_id())
-    assert (made.version, made.variant) == (7, uuid.RFC_4122)
+    id = uuid.UUID(new_id())
+    assert (id.version, id.variant) == (7, uuid.RFC_4122)
 
 
-def test_each_id_is_greater_than_the_one_before() -> None:
+def test_each_id_is_greater_than_the_previous_one() -> None:
     ids = [new_id() for _ in range(20_000)]
     assert all(before < after for before, after in pairwise(ids))
 
 
-def test_ids_made_on_many_threads_are_unique_and_grow_on_each() -> None:
+def test_ids_of_many_threads_are_unique_and_increase_in_each() -> None:
     with ThreadPoolExecutor(4) as threads:
         parts = list(threads.map(lambda _: [new_id() for _ in range(2_000)], range(8)))
     assert all(part == sorted(part) for part in parts)
@@ -47,5 +47,5 @@ def test_a_new_id_is_an_id() -> None:
         "\ud800",
     ],
 )
-def test_other_text_is_no_id(text: str) -> None:
+def test_other_text_is_not_an_id(text: str) -> None:
     assert not is_id(text)

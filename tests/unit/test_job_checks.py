@@ -1,4 +1,4 @@
-"""Checks at the door, over many more values than the conformance suite sends."""
+"""Checks of job input, with many more values than the conformance suite sends."""
 
 from __future__ import annotations
 
@@ -31,44 +31,44 @@ def _json(value: object, bytes_max: int = 64 * 1024) -> bytes:
 
 
 @given(values)
-def test_a_json_value_becomes_text_that_means_the_same(value: Any) -> None:
+def test_a_json_value_is_encoded_without_changing_it(value: Any) -> None:
     assert json.loads(_json(value)) == value
 
 
 @given(values, st.sampled_from([None, 1, 3]))
-def test_json_text_is_taken_as_it_is(value: Any, indent: int | None) -> None:
+def test_json_text_is_stored_unchanged(value: Any, indent: int | None) -> None:
     text = json.dumps(value, indent=indent).encode()
     assert _json(text) == text
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_json_or_refused_by_name(text: bytes) -> None:
+def test_arbitrary_bytes_are_valid_json_or_rejected(text: bytes) -> None:
     try:
-        kept = _json(text)
+        stored = _json(text)
     except InvalidInput:
         return
-    assert kept == text.strip(b" \t\n\r")
-    json.loads(kept)
+    assert stored == text.strip(b" \t\n\r")
+    json.loads(stored)
 
 
 @given(values)
-def test_the_order_of_keys_and_spaces_do_not_change_a_digest(value: Any) -> None:
+def test_the_order_of_keys_and_whitespace_do_not_change_a_digest(value: Any) -> None:
     plain = json.dumps(value).encode()
     spaced = json.dumps(_reversed(value), indent=2, ensure_ascii=False).encode()
     assert checks.json_digest(plain) == checks.json_digest(spaced)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [(b"1", b"2"), (b"1", b'"1"'), (b"[1,2]", b"[2,1]"), (b'{"a":1}', b'{"b":1}'), (b"null", b"{}"), (b"[]", b"{}")],
 )
-def test_texts_that_mean_something_else_have_other_digests(one: bytes, other: bytes) -> None:
-    assert checks.json_digest(one) != checks.json_digest(other)
+def test_different_json_values_have_different_digests(first: bytes, second: bytes) -> None:
+    assert checks.json_digest(first) != checks.json_digest(second)
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
 @pytest.mark.parametrize(("levels", "fits"), [(1, True), (199, True), (200, True), (201, False), (1000, False)])
-def test_the_depth_of_nesting_has_a_bound(opening: bytes, levels: int, fits: bool) -> None:
+def test_the_depth_of_nesting_is_limited(opening: bytes, levels: int, fits: bool) -> None:
     closing = b"]" if opening == b"[" else b"}"
     inner = b"" if opening == b"[" else b"1"
     text = opening * levels + inner + closing * levels
@@ -79,57 +79,57 @@ def test_the_depth_of_nesting_has_a_bound(opening: bytes, levels: int, fits: boo
             _json(text)
 
 
-def test_brackets_inside_a_text_are_no_nesting() -> None:
+def test_brackets_inside_a_string_do_not_count_as_nesting() -> None:
     text = b'"' + b"[{" * 5000 + b'"'
     assert _json(text) == text
 
 
-def test_many_shallow_values_are_no_nesting() -> None:
+def test_many_shallow_values_do_not_count_as_nesting() -> None:
     text = b"[" + b",".join([b"[]"] * 5000) + b"]"
     assert _json(text) == text
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_every_kind_of_bytes_is_json_text(kind: Callable[[bytes], object]) -> None:
+def test_every_bytes_type_is_accepted_as_json_text(kind: Callable[[bytes], object]) -> None:
     assert _json(kind(b' {"a": 1}\n')) == b'{"a": 1}'
     with pytest.raises(InvalidInput):
         _json(kind(b"{"))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_json_has_no_number_for_becomes_null(value: float) -> None:
+def test_non_finite_numbers_become_null(value: float) -> None:
     assert _json([value]) == b"[null]"
 
 
-class _Silent(Exception):
+class _Unprintable(Exception):
     def __str__(self) -> str:
         raise RuntimeError
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "text"),
     [
         ("boom", "boom"),
         ("", ""),
         (ValueError("boom"), "ValueError: boom"),
         (KeyError("a"), "KeyError: 'a'"),
         (ValueError(), "ValueError"),
-        (_Silent(), "_Silent"),
+        (_Unprintable(), "_Unprintable"),
         (ValueError("a\x00\ud800"), "ValueError: a\ufffd?"),
     ],
 )
-def test_a_failure_is_told_as_text(error: str | BaseException, told: str) -> None:
-    assert checks.error_text(error) == told
+def test_an_error_is_converted_to_text(error: str | BaseException, text: str) -> None:
+    assert checks.error_text(error) == text
 
 
 @pytest.mark.parametrize(
     "value", [10**5000, -(10**5000), "x" * 1000, object()], ids=["long", "negative", "text", "object"]
 )
-def test_any_value_can_be_shown_in_short(value: object) -> None:
+def test_every_value_has_a_short_representation(value: object) -> None:
     assert len(format_value(value)) <= 65
 
 
-def test_values_of_finer_types_become_plain() -> None:
+def test_subclasses_of_str_and_int_become_plain_values() -> None:
     class Text(str):
         __slots__ = ()
 
@@ -142,12 +142,12 @@ def test_values_of_finer_types_become_plain() -> None:
     assert type(checks.definition(Definition(type="a", priority=Level.HIGH)).priority) is int
 
 
-def test_a_time_before_1970_is_the_first_moment() -> None:
+def test_a_time_before_1970_becomes_zero() -> None:
     assert checks.timestamp(datetime(1900, 1, 1, tzinfo=UTC)) == 0
 
 
 @pytest.mark.parametrize("size", [9, 10, 11])
-def test_the_size_has_a_bound(size: int) -> None:
+def test_the_size_of_json_is_limited(size: int) -> None:
     text = b'"' + b"x" * (size - 2) + b'"'
     if size <= 10:
         assert _json(text, 10) == text
@@ -157,18 +157,18 @@ def test_the_size_has_a_bound(size: int) -> None:
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_a_usable_name_or_refused(text: str) -> None:
+def test_arbitrary_text_is_a_valid_short_text_or_rejected(text: str) -> None:
     try:
-        kept = checks.short_text(text, name="key", chars_max=20)
+        checked = checks.short_text(text, name="key", chars_max=20)
     except InvalidInput:
         assert not 1 <= len(text) <= 20 or "\x00" in text or not _encodes(text)
     else:
-        assert kept == text
+        assert checked == text
         assert _encodes(text)
 
 
 @given(st.text(st.characters(), max_size=200))
-def test_any_error_text_can_be_stored_and_cleaning_it_twice_is_cleaning_it_once(text: str) -> None:
+def test_a_cleaned_error_text_can_be_stored_and_cleaning_is_idempotent(text: str) -> None:
     clean = checks.error_text(text)
     assert _encodes(clean)
     assert "\x00" not in clean
@@ -191,7 +191,7 @@ def test_a_delay_keeps_its_microseconds(delay: timedelta) -> None:
 
 
 @given(st.floats() | st.integers(-(10**400), 10**400))
-def test_any_number_is_a_delay_or_refused(seconds: float) -> None:
+def test_an_arbitrary_number_is_a_valid_delay_or_rejected(seconds: float) -> None:
     try:
         micros = checks.delay(seconds)
     except InvalidInput:
@@ -201,11 +201,11 @@ def test_any_number_is_a_delay_or_refused(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("type", ["a", "A9", "pdf.convert", "x:y/z-1_2", "a" * 128])
-def test_usable_types_are_taken(type: str) -> None:
+def test_valid_job_types_are_accepted(type: str) -> None:
     assert checks.job_type(type) == type
 
 
-def test_types_of_a_claim_are_named_once_in_order() -> None:
+def test_the_types_of_a_claim_are_unique_and_keep_their_order() -> None:
     assert checks.claim_types(["b", "a", "b"]) == ("b", "a")
 
 

@@ -14,53 +14,53 @@ MICROS = 1_767_225_600_123_456
 
 
 class Visit(msgspec.Struct, frozen=True, kw_only=True):
-    """A struct with an instant that is always there and one that may be missing."""
+    """A struct with a required and an optional time."""
 
     name: str
-    began: datetime
+    started: datetime
     ended: datetime | None = None
     note: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Guest(msgspec.Struct, frozen=True, kw_only=True):
-    """A struct with instants in what it holds."""
+    """A struct that contains structs with times."""
 
     tags: tuple[str, ...]
     first: Visit
     last: Visit | None = None
 
 
-def row(began: int = MICROS, ended: str = "null", note: str = "null") -> str:
-    return f'{{"name": "ann", "began": {began}, "ended": {ended}, "note": {note}, "other": 1}}'
+def row(started: int = MICROS, ended: str = "null", note: str = "null") -> str:
+    return f'{{"name": "ann", "started": {started}, "ended": {ended}, "note": {note}, "other": 1}}'
 
 
-def test_instants_are_microseconds_and_other_columns_are_left_out() -> None:
-    assert decode(Visit, row()) == Visit(name="ann", began=MOMENT)
-    assert decode(Visit, row(ended=str(MICROS)).encode()) == Visit(name="ann", began=MOMENT, ended=MOMENT)
+def test_times_are_decoded_from_microseconds_and_other_columns_are_ignored() -> None:
+    assert decode(Visit, row()) == Visit(name="ann", started=MOMENT)
+    assert decode(Visit, row(ended=str(MICROS)).encode()) == Visit(name="ann", started=MOMENT, ended=MOMENT)
 
 
-def test_a_list_has_a_struct_for_each_row() -> None:
-    assert decode(list[Visit], f"[{row()}, {row()}]") == [Visit(name="ann", began=MOMENT)] * 2
+def test_a_list_is_decoded_to_a_struct_for_each_row() -> None:
+    assert decode(list[Visit], f"[{row()}, {row()}]") == [Visit(name="ann", started=MOMENT)] * 2
     assert decode(list[Visit], "[]") == []
 
 
-def test_structs_inside_a_struct_have_instants_too() -> None:
+def test_times_of_nested_structs_are_decoded() -> None:
     text = f'{{"tags": ["a", "b"], "first": {row()}, "last": null}}'
-    assert decode(Guest, text) == Guest(tags=("a", "b"), first=Visit(name="ann", began=MOMENT))
+    assert decode(Guest, text) == Guest(tags=("a", "b"), first=Visit(name="ann", started=MOMENT))
     text = f'{{"tags": [], "first": {row()}, "last": {row()}}}'
-    assert decode(Guest, text).last == Visit(name="ann", began=MOMENT)
+    assert decode(Guest, text).last == Visit(name="ann", started=MOMENT)
 
 
-def test_raw_json_stays_as_it_is_written() -> None:
+def test_raw_json_keeps_its_text() -> None:
     assert bytes(decode(Visit, row(note='{"b" :1.0,  "a":[]}')).note) == b'{"b" :1.0,  "a":[]}'
 
 
-def test_types_without_instants_are_decoded_as_they_are() -> None:
+def test_types_without_times_are_decoded_unchanged() -> None:
     assert decode(dict[str, int], '{"a": 1}') == {"a": 1}
     assert decode(tuple[int, list[str]], '[1, ["a"]]') == (1, ["a"])
 
 
 @pytest.mark.parametrize("text", ['{"name": "ann", "ended": null, "note": null}', row(ended='"soon"'), "[]"])
-def test_a_row_that_is_not_of_the_type_is_refused(text: str) -> None:
+def test_a_row_that_does_not_match_its_type_is_rejected(text: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         decode(Visit, text)

@@ -1,4 +1,4 @@
-"""How the test modules may import each other."""
+"""Rules for imports between test modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SERVERS = (  # Modules and folders of modules that start a server, a database or a process of Ingot.
+SERVERS = (  # Modules and packages that start a server, a database or a process of Ingot.
     "tests.browser",
     "tests.budgets",
     "tests.conformance",
@@ -32,7 +32,7 @@ INSTALLERS = {"tests.providers.programs"}  # It installs programs with a functio
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
-    """Every name that is imported anywhere in a module, with the module that it may be or be in."""
+    """The modules that a module imports anywhere, including names that may be modules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -43,12 +43,12 @@ def _imports(tree: ast.AST) -> Iterator[str]:
 
 @cache
 def _test_modules(root: Path) -> dict[str, set[str]]:
-    """The modules below `tests`, each with those of them that it imports."""
-    found = {}
+    """The modules below `tests`, each with the test modules and helpers that it imports."""
+    modules = {}
     for path in sorted((root / "tests").rglob("*.py")):
         name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-        found[name] = set(_imports(ast.parse(path.read_text(encoding="utf-8"))))
-    return {name: imported & found.keys() for name, imported in found.items()}
+        modules[name] = set(_imports(ast.parse(path.read_text(encoding="utf-8"))))
+    return {name: imported & modules.keys() for name, imported in modules.items()}
 
 
 def _is_test(module: str) -> bool:
@@ -56,13 +56,13 @@ def _is_test(module: str) -> bool:
 
 
 def _imports_of_tests(modules: dict[str, set[str]]) -> dict[str, list[str]]:
-    """The modules that import test modules, and which."""
+    """The modules that import test modules, with these."""
     return {name: tests for name, imported in modules.items() if (tests := sorted(filter(_is_test, imported)))}
 
 
 def _servers_below(modules: dict[str, set[str]], folder: str) -> dict[str, list[str]]:
-    """The modules in a folder that import modules of `SERVERS`, themselves or through others, and which."""
-    found = {}
+    """The modules in a folder that import modules of `SERVERS`, directly or indirectly, with these."""
+    importers = {}
     for name in modules:
         if name.startswith(f"{folder}."):
             reached, ahead = set[str](), [name]
@@ -70,22 +70,22 @@ def _servers_below(modules: dict[str, set[str]], folder: str) -> dict[str, list[
                 new = modules[ahead.pop()] - reached - INSTALLERS
                 reached |= new
                 ahead += new
-            servers = [one for one in reached if any(f"{one}.".startswith(f"{server}.") for server in SERVERS)]
+            servers = [each for each in reached if any(f"{each}.".startswith(f"{server}.") for server in SERVERS)]
             if servers:
-                found[name] = sorted(servers)
-    return found
+                importers[name] = sorted(servers)
+    return importers
 
 
 def test_no_module_imports_a_test_module() -> None:
-    found = _imports_of_tests(_test_modules(ROOT))
-    assert found == {}, "Move what these import to a module whose name does not begin with test_."
+    importers = _imports_of_tests(_test_modules(ROOT))
+    assert importers == {}, "Move what these import to a module whose name does not begin with test_."
 
 
 def test_a_unit_test_imports_nothing_that_starts_a_server() -> None:
     modules = _test_modules(ROOT)
     assert "tests.unit.test_layout" in modules
-    found = _servers_below(modules, "tests.unit")
-    assert found == {}, "A unit test needs no server and no database: move these to another folder of tests."
+    importers = _servers_below(modules, "tests.unit")
+    assert importers == {}, "A unit test needs no server and no database: move these to another folder of tests."
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,12 @@ def test_a_unit_test_imports_nothing_that_starts_a_server() -> None:
         "def f() -> None:\n    from tests.http.test_other import helper",
     ],
 )
-def test_an_import_of_a_test_module_is_found_however_it_is_written(tmp_path: Path, line: str) -> None:
+def test_every_form_of_importing_a_test_module_is_found(tmp_path: Path, line: str) -> None:
     _write(tmp_path, {"tests/http/test_other.py": "helper = 1", "tests/http/test_one.py": line})
     assert _imports_of_tests(_test_modules(tmp_path)) == {"tests.http.test_one": ["tests.http.test_other"]}
 
 
-def test_a_server_is_found_behind_a_helper(tmp_path: Path) -> None:
+def test_a_server_that_a_helper_imports_is_found(tmp_path: Path) -> None:
     _write(
         tmp_path,
         {

@@ -1,4 +1,4 @@
-"""What `import ingot` offers, and what it does not read from disk for it."""
+"""Public names are importable, and a process imports only the libraries that it needs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.waiting import SECONDS_MAX
 
 
 @pytest.mark.parametrize("package", ["ingot", "ingot.client", "ingot.worker"])
-def test_all_that_is_offered_is_there(package: str) -> None:
-    door = import_module(package)
-    assert sorted(door.__all__) == door.__all__
-    assert set(door.__all__) <= set(dir(door))
-    for name in door.__all__:
-        assert getattr(door, name) is not None
+def test_all_public_names_exist(package: str) -> None:
+    module = import_module(package)
+    assert sorted(module.__all__) == module.__all__
+    assert set(module.__all__) <= set(dir(module))
+    for name in module.__all__:
+        assert getattr(module, name) is not None
 
 
-def test_what_is_not_offered_is_not_there() -> None:
+def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         _ = ingot.nonsense
 
@@ -31,7 +31,7 @@ DRIVERS = ("apsw", "asyncpg", "joserfc", "jinja2", "obstore", "uvicorn")
 
 
 @pytest.mark.parametrize(
-    ("modules", "read"),
+    ("modules", "imported"),
     [
         ("ingot.client.synchronous.client", ["httpx"]),
         ("ingot.cli.jobs", ["httpx"]),
@@ -41,32 +41,32 @@ DRIVERS = ("apsw", "asyncpg", "joserfc", "jinja2", "obstore", "uvicorn")
         (SERVER, ["apsw", "uvicorn"]),
     ],
 )
-def test_who_needs_one_part_does_not_wait_for_the_others(modules: str, read: list[str]) -> None:
-    asked = f"import sys, {modules}; print(*(name for name in {('httpx', *DRIVERS)} if name in sys.modules))"
-    assert answer(asked).split() == read
+def test_a_module_imports_only_the_libraries_that_it_needs(modules: str, imported: list[str]) -> None:
+    program = f"import sys, {modules}; print(*(name for name in {('httpx', *DRIVERS)} if name in sys.modules))"
+    assert output_of(program).split() == imported
 
 
-def test_a_server_does_not_read_the_client() -> None:
-    assert answer(f"import sys, {SERVER}; print(*(name for name in sys.modules if 'ingot.client' in name))") == "\n"
+def test_a_server_does_not_import_the_client() -> None:
+    assert output_of(f"import sys, {SERVER}; print(*(name for name in sys.modules if 'ingot.client' in name))") == "\n"
 
 
-def test_the_client_is_there_before_a_job_gives_up_the_right_to_read_it() -> None:
-    asked = "import sys, ingot.worker.isolation.template; print('ingot.client.synchronous.client' in sys.modules)"
-    assert answer(asked) == "True\n"
+def test_the_template_imports_the_client_before_jobs_lose_access_to_it() -> None:
+    program = "import sys, ingot.worker.isolation.template; print('ingot.client.synchronous.client' in sys.modules)"
+    assert output_of(program) == "True\n"
 
 
-@pytest.mark.parametrize("module", ["client.errors", "worker.isolation.template", "wiring.worker_runner"])
-def test_the_errors_of_all_rooms_are_known_by_their_codes_whatever_else_is_read(module: str) -> None:
+@pytest.mark.parametrize("entry_module", ["client.errors", "worker.isolation.template", "wiring.worker_runner"])
+def test_error_classes_of_all_rooms_are_found_by_code_in_every_process(entry_module: str) -> None:
     codes = ["forbidden", "unauthorized", "tenant_not_found", "user_not_found", "key_exists", "lease_lost", "gap"]
-    made = "[type(errors.error_from_code(code, '', '')).__name__ for code in codes]"
-    asked = f"import ingot.{module}; from ingot.client import errors; codes = {codes}; print(*{made})"
-    known = "Forbidden Unauthorized TenantNotFound UserNotFound KeyExists LeaseLost Gap"
-    assert answer(asked).split() == known.split()
+    names = "[type(errors.error_from_code(code, '', '')).__name__ for code in codes]"
+    program = f"import ingot.{entry_module}; from ingot.client import errors; codes = {codes}; print(*{names})"
+    expected = "Forbidden Unauthorized TenantNotFound UserNotFound KeyExists LeaseLost Gap"
+    assert output_of(program).split() == expected.split()
 
 
-def answer(program: str) -> str:
-    """What it writes, in a process of its own."""
-    done = subprocess.run(
+def output_of(program: str) -> str:
+    """The output of a program, run in a new process."""
+    completed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS_MAX, check=True
     )
-    return done.stdout
+    return completed.stdout

@@ -1,4 +1,4 @@
-"""The judge: how an attempt ends, for every outcome, with and without a cancel, below and at the caps."""
+"""Verdicts: how an attempt ends, for every outcome, with and without a cancel, below and at the caps."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ OUTCOMES: list[Outcome | Lost] = [
 ]
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """A running job as the judge sees it."""
+class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of a running job that a verdict depends on."""
 
     failures: int = 0
     crashes: int = 0
@@ -36,7 +36,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     cancel_requested: bool = False
 
 
-def _judge(job: Standing, outcome: Outcome | Lost, *, spread: float = 0.0) -> Verdict:
+def _judge(job: RunningJob, outcome: Outcome | Lost, *, spread: float = 0.0) -> Verdict:
     return judge(job, outcome, DEFINITION, now=NOW, random_fraction=spread)
 
 
@@ -60,7 +60,7 @@ def _judge(job: Standing, outcome: Outcome | Lost, *, spread: float = 0.0) -> Ve
         (Lost(), 0, 7, DEAD, None, (0, 8)),
     ],
 )
-def test_an_attempt_ends_as_the_table_says(
+def test_every_outcome_has_its_verdict(
     outcome: Outcome | Lost,
     failures: int,
     crashes: int,
@@ -68,25 +68,23 @@ def test_an_attempt_ends_as_the_table_says(
     run_at: int | None,
     counts: tuple[int, int],
 ) -> None:
-    verdict = _judge(Standing(failures=failures, crashes=crashes), outcome)
+    verdict = _judge(RunningJob(failures=failures, crashes=crashes), outcome)
     assert (verdict.status, verdict.run_at, (verdict.failures, verdict.crashes)) == (status, run_at, counts)
 
 
 @pytest.mark.parametrize(("failures", "crashes"), [(0, 0), (4, 2), (9, 9)])
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_a_cancel_wins_over_everything_but_success_and_counts_nothing(
-    outcome: Outcome | Lost, failures: int, crashes: int
-) -> None:
-    job = Standing(failures=failures, crashes=crashes, cancel_requested=True)
+def test_a_cancel_overrides_every_outcome_except_success(outcome: Outcome | Lost, failures: int, crashes: int) -> None:
+    job = RunningJob(failures=failures, crashes=crashes, cancel_requested=True)
     verdict = _judge(job, outcome)
     expected = SUCCEEDED if isinstance(outcome, Done) else CANCELED
-    seen = (verdict.status, verdict.failures, verdict.crashes, verdict.run_at)
-    assert seen == (expected, failures, crashes, None)
+    actual = (verdict.status, verdict.failures, verdict.crashes, verdict.run_at)
+    assert actual == (expected, failures, crashes, None)
 
 
 @pytest.mark.parametrize("cancel_requested", [False, True])
 @pytest.mark.parametrize(
-    ("outcome", "said", "error"),
+    ("outcome", "expected", "error"),
     [
         (Done(), AttemptOutcome.SUCCEEDED, None),
         (Failed(error="broken"), AttemptOutcome.FAILED, "broken"),
@@ -94,30 +92,30 @@ def test_a_cancel_wins_over_everything_but_success_and_counts_nothing(
         (Release(), AttemptOutcome.RELEASED, None),
     ],
 )
-def test_the_verdict_keeps_what_the_worker_said(
-    outcome: Outcome, said: AttemptOutcome, error: str | None, cancel_requested: bool
+def test_a_verdict_has_the_outcome_that_the_worker_reported(
+    outcome: Outcome, expected: AttemptOutcome, error: str | None, cancel_requested: bool
 ) -> None:
-    verdict = _judge(Standing(cancel_requested=cancel_requested), outcome)
-    assert (verdict.outcome, verdict.error) == (said, error)
+    verdict = _judge(RunningJob(cancel_requested=cancel_requested), outcome)
+    assert (verdict.outcome, verdict.error) == (expected, error)
 
 
-def test_a_lost_attempt_says_how_often_that_happened() -> None:
-    verdict = _judge(Standing(crashes=1), Lost())
+def test_the_error_of_a_lost_attempt_counts_crashes() -> None:
+    verdict = _judge(RunningJob(crashes=1), Lost())
     assert verdict.outcome is AttemptOutcome.LOST
     assert "(crash 2 of 3)" in (verdict.error or "")
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 0.999999])
 def test_a_lost_job_returns_within_five_seconds(spread: float) -> None:
-    run_at = _judge(Standing(), Lost(), spread=spread).run_at
+    run_at = _judge(RunningJob(), Lost(), spread=spread).run_at
     assert run_at == NOW + int(RETRY_AFTER_LOSS_SECONDS_MAX * spread * MICROS)
     assert NOW <= run_at < NOW + 5 * MICROS
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_every_verdict_is_a_legal_move_and_waits_only_when_queued(outcome: Outcome | Lost) -> None:
+def test_every_verdict_is_a_valid_transition_with_a_time_only_if_queued(outcome: Outcome | Lost) -> None:
     for canceled, failures, crashes, spread in product([False, True], [0, 1, 4, 5], [0, 2, 3], [0.0, 0.9]):
-        job = Standing(failures=failures, crashes=crashes, cancel_requested=canceled)
+        job = RunningJob(failures=failures, crashes=crashes, cancel_requested=canceled)
         verdict = _judge(job, outcome, spread=spread)
         assert verdict.status in TRANSITIONS[JobStatus.RUNNING]
         assert (verdict.run_at is not None) == (verdict.status is QUEUED)
@@ -125,16 +123,16 @@ def test_every_verdict_is_a_legal_move_and_waits_only_when_queued(outcome: Outco
         assert (verdict.failures - failures) + (verdict.crashes - crashes) in (0, 1)
 
 
-def test_a_finished_job_moves_only_back_to_the_queue() -> None:
+def test_a_finished_job_can_only_become_queued() -> None:
     assert {status: TRANSITIONS[status] for status in FINISHED} == {status: {QUEUED} for status in FINISHED}
 
 
-def test_every_status_has_its_moves_and_none_moves_to_itself() -> None:
+def test_every_status_has_transitions_and_none_to_itself() -> None:
     assert set(TRANSITIONS) == set(JobStatus)
     assert not [status for status, after in TRANSITIONS.items() if status in after]
 
 
-def test_nothing_goes_back_to_blocked_and_only_running_work_succeeds() -> None:
+def test_no_status_becomes_blocked_and_only_running_jobs_succeed() -> None:
     into = {status: {before for before, after in TRANSITIONS.items() if status in after} for status in JobStatus}
     assert (into[JobStatus.BLOCKED], into[SUCCEEDED]) == (set(), {JobStatus.RUNNING})
     assert into[JobStatus.RUNNING] == {QUEUED}

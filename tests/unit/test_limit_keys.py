@@ -1,4 +1,4 @@
-"""Limit keys: what a template makes of a payload."""
+"""Limit keys: rendering a template with a payload."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ PAYLOAD = msgspec.json.encode(
         ("{account.id.deeper}", ""),
     ],
 )
-def test_a_key_is_the_template_with_the_parts_it_names(template: str, key: str) -> None:
+def test_a_limit_key_is_the_template_with_values_of_the_payload(template: str, key: str) -> None:
     assert render_limit_key(template, PAYLOAD) == key
 
 
 @pytest.mark.parametrize("payload", [b"null", b"5", b"[]", b'"text"', b"{}", b"not json"])
-def test_a_payload_without_the_parts_has_no_key(payload: bytes) -> None:
+def test_a_payload_without_the_named_values_has_no_limit_key(payload: bytes) -> None:
     assert render_limit_key("key-{a}", payload) == ""
 
 
-def test_a_long_key_is_replaced_by_its_digest() -> None:
+def test_a_long_limit_key_is_replaced_by_its_digest() -> None:
     texts = ["x" * LIMIT_KEY_CHARS_MAX, "x" * (LIMIT_KEY_CHARS_MAX + 1), "x" * 60_000, "y" * 60_000]
     keys = [render_limit_key("{a}", msgspec.json.encode({"a": text})) for text in texts]
     assert keys[0] == texts[0]
@@ -68,7 +68,7 @@ json_values = st.recursive(
 
 
 @given(value=json_values, template=st.sampled_from(["{a}", "{a.b}", "{0}", "{a.0}-{b}", "x{a}y{a}"]))
-def test_every_payload_has_a_short_key_that_can_be_stored(value: object, template: str) -> None:
+def test_every_limit_key_is_short_and_can_be_stored(value: object, template: str) -> None:
     key = render_limit_key(template, msgspec.json.encode({"a": value, "b": value}))
     assert len(key) <= LIMIT_KEY_CHARS_MAX
     assert "\x00" not in key
@@ -76,8 +76,8 @@ def test_every_payload_has_a_short_key_that_can_be_stored(value: object, templat
 
 
 @given(value=st.dictionaries(st.text(max_size=5), st.integers(), min_size=2))
-def test_values_that_mean_the_same_have_the_same_key(value: dict[str, int]) -> None:
-    turned = dict(reversed(value.items()))
+def test_equal_values_have_the_same_limit_key(value: dict[str, int]) -> None:
+    reordered = dict(reversed(value.items()))
     assert render_limit_key("{a}", msgspec.json.encode({"a": value})) == render_limit_key(
-        "{a}", msgspec.json.encode({"a": turned})
+        "{a}", msgspec.json.encode({"a": reordered})
     )

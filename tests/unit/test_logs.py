@@ -1,4 +1,4 @@
-"""Logs on standard error, without the values of local variables."""
+"""Logs on standard error: format, levels and fields, without values of local variables."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ except ValueError:
 """
 
 
-def test_a_logged_error_shows_its_traceback_but_no_local_variable() -> None:
-    ran = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=50)
-    assert ran.stdout == ""
-    assert "it_failed" in ran.stderr
-    assert "ValueError: no" in ran.stderr
-    assert "j1" in ran.stderr
-    assert "a secret value" not in ran.stderr
+def test_a_logged_error_has_a_traceback_without_local_variables() -> None:
+    completed = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=50)
+    assert completed.stdout == ""
+    assert "it_failed" in completed.stderr
+    assert "ValueError: no" in completed.stderr
+    assert "j1" in completed.stderr
+    assert "a secret value" not in completed.stderr
 
 
-def test_a_program_that_set_its_logs_up_keeps_them() -> None:
+def test_logs_that_a_program_configured_are_kept() -> None:
     program = "import structlog\nstructlog.configure(processors=[])\n" + PROGRAM.split("secret", maxsplit=1)[0]
     program += "print(structlog.get_config()['processors'])"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50)
-    assert ran.stdout.strip() == "[]"
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=50)
+    assert completed.stdout.strip() == "[]"
 
 
 SERVER = """
@@ -48,45 +48,45 @@ log = structlog.get_logger("x")
 
 
 def lines_of(program: str, *, level: str = "info", form: str | None = None) -> list[str]:
-    """What a program logs."""
+    """The lines that a program logs."""
     whole = SERVER.format(level=level, form=form) + program
-    ran = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, check=True, timeout=50)
-    assert ran.stdout == ""
-    return ran.stderr.splitlines()
+    completed = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, check=True, timeout=50)
+    assert completed.stdout == ""
+    return completed.stderr.splitlines()
 
 
-def test_away_from_a_terminal_a_line_is_one_json_object() -> None:
+def test_a_log_line_is_a_json_object_outside_a_terminal() -> None:
     (line,) = lines_of("log.info('job_done', job_id='j1', when=range(2))")
-    told = json.loads(line)
-    assert datetime.fromisoformat(told.pop("timestamp")).tzinfo is not None
-    assert told == {"level": "info", "message": "job_done", "job_id": "j1", "when": "range(0, 2)"}
+    logged = json.loads(line)
+    assert datetime.fromisoformat(logged.pop("timestamp")).tzinfo is not None
+    assert logged == {"level": "info", "message": "job_done", "job_id": "j1", "when": "range(0, 2)"}
 
 
-def test_text_is_for_who_asks_for_it() -> None:
+def test_text_logs_can_be_selected() -> None:
     (line,) = lines_of("log.info('job_done', job_id='j1')", form="text")
     assert "job_done" in line
     assert "job_id=j1" in line
     assert not line.startswith("{")
 
 
-def test_what_is_below_the_level_is_not_logged() -> None:
+def test_messages_below_the_level_are_not_logged() -> None:
     program = "log.debug('a')\nlog.info('b')\nlogging.getLogger('uvicorn.error').info('c')\nlog.warning('d')"
     assert [json.loads(line)["message"] for line in lines_of(program, level="warning")] == ["d"]
 
 
-def test_what_libraries_log_goes_the_same_way() -> None:
+def test_messages_of_libraries_have_the_same_format() -> None:
     program = "logging.getLogger('uvicorn.error').warning('%s is slow', 'it')\nwarnings.warn('old')"
     first, second = [json.loads(line) for line in lines_of(program)]
     assert (first["message"], first["level"], first["logger"]) == ("it is slow", "warning", "uvicorn.error")
     assert "old" in second["message"]
 
 
-def test_every_line_says_what_it_is_about() -> None:
+def test_every_line_has_the_fields_of_its_request() -> None:
     program = (
         "request_fields.set({'request_id': 'r1', 'tenant_id': 't1'})\nlog.info('a')\nlog.info('b', tenant_id='t2')"
     )
-    told = [json.loads(line) for line in lines_of(program)]
-    assert [(one["request_id"], one["tenant_id"]) for one in told] == [("r1", "t1"), ("r1", "t2")]
+    logged = [json.loads(line) for line in lines_of(program)]
+    assert [(entry["request_id"], entry["tenant_id"]) for entry in logged] == [("r1", "t1"), ("r1", "t2")]
 
 
 FAILS = """
@@ -106,11 +106,11 @@ except KeyError as error:
 """
 
 
-def test_an_exception_is_one_field_with_its_causes_and_no_values() -> None:
+def test_an_exception_is_one_field_with_its_causes_and_without_row_values() -> None:
     for line in lines_of(FAILS):
-        told = json.loads(line)
-        assert (told["message"], told["level"]) == ("it_failed", "error")
-        error = told["exception"]
+        logged = json.loads(line)
+        assert (logged["message"], logged["level"]) == ("it_failed", "error")
+        error = logged["exception"]
         assert (error["type"], error["message"]) == ("KeyError", "'k'")
         assert "in inner" in error["stack"]
         assert "Refused: a row is wrong\nwhich led to:" in error["stack"]
@@ -118,7 +118,7 @@ def test_an_exception_is_one_field_with_its_causes_and_no_values() -> None:
     assert "canary" not in "".join(lines_of(FAILS, form="text"))
 
 
-def test_a_secret_is_hidden_wherever_it_was_put() -> None:
+def test_secrets_are_redacted_in_messages_and_fields() -> None:
     token, secret = new_token(new_id()), new_secret(WORKER_PREFIX)
     program = f"log.info('seen', header='Bearer {token}')\nlog.info('{secret}')\nlogging.warning('{token}.')"
     for form in ("json", "text"):
@@ -127,13 +127,13 @@ def test_a_secret_is_hidden_wherever_it_was_put() -> None:
         assert [line for line in lines if token in line or secret in line] == []
 
 
-def test_a_line_that_finds_the_disk_full_is_lost_and_nothing_else() -> None:
+def test_a_full_disk_loses_only_the_log_line() -> None:
     program = SERVER.format(level="info", form="json") + "log.info('lost')\nprint('on')"
     with open("/dev/full", "w", encoding="utf-8") as full:
-        ended = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, check=True)
-    assert ended.stdout == b"on\n"
+        completed = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, check=True)
+    assert completed.stdout == b"on\n"
 
 
-def test_a_log_that_cannot_be_written_stops_nobody() -> None:
+def test_an_error_that_cannot_be_formatted_does_not_stop_the_program() -> None:
     program = "class Odd:\n    def __str__(self): raise RuntimeError\nreport('odd', ValueError(Odd()))\nlog.info('on')"
     assert json.loads(lines_of(program)[-1])["message"] == "on"

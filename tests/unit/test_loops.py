@@ -1,4 +1,4 @@
-"""Loops: one lifecycle, and an error never ends one."""
+"""Loops: starting, waiting, stopping, and errors, which never end a loop."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from ingot.kernel import loops
 from ingot.kernel.loops import Loop
 
 
-class Counting(Loop):
-    """Counts its rounds, rests on a signal, and fails when told."""
+class CountingLoop(Loop):
+    """Counts its rounds, waits for an event after each, and fails if `error` is set."""
 
     name = "tests.counting"
 
     def __init__(self) -> None:
         super().__init__()
         self.rounds = 0
-        self.failing: Exception | None = None
+        self.error: Exception | None = None
         self.ran = asyncio.Event()
-        self.go_on = asyncio.Event()
+        self.resume = asyncio.Event()
 
     async def run_once(self) -> int:
         self.rounds += 1
         self.ran.set()
-        if self.failing is not None:
-            raise self.failing
+        if self.error is not None:
+            raise self.error
         return self.rounds
 
     async def wait(self) -> None:
-        await self.go_on.wait()
-        self.go_on.clear()
+        await self.resume.wait()
+        self.resume.clear()
 
     async def next_round(self) -> None:
         """Wait for one more round."""
@@ -46,37 +46,37 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "PAUSE_AFTER_ERROR_SECONDS_MAX", 0.001)
 
 
-async def test_a_loop_runs_rests_and_runs_again() -> None:
-    loop = Counting()
+async def test_a_loop_runs_and_waits_repeatedly() -> None:
+    loop = CountingLoop()
     loop.start()
     for expected in (1, 2, 3):
         await loop.next_round()
         assert loop.rounds == expected
-        loop.go_on.set()
+        loop.resume.set()
     await loop.stop()
 
 
 async def test_a_loop_that_was_not_started_does_nothing() -> None:
-    loop = Counting()
+    loop = CountingLoop()
     await asyncio.sleep(0)
     assert loop.rounds == 0
     await loop.stop()
 
 
 @pytest.mark.usefixtures("short_pauses")
-async def test_an_error_is_logged_with_its_count_and_the_loop_goes_on() -> None:
-    loop = Counting()
-    loop.failing = ValueError("broken")
+async def test_an_error_is_logged_with_its_count_and_the_loop_continues() -> None:
+    loop = CountingLoop()
+    loop.error = ValueError("broken")
     with capture_logs() as logs:
         loop.start()
         for _ in range(3):
             await loop.next_round()
-        loop.failing = None
+        loop.error = None
         await loop.next_round()
-        loop.go_on.set()
+        loop.resume.set()
         await loop.next_round()
-        loop.failing = ValueError("again")
-        loop.go_on.set()
+        loop.error = ValueError("again")
+        loop.resume.set()
         await loop.next_round()
         await loop.next_round()
         await loop.stop()
@@ -87,12 +87,12 @@ async def test_an_error_is_logged_with_its_count_and_the_loop_goes_on() -> None:
 
 
 @pytest.mark.usefixtures("short_pauses")
-async def test_an_error_while_resting_does_not_end_the_loop() -> None:
-    class Restless(Counting):
+async def test_an_error_while_waiting_does_not_end_the_loop() -> None:
+    class FailingWait(CountingLoop):
         async def wait(self) -> None:
-            raise OSError("no rest")
+            raise OSError("cannot wait")
 
-    loop = Restless()
+    loop = FailingWait()
     with capture_logs() as logs:
         loop.start()
         for _ in range(3):
@@ -101,8 +101,8 @@ async def test_an_error_while_resting_does_not_end_the_loop() -> None:
     assert len([entry for entry in logs if entry["event"] == "loop_failed"]) >= 2
 
 
-async def test_stopping_twice_is_fine() -> None:
-    loop = Counting()
+async def test_stopping_twice_is_allowed() -> None:
+    loop = CountingLoop()
     loop.start()
     await loop.next_round()
     await loop.stop()
@@ -110,25 +110,25 @@ async def test_stopping_twice_is_fine() -> None:
     assert loop.rounds == 1
 
 
-async def test_a_stopped_loop_runs_no_more_and_can_be_started_again() -> None:
-    loop = Counting()
+async def test_a_stopped_loop_can_be_started_again() -> None:
+    loop = CountingLoop()
     loop.start()
     await loop.next_round()
     await loop.stop()
-    loop.go_on.set()
+    loop.resume.set()
     await asyncio.sleep(0)
     assert loop.rounds == 1
-    loop.go_on.clear()
+    loop.resume.clear()
     loop.start()
     await loop.next_round()
     assert loop.rounds == 2
     await loop.stop()
 
 
-async def test_stop_waits_until_the_round_under_way_has_ended() -> None:
+async def test_stop_waits_for_the_end_of_the_current_round() -> None:
     ended = asyncio.Event()
 
-    class Slow(Counting):
+    class Slow(CountingLoop):
         async def run_once(self) -> int:
             self.ran.set()
             try:
@@ -145,18 +145,18 @@ async def test_stop_waits_until_the_round_under_way_has_ended() -> None:
     assert ended.is_set()
 
 
-async def test_a_loop_is_started_once() -> None:
-    loop = Counting()
+async def test_a_running_loop_cannot_be_started_again() -> None:
+    loop = CountingLoop()
     loop.start()
     with pytest.raises(AssertionError):
         loop.start()
     await loop.stop()
 
 
-async def test_whoever_is_canceled_while_stopping_a_loop_hears_of_it() -> None:
+async def test_canceling_a_stop_raises_cancellation() -> None:
     release = asyncio.Event()
 
-    class Stubborn(Counting):
+    class Stubborn(CountingLoop):
         async def run_once(self) -> int:
             self.ran.set()
             try:
@@ -176,12 +176,12 @@ async def test_whoever_is_canceled_while_stopping_a_loop_hears_of_it() -> None:
     assert stopping.cancelled()
 
 
-async def test_a_loop_may_begin_late() -> None:
-    class Late(Counting):
+async def test_a_loop_can_start_with_a_delay() -> None:
+    class Late(CountingLoop):
         def initial_delay_seconds(self) -> float:
             return 3600.0
 
-    prompt, late = Counting(), Late()
+    prompt, late = CountingLoop(), Late()
     for loop in (late, prompt):
         loop.start()
     await prompt.next_round()

@@ -1,4 +1,4 @@
-"""Structs that threads share."""
+"""Preparing structs before several threads decode them."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ for number in range(1500):
 """
 
 
-def test_a_struct_that_was_not_whole_is_made_ready_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    half = ModuleType("half")
-    monkeypatch.setitem(sys.modules, "half", half)
-    exec("import msgspec\nclass Outer(msgspec.Struct):\n    x: 'Inner'\n", half.__dict__)
+def test_a_struct_with_an_undefined_type_is_prepared_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    incomplete = ModuleType("half")
+    monkeypatch.setitem(sys.modules, "half", incomplete)
+    exec("import msgspec\nclass Outer(msgspec.Struct):\n    x: 'Inner'\n", incomplete.__dict__)
     msgspec_warmup.prepare_structs()
     assert msgspec_warmup.prepare_structs() == 0
-    exec("class Inner(msgspec.Struct):\n    a: int\n", half.__dict__)
+    exec("class Inner(msgspec.Struct):\n    a: int\n", incomplete.__dict__)
     assert msgspec_warmup.prepare_structs() == 2
 
 
 @pytest.mark.long
-def test_structs_that_are_ready_are_decoded_by_many_threads_at_once() -> None:
-    """Those that are not end the process with a segmentation fault, with msgspec 0.22."""
+def test_prepared_structs_are_decoded_by_many_threads_at_once() -> None:
+    """With msgspec 0.22, decoding unprepared structs in threads is a segmentation fault."""
     done = subprocess.run([sys.executable, "-c", SHARED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

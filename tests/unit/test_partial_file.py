@@ -1,4 +1,4 @@
-"""Where bytes land: one at a time, and what is whole is never written again."""
+"""Partial files of downloads: one writer at a time, and complete files are never overwritten."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ DATA = b"all of it"
 BLOB = blake3(DATA).hexdigest()
 
 
-def test_a_second_download_into_one_file_is_refused(tmp_path: Path) -> None:
-    to = tmp_path / "a"
-    with PartialFile(to, BLOB, len(DATA)) as first:
+def test_a_second_download_to_the_same_file_is_rejected(tmp_path: Path) -> None:
+    target = tmp_path / "a"
+    with PartialFile(target, BLOB, len(DATA)) as first:
         first.write(DATA[:3])
-        with pytest.raises(DownloadUnderWay, match=partial_path(to, BLOB).name):
-            PartialFile(to, BLOB, len(DATA))
-        PartialFile(tmp_path / "b", BLOB, len(DATA)).__exit__()  # Another file is another matter.
+        with pytest.raises(DownloadUnderWay, match=partial_path(target, BLOB).name):
+            PartialFile(target, BLOB, len(DATA))
+        PartialFile(tmp_path / "b", BLOB, len(DATA)).__exit__()  # Another target is allowed.
         first.write(DATA[3:])
         first.finish()
-    assert to.read_bytes() == DATA
-    with PartialFile(to, BLOB, len(DATA)) as again:
+    assert target.read_bytes() == DATA
+    with PartialFile(target, BLOB, len(DATA)) as again:
         assert again.existing_bytes == 0
 
 
-def test_one_that_was_left_is_taken_up(tmp_path: Path) -> None:
+def test_a_partial_file_of_an_earlier_download_is_continued(tmp_path: Path) -> None:
     with PartialFile(tmp_path / "a", BLOB, len(DATA)) as first:
         first.write(DATA[:3])
     with PartialFile(tmp_path / "a", BLOB, len(DATA)) as second:
         assert second.existing_bytes == 3
 
 
-def test_who_opened_a_file_that_was_finished_meanwhile_begins_another(
+def test_a_download_that_opened_a_file_finished_meanwhile_starts_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    to = tmp_path / "a"
-    first = PartialFile(to, BLOB, len(DATA))
+    target = tmp_path / "a"
+    first = PartialFile(target, BLOB, len(DATA))
     first.write(DATA)
 
     real_open = os.open
 
-    def late(*args: Any) -> int:
+    def open_and_finish_first(*args: Any) -> int:
         monkeypatch.undo()
         handle = real_open(*args)
         with first:
             first.finish()
         return handle
 
-    monkeypatch.setattr(os, "open", late)
-    with PartialFile(to, BLOB, 4) as second:
+    monkeypatch.setattr(os, "open", open_and_finish_first)
+    with PartialFile(target, BLOB, 4) as second:
         second.write(b"else")
-    assert to.read_bytes() == DATA
+    assert target.read_bytes() == DATA

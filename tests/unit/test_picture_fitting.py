@@ -1,4 +1,4 @@
-"""How pictures get into boxes."""
+"""Fitting pictures into boxes."""
 
 from __future__ import annotations
 
@@ -29,23 +29,25 @@ WIDE = Size(400, 200)
         ("exact", (500, 100), True, (500, 100)),
     ],
 )
-def test_a_box_gives_this_size(
+def test_a_box_determines_the_size(
     fit: Fit, box: tuple[int | None, int | None], enlarge: bool, size: tuple[int, int]
 ) -> None:
     assert fit_picture(WIDE, *box, fit=fit, enlarge=enlarge).size == size
 
 
-def test_cover_takes_the_middle() -> None:
+def test_cover_uses_the_middle_of_the_source() -> None:
     assert fit_picture(WIDE, 100, 100, fit="cover", enlarge=False).source_box == (100, 0, 300, 200)
 
 
-def test_all_of_it_is_taken_otherwise() -> None:
+def test_inside_and_exact_use_the_whole_source() -> None:
     for fit in ("inside", "exact"):
         assert fit_picture(WIDE, 100, 100, fit=fit, enlarge=False).source_box == (0, 0, 400, 200)
 
 
 @given(SIDES, SIDES, SIDES, SIDES, some.sampled_from(["inside", "cover", "exact"]), some.booleans())
-def test_it_always_fits(width: int, height: int, box_width: int, box_height: int, fit: Fit, enlarge: bool) -> None:
+def test_a_fitted_picture_never_exceeds_its_box(
+    width: int, height: int, box_width: int, box_height: int, fit: Fit, enlarge: bool
+) -> None:
     source = Size(width, height)
     (left, top, right, bottom), size = fit_picture(source, box_width, box_height, fit=fit, enlarge=enlarge)
     assert 1 <= size.width <= box_width

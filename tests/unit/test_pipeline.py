@@ -1,4 +1,4 @@
-"""Bytes are hashed and stored while the next ones arrive, and no more are held than that takes."""
+"""The write pipeline hashes and stores bytes while the next ones arrive, with limited memory."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ WAIT_SECONDS_MAX = 30.0
 
 
 @pytest.mark.parametrize("piece", [777, 65_536, PART_BYTES, 2 * PART_BYTES + 1])
-async def test_what_comes_in_pieces_is_stored_and_hashed_whole(tmp_path: Path, piece: int) -> None:
+async def test_pieces_are_stored_and_hashed_as_a_whole(tmp_path: Path, piece: int) -> None:
     data = random.Random(piece).randbytes(3 * PART_BYTES + 4711)
     store = await LocalStore.open(tmp_path, clock=ManualClock())
-    place, hasher, once = store.new_storage_key(), Hasher(), Hasher()
-    writer = await store.write(place, size=len(data))
+    storage_key, hasher, expected = store.new_storage_key(), Hasher(), Hasher()
+    writer = await store.write(storage_key, size=len(data))
     async with WritePipeline(writer, hasher) as pipeline:
         for start in range(0, len(data), piece):
             await pipeline.write(data[start : start + piece])
         await pipeline.flush()
         assert pipeline.received_bytes == writer.offset == len(data)
     await writer.finish()
-    once.update_sync(data)
+    expected.update_sync(data)
     assert (
-        once.content(storage_key=place)
-        == hasher.content(storage_key=place)
-        == await hash_object(store, place, len(data))
+        expected.content(storage_key=storage_key)
+        == hasher.content(storage_key=storage_key)
+        == await hash_object(store, storage_key, len(data))
     )
     await store.close()
 
 
 class Sink:
-    """A writer that goes on when it is told, or fails."""
+    """A writer that waits for an event, and then writes or fails."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.offset = 0
-        self.go_on = asyncio.Event()
+        self.resume = asyncio.Event()
         self.entered = asyncio.Event()
         self._error = error
 
     async def write(self, data: bytes) -> None:
         self.entered.set()
-        await self.go_on.wait()
+        await self.resume.wait()
         if self._error is not None:
             raise self._error
         self.offset += len(data)
@@ -65,47 +65,47 @@ class Sink:
         pass
 
 
-async def test_who_sends_faster_than_the_disk_writes_waits() -> None:
-    sink, taken = Sink(), 0
+async def test_a_sender_that_is_faster_than_the_disk_waits() -> None:
+    sink, accepted = Sink(), 0
 
     async def send(pipeline: WritePipeline) -> None:
-        nonlocal taken
+        nonlocal accepted
         for _ in range(10):
             await pipeline.write(bytes(PART_BYTES))
-            taken += 1
+            accepted += 1
 
     async with WritePipeline(sink, Hasher()) as pipeline:
         sending = asyncio.create_task(send(pipeline))
         await asyncio.wait_for(sink.entered.wait(), WAIT_SECONDS_MAX)
         await asyncio.wait([sending], timeout=0.05)
-        assert taken == 1
+        assert accepted == 1
         assert pipeline.received_bytes == 2 * PART_BYTES
-        sink.go_on.set()
+        sink.resume.set()
         await asyncio.wait_for(sending, WAIT_SECONDS_MAX)
         await pipeline.flush()
     assert sink.offset == 10 * PART_BYTES
 
 
-async def test_a_failure_is_told_with_the_next_bytes_or_at_the_end() -> None:
-    for last in ("take", "drain"):
+async def test_a_write_error_is_raised_by_the_next_write_or_by_flush() -> None:
+    for last in ("write", "flush"):
         sink = Sink(StorageFull())
-        sink.go_on.set()
+        sink.resume.set()
         async with WritePipeline(sink, Hasher()) as pipeline:
             await pipeline.write(bytes(PART_BYTES))
             with pytest.raises(StorageFull):
-                await (pipeline.write(bytes(PART_BYTES)) if last == "take" else pipeline.flush())
+                await (pipeline.write(bytes(PART_BYTES)) if last == "write" else pipeline.flush())
 
 
-async def test_whoever_leaves_early_leaves_nothing_under_way() -> None:
+async def test_an_aborted_pipeline_leaves_no_running_task() -> None:
     sink = Sink(StorageFull())
 
-    async def break_off() -> None:
+    async def abort_early() -> None:
         async with WritePipeline(sink, Hasher()) as pipeline:
             await pipeline.write(bytes(PART_BYTES))
             await asyncio.wait_for(sink.entered.wait(), WAIT_SECONDS_MAX)
-            asyncio.get_running_loop().call_soon(sink.go_on.set)
+            asyncio.get_running_loop().call_soon(sink.resume.set)
             raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        await break_off()
+        await abort_early()
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -1,4 +1,4 @@
-"""Tests use what is public, and replace nothing of ours but constants. CONTRIBUTING names the exceptions."""
+"""Tests use public names, and replace only constants of our code. CONTRIBUTING lists the exceptions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 TESTS: Final = Path(__file__).parents[1]
 OURS: Final = ("ingot", "tests")
 OWN: Final = frozenset({"self", "cls", "super()"})
-# Of the standard library: how a process ends without its cleanup.
+# Functions of the standard library that end a process without cleanup.
 STANDARD_LIBRARY: Final = frozenset({"atexit._run_exitfuncs", "os._exit"})
-# Processes that are to die at a named step: the step is wrapped so that it is the last.
+# Processes that die at a named step wrap that step.
 KILLED: Final = frozenset({"tests/faults/blob_server_process.py", "tests/faults/kill_points.py"})
 
 
@@ -27,32 +27,32 @@ def is_ours(module: str) -> bool:
 
 
 def is_constant(name: str) -> bool:
-    """Whether this is a limit, an interval or another constant, by the way in which it is written."""
+    """Whether this is the name of a constant, which is in capitals."""
     return name == name.upper() and not is_private(name)
 
 
-class Reader:
-    """Finds what a test file must not do."""
+class Inspector:
+    """Finds violations of the rules in a test file."""
 
     def __init__(self, source: str) -> None:
         self._nodes = list(ast.walk(ast.parse(source)))
         self._foreign = set(self._names_of_others())
 
     def _names_of_others(self) -> Iterator[str]:
-        """The names that the file imports from the standard library and from packages."""
+        """The names that the file imports from the standard library and from other packages."""
         for node in self._nodes:
             if isinstance(node, ast.Import):
-                yield from (one.asname or one.name.partition(".")[0] for one in node.names if not is_ours(one.name))
+                yield from (each.asname or each.name.partition(".")[0] for each in node.names if not is_ours(each.name))
             elif isinstance(node, ast.ImportFrom) and not is_ours(node.module or ""):
-                yield from (one.asname or one.name for one in node.names)
+                yield from (each.asname or each.name for each in node.names)
 
-    def faults(self) -> Iterator[tuple[int, str]]:
-        """The line and the text of everything that is wrong."""
+    def violations(self) -> Iterator[tuple[int, str]]:
+        """The line and the description of each violation."""
         for node in self._nodes:
             if isinstance(node, ast.Attribute):
                 yield from self._reads(node)
             elif isinstance(node, ast.ImportFrom) and is_ours(node.module or ""):
-                yield from ((node.lineno, f"imports {one.name}") for one in node.names if is_private(one.name))
+                yield from ((node.lineno, f"imports {each.name}") for each in node.names if is_private(each.name))
             elif isinstance(node, ast.Call):
                 yield from self._replaces(node)
 
@@ -76,7 +76,7 @@ class Reader:
 
 
 def _is_patch(function: ast.expr) -> bool:
-    """Whether this is `setattr`, also that of a monkeypatch, or `patch` of `unittest.mock`."""
+    """Whether this is `setattr`, including that of a monkeypatch, or `patch` of `unittest.mock`."""
     match function:
         case ast.Name("setattr" | "patch") | ast.Attribute(ast.Name("mock"), "patch") | ast.Attribute(attr="setattr"):
             return True
@@ -89,18 +89,18 @@ def _text(node: ast.expr) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
-def faults_of(files: Iterable[Path]) -> list[str]:
+def violations_in(files: Iterable[Path]) -> list[str]:
     return [
         f"{name}:{line}: {text}"
         for name, file in ((str(file.relative_to(TESTS.parent)), file) for file in files)
-        for line, text in Reader(file.read_text(encoding="utf-8")).faults()
+        for line, text in Inspector(file.read_text(encoding="utf-8")).violations()
         if not (name in KILLED and text.startswith("replaces"))
     ]
 
 
-def test_no_test_reads_what_is_private_or_replaces_what_is_ours() -> None:
-    faults = faults_of(sorted(TESTS.rglob("*.py")))
-    assert faults == [], 'See "Private names and patches" in CONTRIBUTING.md.'
+def test_no_test_uses_private_names_or_replaces_our_functions() -> None:
+    violations = violations_in(sorted(TESTS.rglob("*.py")))
+    assert violations == [], 'See "Private names and patches" in CONTRIBUTING.md.'
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_no_test_reads_what_is_private_or_replaces_what_is_ours() -> None:
         "from unittest.mock import patch\npatch('ingot.blobs.scrub.report')",
     ],
 )
-def test_a_fault_is_found(source: str) -> None:
-    assert [line for line, _ in Reader(source).faults()] == [source.count("\n") + 1]
+def test_a_violation_is_found(source: str) -> None:
+    assert [line for line, _ in Inspector(source).violations()] == [source.count("\n") + 1]
 
 
 @pytest.mark.parametrize(
@@ -146,5 +146,5 @@ def test_a_fault_is_found(source: str) -> None:
         "await client.patch(url, content=data)",
     ],
 )
-def test_what_is_allowed_is_no_fault(source: str) -> None:
-    assert list(Reader(source).faults()) == []
+def test_allowed_code_is_not_a_violation(source: str) -> None:
+    assert list(Inspector(source).violations()) == []

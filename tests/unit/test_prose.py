@@ -1,4 +1,4 @@
-"""The prose check: the phrases that it finds, the text that it leaves alone, and where it looks."""
+"""The prose check: the phrases and names that it finds, and the text that it accepts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from scripts.check_prose import find_in_file
 
-BAD = [
+AVOIDED = [
     "What is remembered may lie before a lane's work.",
     "Who does not read does not see them leave.",
     "The server tells who may sign in.",
@@ -19,7 +19,7 @@ BAD = [
     "It waits for so long.",
     "Send the request again over a better line.",
 ]
-GOOD = [
+ACCEPTED = [
     "What does the worker do with a lost lease?",
     "The worker retries until the server is reachable.",
     "People who sign in have one session for each browser.",
@@ -33,7 +33,7 @@ def phrases_in(path: Path, text: str) -> list[str]:
     return [phrase for _, phrase, _ in find_in_file(path)]
 
 
-@pytest.mark.parametrize("sentence", BAD)
+@pytest.mark.parametrize("sentence", AVOIDED)
 def test_a_phrase_to_avoid_is_found_in_every_kind_of_text(tmp_path: Path, sentence: str) -> None:
     texts = {
         "page.md": f"# A page\n\n- {sentence}\n",
@@ -46,8 +46,8 @@ def test_a_phrase_to_avoid_is_found_in_every_kind_of_text(tmp_path: Path, senten
     assert [name for name, text in texts.items() if not phrases_in(tmp_path / name, text)] == []
 
 
-@pytest.mark.parametrize("sentence", GOOD)
-def test_plain_english_and_code_are_left_alone(tmp_path: Path, sentence: str) -> None:
+@pytest.mark.parametrize("sentence", ACCEPTED)
+def test_plain_english_and_code_are_accepted(tmp_path: Path, sentence: str) -> None:
     assert phrases_in(tmp_path / "page.md", f"{sentence}\n\n```\nWho asks is told.\n```\n") == []
 
 

@@ -1,4 +1,4 @@
-"""What holds a secret does not show it, and what looks like one is taken out."""
+"""Redaction: structs with secrets hide them in their representation, and texts are cleaned of secrets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HOLDERS: list[Any] = [
     ProviderTokens(id_token=CANARY, access_token=CANARY),
     ProviderResponse(status=200, body=CANARY.encode()),
 ]
-MADE = [
+SECRETS = [
     credential_secrets.new_token(new_id()),
     credential_secrets.new_secret(credential_secrets.WORKER_PREFIX),
     credential_secrets.new_secret(credential_secrets.SESSION_PREFIX),
@@ -42,23 +42,23 @@ MADE = [
 ]
 
 
-@pytest.mark.parametrize("one", HOLDERS, ids=lambda one: type(one).__name__)
-def test_what_holds_a_secret_does_not_show_it(one: Any) -> None:
-    for shown in (repr(one), str(one), f"{[one]}", pretty_repr(one)):
+@pytest.mark.parametrize("holder", HOLDERS, ids=lambda holder: type(holder).__name__)
+def test_a_struct_with_a_secret_does_not_show_it(holder: Any) -> None:
+    for shown in (repr(holder), str(holder), f"{[holder]}", pretty_repr(holder)):
         assert CANARY not in shown
-        assert type(one).__name__ in shown
+        assert type(holder).__name__ in shown
 
 
 KEY = bytes(range(32)).hex()
 
 
-def test_settings_show_all_but_what_is_secret() -> None:
+def test_settings_show_everything_except_secrets() -> None:
     url = f"postgresql://x:{CANARY}@localhost/x"
-    given = {**dict.fromkeys(SECRET_FIELDS, CANARY), "database_url": url, "database_owner_url": url}
-    given |= {"oidc_issuer": "https://id.example", "oidc_client_id": "ingot", "public_url": "https://x.example"}
-    given |= {"secret_key": KEY, "s3_bucket": "blobs", "s3_access_key": "ours"}
-    given["otel_endpoint"] = f"http://x:{CANARY}@localhost"
-    settings = Settings(**given)  # type: ignore[arg-type]
+    options = {**dict.fromkeys(SECRET_FIELDS, CANARY), "database_url": url, "database_owner_url": url}
+    options |= {"oidc_issuer": "https://id.example", "oidc_client_id": "ingot", "public_url": "https://x.example"}
+    options |= {"secret_key": KEY, "s3_bucket": "blobs", "s3_access_key": "ours"}
+    options["otel_endpoint"] = f"http://x:{CANARY}@localhost"
+    settings = Settings(**options)  # type: ignore[arg-type]
     for shown in (repr(settings), str(settings), pretty_repr(settings)):
         assert CANARY not in shown
         assert KEY not in shown
@@ -66,8 +66,8 @@ def test_settings_show_all_but_what_is_secret() -> None:
     assert "operator_token=None" in repr(Settings())
 
 
-@pytest.mark.parametrize("secret", MADE, ids=lambda secret: secret.partition("_")[0])
-def test_each_kind_of_secret_is_taken_out_whole_or_cut(secret: str) -> None:
+@pytest.mark.parametrize("secret", SECRETS, ids=lambda secret: secret.partition("_")[0])
+def test_each_kind_of_secret_is_redacted_even_if_truncated(secret: str) -> None:
     for text in (secret, f"x{secret}", f"a {secret} b", f"/jobs/{secret}/log", secret[:40]):
         assert contains_secret(text)
         assert secret[:26] not in redact(text)
@@ -80,6 +80,6 @@ def test_each_kind_of_secret_is_taken_out_whole_or_cut(secret: str) -> None:
     "text",
     ["", "ingot", "ingot_server", "ingot_session", "01890000-0000-7000-8000-000000000001", "INGOT_DATABASE_OWNER_URL"],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_other_text_is_not_redacted(text: str) -> None:
     assert not contains_secret(text)
     assert redact(text) == text

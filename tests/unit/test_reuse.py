@@ -1,4 +1,4 @@
-"""Reuse keys: which orders ask for the same."""
+"""Reuse keys: which orders request the same work."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ A, B = "a" * 64, "b" * 64
 
 def key(payload: object = None, *, version: int = 1, **options: Any) -> bytes:
     definition = Definition(type="noop", reuse=True, version=version)
-    made = reuse_key(definition, new_job(new_id(), "noop", payload, **options))
-    assert made is not None
-    return made
+    computed = reuse_key(definition, new_job(new_id(), "noop", payload, **options))
+    assert computed is not None
+    return computed
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ({"a": 1, "b": {"c": 2, "d": [3]}}, b'{ "b": {"d":[3],"c":2}, "a":1 }'),
         ("text", b' "te\\u0078t" '),
@@ -33,12 +33,12 @@ def key(payload: object = None, *, version: int = 1, **options: Any) -> bytes:
         ([1, 2], (1, 2)),
     ],
 )
-def test_payloads_that_mean_the_same_have_one_key(one: object, other: object) -> None:
-    assert key(one) == key(other)
+def test_equal_payloads_have_the_same_reuse_key(first: object, second: object) -> None:
+    assert key(first) == key(second)
 
 
-def test_whatever_else_is_said_of_the_job_does_not_matter() -> None:
-    said: dict[str, Any] = {
+def test_options_that_do_not_change_the_work_do_not_change_the_reuse_key() -> None:
+    options: dict[str, Any] = {
         "priority": 1,
         "delay": 60,
         "tags": ["t"],
@@ -46,10 +46,10 @@ def test_whatever_else_is_said_of_the_job_does_not_matter() -> None:
         "dedupe_key": "d",
         "idempotency_key": "i",
     }
-    assert key([1], **said, batch="b", created_by="me", force=True) == key([1])
+    assert key([1], **options, batch="b", created_by="me", force=True) == key([1])
 
 
-def test_what_would_do_something_else_has_another_key() -> None:
+def test_different_work_has_a_different_reuse_key() -> None:
     keys = [
         key(),
         key(1),
@@ -73,7 +73,7 @@ def test_what_would_do_something_else_has_another_key() -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_an_upload_that_announces_its_blob_is_that_blob_as_an_input() -> None:
+def test_an_upload_with_an_announced_blob_id_counts_as_that_input() -> None:
     definition, order = Definition(type="noop", reuse=True), new_job(new_id(), "noop", inputs={"b": B})
     begin = partial(BeginUpload, id=new_id(), tenant=order.tenant, owner="me", reserve=1, lifetime=1)
 
@@ -86,12 +86,12 @@ def test_an_upload_that_announces_its_blob_is_that_blob_as_an_input() -> None:
     assert reuse_key(Definition(type="noop"), order) is None
 
 
-def test_a_key_is_a_digest_of_one_length() -> None:
+def test_every_reuse_key_has_the_same_length() -> None:
     big = key({"text": "x" * 60_000}, inputs={f"{n}": f"{n:064x}" for n in range(100)})
     assert {len(big), len(key())} == {32}
 
 
-def test_the_version_of_the_definition_counts_and_nothing_else_of_it() -> None:
+def test_only_the_version_of_the_definition_is_part_of_the_reuse_key() -> None:
     order = new_job(new_id(), "noop", {"a": 1})
     definition = Definition(type="noop", reuse=True)
     same = msgspec.structs.replace(definition, priority=1, max_running=1, limit_key="{a}", retention_seconds=5.0)

@@ -1,4 +1,4 @@
-"""The route table: paths are parted before they are decoded."""
+"""The route table: paths are split into segments before they are decoded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ingot.kernel.errors import InvalidInput
 
 
 async def handler(call: object) -> None:
-    """Answers nothing."""
+    """Do nothing."""
 
 
 def route(path: str, method: str = "GET") -> Route:
@@ -57,23 +57,25 @@ TABLE = RouteTable(
         ("GET", "/1/x/2%2F3", "/{a}/x/{b}", {"a": "1", "b": "2/3"}),
     ],
 )
-def test_a_path_is_found_by_its_segments(method: str, sent: str, path: str, values: dict[str, str]) -> None:
-    found, named = TABLE.find(method, sent)
-    assert (found.path, named) == (path, values)
+def test_a_route_is_found_by_the_segments_of_the_path(
+    method: str, sent: str, path: str, values: dict[str, str]
+) -> None:
+    matched, parameters = TABLE.find(method, sent)
+    assert (matched.path, parameters) == (path, values)
 
 
 @pytest.mark.parametrize("sent", ["", "/", "/w/", "/w//do", "/w/a/b", "/w%2Fall", "/w/press/host-1", "/w/a/do/"])
-def test_what_is_no_path_of_ours_is_not_found(sent: str) -> None:
+def test_an_unknown_path_raises_no_such_route(sent: str) -> None:
     with pytest.raises(NoSuchRoute):
         TABLE.find("GET", sent)
 
 
-def test_another_method_is_told_from_another_path() -> None:
+def test_a_wrong_method_raises_method_not_allowed() -> None:
     with pytest.raises(MethodNotAllowed):
         TABLE.find("GET", "/w/press%2F1/do")
 
 
-def test_a_name_is_a_whole_segment() -> None:
+def test_a_path_parameter_must_be_a_whole_segment() -> None:
     with pytest.raises(InvalidRoute):
         RouteTable([route("/w/{id}.json")])
 
@@ -81,16 +83,16 @@ def test_a_name_is_a_whole_segment() -> None:
 @pytest.mark.parametrize(
     "sent", ["/k/", "/k/a%00b", "/k/%ff", "/k/a/%C3", "/k/%", "/k/a%2", "/k/%zz", "/k/%\u0661\u0661"]
 )
-def test_a_rest_that_is_no_name_is_told_so(sent: str) -> None:
+def test_an_invalid_value_of_a_key_parameter_is_rejected(sent: str) -> None:
     with pytest.raises(InvalidInput):
         TABLE.find("GET", sent)
 
 
-def test_the_rest_of_a_path_is_its_end() -> None:
+def test_a_key_parameter_must_be_the_last_segment() -> None:
     with pytest.raises(InvalidRoute):
         RouteTable([route("/k/{key*}/url")])
 
 
-def test_a_body_without_a_bound_is_one_that_is_read_as_it_comes() -> None:
+def test_a_route_with_an_unlimited_body_must_stream_it() -> None:
     with pytest.raises(InvalidRoute):
         RouteTable([Route(method="POST", path="/x", handler=handler, needs=Open(), tag="test", body_bytes_max=None)])

@@ -1,4 +1,4 @@
-"""The samples: made the same whenever they are, and converted to what a person would want."""
+"""The sample PDFs: they are reproducible, and their Markdown matches the golden files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ BYTES_MAX = 500_000
 REFERENCE = re.compile(r"!\[[^\]]*\]\(([^)]*)\)")
 
 
-def made_of(name: str, folder: Path) -> ConvertedDocument:
+def convert_sample(name: str, folder: Path) -> ConvertedDocument:
     if name == "scanned":
         tesseract()
     return convert(FOLDER / f"{name}.pdf", folder=folder)
 
 
-def test_the_samples_are_what_the_script_makes(tmp_path: Path) -> None:
+def test_the_script_reproduces_the_samples(tmp_path: Path) -> None:
     fonts()
     main(tmp_path)
     made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -37,7 +37,7 @@ def test_the_samples_are_what_the_script_makes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.md")))
 def test_a_sample_becomes_its_golden_markdown(name: str, tmp_path: Path) -> None:
-    made = made_of(name, tmp_path)
+    made = convert_sample(name, tmp_path)
     text = made.markdown.read_text(encoding="utf-8")
     assert text == (GOLDEN / f"{name}.md").read_text(encoding="utf-8")
     referenced = set(REFERENCE.findall(text))
@@ -47,11 +47,11 @@ def test_a_sample_becomes_its_golden_markdown(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.txt")))
-def test_a_sample_that_cannot_be_read_says_why(name: str, tmp_path: Path) -> None:
-    with pytest.raises(NoRetry) as told:
-        made_of(name, tmp_path)
-    assert f"{told.value}\n" == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+def test_an_unreadable_sample_fails_with_its_golden_error(name: str, tmp_path: Path) -> None:
+    with pytest.raises(NoRetry) as failure:
+        convert_sample(name, tmp_path)
+    assert f"{failure.value}\n" == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
 
 
-def test_every_sample_has_its_golden_answer() -> None:
+def test_every_sample_has_a_golden_file() -> None:
     assert {path.stem for path in GOLDEN.iterdir()} == SAMPLES.keys()

@@ -1,4 +1,4 @@
-"""Settings: read once from the environment, checked whole."""
+"""Settings: read from the environment, and checked individually and together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_variables_are_read() -> None:
     assert read_settings(environment) == Settings(data=Path("/srv/ingot"), lease_seconds=90.5)
 
 
-def test_a_database_is_read() -> None:
+def test_database_settings_are_read() -> None:
     environment = {
         "INGOT_DATABASE_URL": "postgresql://ingot_server@db/ingot",
         "INGOT_DATABASE_OWNER_URL": "postgres://admin@db/ingot",
@@ -44,39 +44,39 @@ def test_a_database_is_read() -> None:
 
 @pytest.mark.parametrize("name", ["INGOT_DATABASE_URL", "INGOT_DATABASE_OWNER_URL"])
 @pytest.mark.parametrize("url", ["mysql://secret@db/ingot", "db.example.com", "/var/lib/ingot"])
-def test_another_kind_of_database_is_refused_without_showing_the_address(name: str, url: str) -> None:
+def test_a_url_of_another_database_system_is_rejected_without_showing_it(name: str, url: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings({name: url})
     assert name in caught.value.detail
     assert url not in caught.value.detail
 
 
-def test_an_owner_without_a_database_is_refused() -> None:
+def test_an_owner_url_without_a_database_url_is_rejected() -> None:
     with pytest.raises(SettingsError, match="requires INGOT_DATABASE_URL"):
         read_settings({"INGOT_DATABASE_OWNER_URL": "postgresql://admin@db/ingot"})
 
 
 @pytest.mark.parametrize("name", ["INGOT_DATABSE_URL", "INGOT_DATABASEURL", "INGOT_LEASE_SECOND"])
-def test_a_name_that_was_meant_to_be_ours_is_refused(name: str) -> None:
+def test_a_misspelled_variable_is_rejected(name: str) -> None:
     with pytest.raises(SettingsError, match=rf"{name} is not a setting.* INGOT_"):
         read_settings({name: "x"})
 
 
-def test_other_names_are_nobodys_business() -> None:
+def test_unrelated_variables_are_ignored() -> None:
     assert read_settings({"INGOT_TEST_POSTGRES_URL": "x", "INGOT_THEME": "dark"}) == Settings()
 
 
-def test_a_flag_that_is_neither_yes_nor_no_is_refused() -> None:
+def test_an_invalid_flag_is_rejected() -> None:
     with pytest.raises(SettingsError, match="INGOT_DATABASE_POOLED"):
         read_settings({"INGOT_DATABASE_POOLED": "maybe"})
 
 
-def test_an_empty_variable_is_one_that_is_not_set() -> None:
+def test_an_empty_variable_counts_as_unset() -> None:
     assert read_settings({"INGOT_DATA": "", "INGOT_LEASE_SECONDS": "", "INGOT_DATABASE_URL": ""}) == Settings()
 
 
 @pytest.mark.parametrize("text", ["soon", "1,5", "0", "-1", "0.99", "nan", "inf", "-inf", "1e300", "86401"])
-def test_a_lease_that_cannot_be_used_is_refused_by_name(text: str) -> None:
+def test_an_invalid_lease_is_rejected_by_name(text: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings({"INGOT_LEASE_SECONDS": text})
     assert "INGOT_LEASE_SECONDS" in caught.value.detail
@@ -84,7 +84,7 @@ def test_a_lease_that_cannot_be_used_is_refused_by_name(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["1", "180", "86400", "1e2"])
-def test_a_lease_within_bounds_is_taken(text: str) -> None:
+def test_a_lease_within_bounds_is_accepted(text: str) -> None:
     assert read_settings({"INGOT_LEASE_SECONDS": text}).lease_seconds == float(text)
 
 
@@ -93,41 +93,41 @@ def test_settings_cannot_be_changed() -> None:
         Settings().lease_seconds = 1.0  # type: ignore[misc]
 
 
-def test_where_to_listen_is_read() -> None:
+def test_host_and_port_are_read() -> None:
     settings = read_settings({"INGOT_HOST": "::1", "INGOT_PORT": "0"})
     assert (settings.host, settings.port) == ("::1", 0)
 
 
 @pytest.mark.parametrize("text", ["http", "-1", "65536", "80.5", "８０"])
-def test_a_port_that_cannot_be_is_refused(text: str) -> None:
+def test_an_invalid_port_is_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match="INGOT_PORT"):
         read_settings({"INGOT_PORT": text})
 
 
-def test_how_to_log_is_read() -> None:
+def test_log_settings_are_read() -> None:
     settings = read_settings({"INGOT_LOG_LEVEL": "debug", "INGOT_LOG_FORMAT": "text"})
     assert (settings.log_level, settings.log_format) == ("debug", "text")
 
 
 @pytest.mark.parametrize(("name", "text"), [("INGOT_LOG_LEVEL", "loud"), ("INGOT_LOG_FORMAT", "xml")])
-def test_a_log_that_cannot_be_is_refused(name: str, text: str) -> None:
+def test_an_invalid_log_setting_is_rejected(name: str, text: str) -> None:
     with pytest.raises(SettingsError, match=f"{name} .*'{text}'"):
         read_settings({name: text})
 
 
-def test_where_spans_go_is_read_by_the_name_that_everybody_knows() -> None:
+def test_the_otel_endpoint_is_read_from_the_standard_variable() -> None:
     assert read_settings({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://host:4318"}).otel_endpoint == "http://host:4318"
     with pytest.raises(SettingsError, match="OTEL_EXPORTER_OTLP_ENDPOINT"):
         read_settings({"OTEL_EXPORTER_OTLP_ENDPOINT": "host:4317"})
 
 
-def test_the_page_tells_of_every_setting_and_of_no_other() -> None:
-    told = re.findall(r"^\| `([A-Z0-9_]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+def test_the_reference_page_lists_exactly_the_settings() -> None:
+    documented = re.findall(r"^\| `([A-Z0-9_]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     fields = {*Settings.__struct_fields__, *ClientSettings.__struct_fields__}
-    assert sorted(told) == sorted(variable_name(field) for field in fields)
+    assert sorted(documented) == sorted(variable_name(field) for field in fields)
 
 
-def test_bounds_of_the_server_are_read() -> None:
+def test_limits_of_the_server_are_read() -> None:
     environment = {
         "INGOT_CONNECTIONS_MAX": "50",
         "INGOT_RATE_READ": "0.5",
@@ -150,33 +150,33 @@ def test_bounds_of_the_server_are_read() -> None:
         ("INGOT_TRUSTED_PROXIES", "10.0.0.1/8"),
     ],
 )
-def test_a_bound_that_is_none_is_refused(name: str, text: str) -> None:
+def test_an_invalid_limit_of_the_server_is_rejected(name: str, text: str) -> None:
     with pytest.raises(SettingsError, match=name):
         read_settings({name: text})
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("proxy.example.com", "got 'proxy.example.com'"),
         ("10.0.0.1/8", "Use 10.0.0.0/8 for the network, or 10.0.0.1"),
         ("10.0.0.1,", "got ''"),
     ],
 )
-def test_a_proxy_that_is_none_is_told_with_what_is_wrong(text: str, said: str) -> None:
+def test_an_invalid_proxy_is_reported_with_its_value(text: str, message: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings({"INGOT_TRUSTED_PROXIES": text})
-    assert said in f"{caught.value.detail} {caught.value.hint}"
+    assert message in f"{caught.value.detail} {caught.value.hint}"
 
 
-def test_how_long_events_are_kept_is_read() -> None:
+def test_the_event_retention_is_read() -> None:
     assert read_settings({}).event_retention_days == 30
     assert read_settings({"INGOT_EVENT_RETENTION_DAYS": "0"}).event_retention_days == 0
     assert read_settings({"INGOT_EVENT_RETENTION_DAYS": "7.5"}).event_retention_days == 7.5
 
 
 @pytest.mark.parametrize("days", ["-1", "40000", "nan", "a week"])
-def test_a_retention_that_is_no_number_of_days_is_refused(days: str) -> None:
+def test_an_invalid_event_retention_is_rejected(days: str) -> None:
     with pytest.raises(SettingsError, match="INGOT_EVENT_RETENTION_DAYS"):
         read_settings({"INGOT_EVENT_RETENTION_DAYS": days})
 
@@ -188,7 +188,7 @@ OIDC = {
 }
 
 
-def test_a_provider_is_read() -> None:
+def test_provider_settings_are_read() -> None:
     settings = read_settings(
         OIDC
         | {
@@ -208,7 +208,7 @@ def test_a_provider_is_read() -> None:
     assert settings.oidc_scopes == ("openid", "email", "roles")
 
 
-def test_people_come_back_to_the_public_address_unless_told_otherwise() -> None:
+def test_the_callback_url_is_below_the_public_url_by_default() -> None:
     other = {"INGOT_OIDC_REDIRECT_URL": "https://other.example.com/auth/callback"}
     assert read_settings(OIDC).callback_url == "https://ingot.example.com/auth/callback"
     assert read_settings(OIDC | other | {"INGOT_PUBLIC_URL": ""}).callback_url == other["INGOT_OIDC_REDIRECT_URL"]
@@ -217,15 +217,15 @@ def test_people_come_back_to_the_public_address_unless_told_otherwise() -> None:
         read_settings(OIDC | other)
 
 
-@pytest.mark.parametrize("place", ["http://127.0.0.1:9000", "http://localhost", "http://[::1]:80", "https://a.b:8443"])
-def test_a_provider_is_trusted_over_https_or_on_this_machine(place: str) -> None:
-    settings = read_settings(OIDC | {"INGOT_OIDC_ISSUER": place, "INGOT_PUBLIC_URL": place})
-    assert (settings.oidc_issuer, settings.public_url) == (place, place)
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9000", "http://localhost", "http://[::1]:80", "https://a.b:8443"])
+def test_a_provider_url_needs_https_except_on_this_machine(url: str) -> None:
+    settings = read_settings(OIDC | {"INGOT_OIDC_ISSUER": url, "INGOT_PUBLIC_URL": url})
+    assert (settings.oidc_issuer, settings.public_url) == (url, url)
 
 
 @pytest.mark.parametrize("name", ["INGOT_OIDC_ISSUER", "INGOT_PUBLIC_URL", "INGOT_OIDC_REDIRECT_URL"])
 @pytest.mark.parametrize(
-    "place",
+    "url",
     [
         "http://login.example.com",
         "http://127.0.0.1.example.com",
@@ -242,16 +242,16 @@ def test_a_provider_is_trusted_over_https_or_on_this_machine(place: str) -> None
         "https://lögin.example.com",
     ],
 )
-def test_a_place_that_cannot_be_trusted_is_refused_without_showing_it(name: str, place: str) -> None:
+def test_an_unsafe_url_is_rejected_without_showing_it(name: str, url: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        read_settings(OIDC | {name: place})
+        read_settings(OIDC | {name: url})
     assert name in caught.value.detail
     assert "https" in caught.value.hint
     assert "hush" not in f"{caught.value.detail} {caught.value.hint}"
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("variables", "message"),
     [
         ({"INGOT_OIDC_CLIENT_ID": ""}, "INGOT_OIDC_ISSUER requires INGOT_OIDC_CLIENT_ID"),
         (
@@ -266,10 +266,10 @@ def test_a_place_that_cannot_be_trusted_is_refused_without_showing_it(name: str,
         ({"INGOT_OIDC_ADMIN_GROUPS": ","}, "INGOT_OIDC_ADMIN_GROUPS contains an empty group name"),
     ],
 )
-def test_half_of_a_provider_is_refused(given: dict[str, str], said: str) -> None:
+def test_incomplete_provider_settings_are_rejected(variables: dict[str, str], message: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        read_settings(OIDC | given)
-    assert said in caught.value.detail
+        read_settings(OIDC | variables)
+    assert message in caught.value.detail
     assert caught.value.hint != SettingsError.hint
 
 
@@ -283,7 +283,7 @@ def test_half_of_a_provider_is_refused(given: dict[str, str], said: str) -> None
         "INGOT_OIDC_SCOPES",
     ],
 )
-def test_a_part_of_a_provider_without_one_is_refused(name: str) -> None:
+def test_a_provider_setting_without_an_issuer_is_rejected(name: str) -> None:
     with pytest.raises(SettingsError, match=f"{name} requires INGOT_OIDC_ISSUER"):
         read_settings({name: "openid"})
 
@@ -291,14 +291,14 @@ def test_a_part_of_a_provider_without_one_is_refused(name: str) -> None:
 S3 = {"INGOT_S3_BUCKET": "ingot-blobs", "INGOT_S3_ACCESS_KEY": "AK1", "INGOT_S3_SECRET_KEY": "hush"}
 
 
-def test_a_bucket_is_read() -> None:
-    given = {
+def test_bucket_settings_are_read() -> None:
+    variables = {
         "INGOT_S3_ENDPOINT": "http://store:9000/",
         "INGOT_S3_PUBLIC_ENDPOINT": "https://files.example.com/",
         "INGOT_S3_REGION": "eu-west-1",
         "INGOT_S3_PREFIX": "team/a.b",
     }
-    settings = read_settings(S3 | given)
+    settings = read_settings(S3 | variables)
     assert (settings.s3_bucket, settings.s3_access_key, settings.s3_secret_key) == ("ingot-blobs", "AK1", "hush")
     assert (settings.s3_endpoint, settings.s3_public_endpoint) == ("http://store:9000", "https://files.example.com")
     assert (settings.s3_region, settings.s3_prefix) == ("eu-west-1", "team/a.b/")
@@ -306,7 +306,7 @@ def test_a_bucket_is_read() -> None:
 
 
 @pytest.mark.parametrize("missing", ["INGOT_S3_BUCKET", "INGOT_S3_ACCESS_KEY", "INGOT_S3_SECRET_KEY"])
-def test_a_part_of_a_bucket_is_refused(missing: str) -> None:
+def test_incomplete_bucket_settings_are_rejected(missing: str) -> None:
     with pytest.raises(SettingsError, match=f"requires {missing}") as caught:
         read_settings(S3 | {missing: ""})
     assert caught.value.hint != SettingsError.hint
@@ -315,7 +315,7 @@ def test_a_part_of_a_bucket_is_refused(missing: str) -> None:
 @pytest.mark.parametrize(
     "name", ["INGOT_S3_ENDPOINT", "INGOT_S3_PUBLIC_ENDPOINT", "INGOT_S3_PREFIX", "INGOT_S3_SECRET_KEY"]
 )
-def test_what_goes_with_a_bucket_is_refused_without_one(name: str) -> None:
+def test_a_bucket_setting_without_a_bucket_is_rejected(name: str) -> None:
     with pytest.raises(SettingsError, match=f"{name} requires INGOT_S3_BUCKET"):
         read_settings({name: "https://s3.example.com"})
 
@@ -346,7 +346,7 @@ def test_what_goes_with_a_bucket_is_refused_without_one(name: str) -> None:
         ("INGOT_S3_PREFIX", "a" * 200),
     ],
 )
-def test_a_bucket_that_cannot_be_is_refused_by_name(name: str, text: str) -> None:
+def test_an_invalid_bucket_setting_is_rejected_by_name(name: str, text: str) -> None:
     with pytest.raises(SettingsError, match=name) as caught:
         read_settings(S3 | {name: text})
     assert caught.value.hint != SettingsError.hint
@@ -354,7 +354,7 @@ def test_a_bucket_that_cannot_be_is_refused_by_name(name: str, text: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "good", "bad"),
+    ("name", "valid", "invalid"),
     [
         ("INGOT_MAX_BLOB_BYTES", ["1", str(5 * 1024**4)], ["0", "-1", "1e9", str(5 * 1024**4 + 1), "1 GB"]),
         ("INGOT_COLLECT_SECONDS", ["1", "30", "86400"], ["0", "0.5", "86401", "nan", "often"]),
@@ -362,25 +362,25 @@ def test_a_bucket_that_cannot_be_is_refused_by_name(name: str, text: str) -> Non
         ("INGOT_SCRUB_BYTES_PER_SECOND", ["0", "1", "1000000000000"], ["-1", "1.5", "1000000000001", "fast"]),
     ],
 )
-def test_how_blobs_are_kept_has_bounds(name: str, good: list[str], bad: list[str]) -> None:
-    for text in good:
+def test_blob_settings_have_bounds(name: str, valid: list[str], invalid: list[str]) -> None:
+    for text in valid:
         assert getattr(read_settings({name: text}), name.removeprefix("INGOT_").lower()) == float(text)
-    for text in bad:
+    for text in invalid:
         with pytest.raises(SettingsError, match=name):
             read_settings({name: text})
 
 
-def test_the_secret_is_hex_or_base64() -> None:
+def test_the_secret_key_is_hex_or_base64() -> None:
     key = bytes(range(224, 256))
     text = base64.urlsafe_b64encode(key).decode()
     assert "_" in text
-    for given in (key.hex(), key.hex().upper(), text, text.rstrip("="), base64.b64encode(key).decode()):
-        assert read_settings({"INGOT_SECRET_KEY": given}).secret_key == given
+    for variables in (key.hex(), key.hex().upper(), text, text.rstrip("="), base64.b64encode(key).decode()):
+        assert read_settings({"INGOT_SECRET_KEY": variables}).secret_key == variables
     assert read_settings({}).secret_key is None
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (bytes(range(31)).hex(), "got 31 bytes"),
         ("ab" * 32, "must be random"),
@@ -388,40 +388,40 @@ def test_the_secret_is_hex_or_base64() -> None:
         ("ä" * 64, "hex or base64"),
     ],
 )
-def test_a_secret_that_is_none_is_refused_without_showing_it(text: str, said: str) -> None:
-    with pytest.raises(SettingsError, match=said) as caught:
+def test_an_invalid_secret_key_is_rejected_without_showing_it(text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as caught:
         read_settings({"INGOT_SECRET_KEY": text})
     assert text not in f"{caught.value.detail} {caught.value.hint}"
     assert "openssl rand -hex 32" in caught.value.hint
 
 
-def test_what_is_signed_with_is_not_shown() -> None:
+def test_settings_do_not_show_secrets() -> None:
     settings = read_settings(S3 | {"INGOT_SECRET_KEY": bytes(range(32)).hex()})
     assert "hush" not in repr(settings)
     assert bytes(range(32)).hex() not in repr(settings)
     assert "s3_bucket='ingot-blobs'" in repr(settings)
 
 
-def test_all_that_cannot_be_read_is_told_at_once() -> None:
+def test_all_invalid_variables_are_reported_at_once() -> None:
     environment = {"INGOT_PORT": "http", "INGOT_LEASE_SECONDS": "0", "INGOT_RATE_READ": "fast", "INGOT_DATA": "/srv"}
-    told = [error.detail.split()[0] for error in find_setting_errors(environment)]
-    assert sorted(told) == ["INGOT_LEASE_SECONDS", "INGOT_PORT", "INGOT_RATE_READ"]
+    names = [error.detail.split()[0] for error in find_setting_errors(environment)]
+    assert sorted(names) == ["INGOT_LEASE_SECONDS", "INGOT_PORT", "INGOT_RATE_READ"]
 
 
-def test_what_does_not_go_together_is_told_when_each_can_be_read() -> None:
-    (told,) = find_setting_errors({"INGOT_OIDC_ISSUER": "https://login.example.com"})
-    assert "requires INGOT_OIDC_CLIENT_ID" in told.detail
+def test_inconsistent_variables_are_reported_if_each_is_valid() -> None:
+    (error,) = find_setting_errors({"INGOT_OIDC_ISSUER": "https://login.example.com"})
+    assert "requires INGOT_OIDC_CLIENT_ID" in error.detail
     assert (
         find_setting_errors(OIDC | {"INGOT_THEME": "dark", "INGOT_SERVER_URL": "http://x", "INGOT_TENNANT": "x"}) == []
     )
 
 
 @pytest.mark.parametrize("field", [*Settings.__struct_fields__])
-def test_a_setting_alone_is_no_fault_unless_it_is_told_as_one_that_goes_with_others(field: str) -> None:
-    good = {"INGOT_LOG_FORMAT": "json", "INGOT_DATABASE_POOLED": "on", "INGOT_TRUSTED_PROXIES": "::1"}
-    good |= {"INGOT_SECRET_KEY": "k" * 32, "INGOT_SPARE_BYTES": "0"}
+def test_a_single_valid_setting_is_an_error_only_if_it_requires_another(field: str) -> None:
+    valid = {"INGOT_LOG_FORMAT": "json", "INGOT_DATABASE_POOLED": "on", "INGOT_TRUSTED_PROXIES": "::1"}
+    valid |= {"INGOT_SECRET_KEY": "k" * 32, "INGOT_SPARE_BYTES": "0"}
     default = getattr(Settings(), field)
-    text = good.get(variable_name(field)) or (str(default) if default not in (None, ()) else "https://example.com")
+    text = valid.get(variable_name(field)) or (str(default) if default not in (None, ()) else "https://example.com")
     if field in ("database_url", "database_owner_url"):
         text = "postgresql://db/ingot"
     if field == "secret_key":
@@ -429,7 +429,7 @@ def test_a_setting_alone_is_no_fault_unless_it_is_told_as_one_that_goes_with_oth
     assert all(" requires INGOT_" in error.detail for error in find_setting_errors({variable_name(field): text}))
 
 
-def test_a_name_that_is_none_is_told_with_the_one_it_is_like() -> None:
+def test_an_unknown_variable_is_reported_with_the_most_similar_one() -> None:
     environment = {"INGOT_SERVER": "x", "INGOT_QQQQ": "x", "INGOT_PORT": "1", "OTHER": "x"}
     assert find_unknown_variables(environment, similarity_min=0.75) == {
         "INGOT_QQQQ": None,

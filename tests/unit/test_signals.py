@@ -1,4 +1,4 @@
-"""A test run that was started with signals ignored, as a shell starts background jobs and nohup any job."""
+"""A test run that was started with ignored signals, as by nohup or in the background of a shell."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ names = "SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGPIPE"
 ignored = [name for name in names if signal.getsignal(getattr(signal, name)) is signal.SIG_IGN]
 print("ignored:", *ignored)
 """
-# Python itself ignores SIGPIPE, so a shell says whether a child gets the default.
+# Python itself ignores SIGPIPE, so a shell shows whether a child has the default handler.
 TEST_OF_A_CHILD = f"""
 import os, signal, subprocess, sys
 
 def test_a_child_has_the_default_handlers():
-    said = subprocess.run([sys.executable, "-c", {SHOW_DEFAULTS!r}], capture_output=True, text=True, check=True).stdout
-    assert said == "ignored: SIGPIPE\\n"
+    command = [sys.executable, "-c", {SHOW_DEFAULTS!r}]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert output == "ignored: SIGPIPE\\n"
     for name in ("HUP", "INT", "QUIT", "TERM", "PIPE"):
         done = subprocess.run(["sh", "-c", f"kill -{{name}} $$; sleep 10"], check=False)
         assert done.returncode == -getattr(signal, f"SIG{{name}}"), name
@@ -42,7 +43,7 @@ def test_children_of_a_run_with_ignored_signals_have_the_default_handlers(tmp_pa
     options = ["-p", "no:cacheprovider", "-p", "xdist", "-n", "1", "--rootdir", str(tmp_path)]
     run = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
     environment = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST")}
-    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # They take seconds to import.
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # Importing plugins takes seconds.
     done = subprocess.run(
         ["sh", "-c", 'trap "" INT HUP QUIT; exec "$@"', "sh", *run],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=50, check=False,

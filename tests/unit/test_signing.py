@@ -1,4 +1,4 @@
-"""Signed addresses: good as they were given, for as long as was said, and in no other way."""
+"""Signed URLs: valid unchanged, for their method and path, until they expire."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ CLOCK = ManualClock()
 SIGNER = Signer(KEY, CLOCK)
 
 
-def parted(url: str) -> tuple[str, bytes]:
+def split_url(url: str) -> tuple[str, bytes]:
     path, _, query = url.partition("?")
     return path, query.encode()
 
 
 def signed(method: str = "GET", seconds: float = 60) -> tuple[str, bytes]:
-    return parted(SIGNER.sign(method, PATH, PARAMS, seconds))
+    return split_url(SIGNER.sign(method, PATH, PARAMS, seconds))
 
 
-def test_an_address_says_what_was_signed() -> None:
+def test_a_signed_url_returns_its_parameters() -> None:
     path, query = signed()
     assert path == PATH
     assert SIGNER.verify("GET", path, query) == PARAMS
     assert SIGNER.verify("HEAD", path, query) == PARAMS
     assert Signer(KEY, CLOCK).verify("GET", path, query) == PARAMS
-    assert SIGNER.verify("GET", *parted(SIGNER.sign("HEAD", PATH, {}, 60))) == {}
+    assert SIGNER.verify("GET", *split_url(SIGNER.sign("HEAD", PATH, {}, 60))) == {}
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE", "get", ""])
-def test_an_address_is_for_one_method(method: str) -> None:
+def test_a_signed_url_is_valid_for_one_method(method: str) -> None:
     with pytest.raises(SignatureInvalid):
         SIGNER.verify(method, *signed())
     with pytest.raises(SignatureInvalid):
@@ -46,15 +46,15 @@ def test_an_address_is_for_one_method(method: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/x/a/b", "/api/v1/x/a%2fb", "/api/v1/x/a%2Fb/", "/api/v1/x/c", ""])
-def test_an_address_is_for_one_path(path: str) -> None:
+def test_a_signed_url_is_valid_for_one_path(path: str) -> None:
     with pytest.raises(SignatureInvalid):
         SIGNER.verify("GET", path, signed()[1])
 
 
-def test_an_address_holds_until_it_expires() -> None:
+def test_a_signed_url_is_valid_until_it_expires() -> None:
     clock = ManualClock()
     signer = Signer(KEY, clock)
-    path, query = parted(signer.sign("GET", PATH, {}, 60))
+    path, query = split_url(signer.sign("GET", PATH, {}, 60))
     clock.advance(seconds=59)
     assert signer.verify("GET", path, query) == {}
     clock.advance(seconds=1)
@@ -62,17 +62,17 @@ def test_an_address_holds_until_it_expires() -> None:
         signer.verify("GET", path, query)
 
 
-def test_each_part_of_the_query_is_covered() -> None:
+def test_every_part_of_the_query_is_signed() -> None:
     path, query = signed()
     pairs = parse_qsl(query.decode(), keep_blank_values=True)
     assert [name for name, _ in pairs] == ["empty", "name", "tenant", "expires", "signature"]
     others: list[list[tuple[str, str]]] = []
-    for place, (name, value) in enumerate(pairs):
-        rest = pairs[:place] + pairs[place + 1 :]
-        others.append(rest)
-        others.append([*pairs[:place], (name, value + "1"), *pairs[place + 1 :]])
-        others.append([*pairs[:place], (name, value), (name, value), *pairs[place + 1 :]])
-        others.append([(name, value), *rest] if place else [*rest, (name, value)])
+    for index, (name, value) in enumerate(pairs):
+        without = pairs[:index] + pairs[index + 1 :]
+        others.append(without)
+        others.append([*pairs[:index], (name, value + "1"), *pairs[index + 1 :]])
+        others.append([*pairs[:index], (name, value), (name, value), *pairs[index + 1 :]])
+        others.append([(name, value), *without] if index else [*without, (name, value)])
     others.append([("x", "1"), *pairs])
     others.append([*pairs, ("x", "1")])
     others.append([*pairs[:-1], ("x", "1"), pairs[-1]])
@@ -83,7 +83,7 @@ def test_each_part_of_the_query_is_covered() -> None:
             SIGNER.verify("GET", path, urlencode(other, quote_via=quote, safe="").encode())
 
 
-def test_another_key_signs_otherwise() -> None:
+def test_a_url_signed_with_another_key_is_rejected() -> None:
     with pytest.raises(SignatureInvalid):
         Signer(b"o" * 32, CLOCK).verify("GET", *signed())
 
@@ -101,33 +101,33 @@ def test_another_key_signs_otherwise() -> None:
         b"x=1&expires=99999999999&signature=" + b"0" * 64,
     ],
 )
-def test_what_was_never_signed_is_refused(query: bytes) -> None:
+def test_an_unsigned_query_is_rejected(query: bytes) -> None:
     with pytest.raises(SignatureInvalid):
         SIGNER.verify("GET", PATH, query)
 
 
-@given(place=st.integers(0, 10_000), bit=st.integers(0, 7))
-def test_no_bit_can_be_changed(place: int, bit: int) -> None:
+@given(position=st.integers(0, 10_000), bit=st.integers(0, 7))
+def test_a_url_with_one_changed_bit_is_rejected(position: int, bit: int) -> None:
     path, query = signed()
     changed = bytearray(query)
-    changed[place % len(changed)] ^= 1 << bit
+    changed[position % len(changed)] ^= 1 << bit
     with pytest.raises(SignatureInvalid):
         SIGNER.verify("GET", path, bytes(changed))
 
 
 @given(params=st.dictionaries(st.text(min_size=1).filter(lambda name: name not in ("expires", "signature")), st.text()))
-def test_whatever_is_signed_can_be_read(params: dict[str, str]) -> None:
-    if all(_can_be_sent(text) for pair in params.items() for text in pair):
-        assert SIGNER.verify("GET", *parted(SIGNER.sign("GET", PATH, params, 60))) == params
+def test_arbitrary_parameters_can_be_signed_and_verified(params: dict[str, str]) -> None:
+    if all(_is_encodable(text) for pair in params.items() for text in pair):
+        assert SIGNER.verify("GET", *split_url(SIGNER.sign("GET", PATH, params, 60))) == params
 
 
-def _can_be_sent(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     try:
         return bool(text.encode() or True)
     except UnicodeEncodeError:
         return False
 
 
-def test_our_own_names_are_not_for_others() -> None:
+def test_reserved_parameters_cannot_be_signed() -> None:
     with pytest.raises(AssertionError):
         SIGNER.sign("GET", PATH, {"expires": "1"}, 60)

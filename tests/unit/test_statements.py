@@ -1,4 +1,4 @@
-"""Statements: SQL in files, rows repeated in few sizes."""
+"""Statements: loading SQL from files, and repeating rows in a few sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_a_named_statement_of_a_file_is_an_attribute() -> None:
     assert SQL.delete_tags.startswith("DELETE FROM tags")
 
 
-def test_a_statement_that_is_not_there_is_named() -> None:
+def test_a_missing_statement_is_named() -> None:
     with pytest.raises(AttributeError, match=r"no_such_statement"):
         _ = SQL.no_such_statement
 
@@ -26,7 +26,7 @@ def test_names_are_sorted_and_complete() -> None:
 
 
 @given(st.integers(0, 20_000))
-def test_sizes_add_up_and_are_few(rows: int) -> None:
+def test_chunk_sizes_add_up_and_are_few(rows: int) -> None:
     sizes = chunk_sizes(rows)
     assert sum(sizes) == rows
     assert all(size & (size - 1) == 0 and 1 <= size <= CHUNK_ROWS_MAX for size in sizes)
@@ -35,7 +35,7 @@ def test_sizes_add_up_and_are_few(rows: int) -> None:
 
 
 @given(st.integers(1, 100))
-def test_a_row_is_written_so_many_times_and_nothing_else_changes(rows: int) -> None:
+def test_repeating_a_row_changes_nothing_else(rows: int) -> None:
     statement = "-- why\nINSERT INTO t (a, b) VALUES (?, ?)\nON CONFLICT (a) DO UPDATE SET b = excluded.b"
     repeated = repeat_row(statement, rows)
     assert repeated.count("(?, ?)") == repeated.count("?") // 2 == rows

@@ -16,7 +16,7 @@ from tests.waiting import SECONDS_MAX
 PACKAGE = Path(ingot.__file__).parent
 
 
-def test_the_synchronous_client_is_what_the_generator_makes_of_the_sources() -> None:
+def test_the_synchronous_client_is_up_to_date() -> None:
     files = {path: path.read_text(encoding="utf-8") for path in SYNCHRONOUS.glob("*.py")}
     assert files == generated_files(), "src/ingot/client/synchronous is outdated: run `make client`"
 

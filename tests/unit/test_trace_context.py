@@ -1,4 +1,4 @@
-"""Which trace a request is part of."""
+"""Parsing `traceparent`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
         (f"cc-{TRACE}-{PARENT}-01-what-the-future-is-like", 1),
     ],
 )
-def test_a_traceparent_is_read(text: str, flags: int) -> None:
+def test_a_valid_traceparent_is_parsed(text: str, flags: int) -> None:
     assert parse_traceparent(text) == TraceContext(TRACE, PARENT, flags)
 
 
@@ -39,5 +39,5 @@ def test_a_traceparent_is_read(text: str, flags: int) -> None:
         f"00-{TRACE[:-1]}٣-{PARENT}-01",
     ],
 )
-def test_a_traceparent_that_cannot_be_is_none(text: str | None) -> None:
+def test_an_invalid_traceparent_is_ignored(text: str | None) -> None:
     assert parse_traceparent(text) is None

@@ -1,4 +1,4 @@
-"""Hours of workers: windows over midnight, days with 23 and 25 hours, and what is no window."""
+"""Working hours: windows over midnight, days with 23 and 25 hours, and invalid hours."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ingot.kernel.errors import InvalidInput
 from ingot.worker.hours import DAY_MINUTES, Hours, Window, parse_hours
 
 ZURICH = ZoneInfo("Europe/Zurich")
-SPRING = datetime(2026, 3, 29, tzinfo=ZURICH)  # 02:00 is 03:00.
-AUTUMN = datetime(2026, 10, 25, tzinfo=ZURICH)  # 03:00 is 02:00.
-HALF_HOUR = ZoneInfo("Australia/Lord_Howe")  # Set by half an hour.
+SPRING = datetime(2026, 3, 29, tzinfo=ZURICH)  # The clock is set from 02:00 to 03:00.
+AUTUMN = datetime(2026, 10, 25, tzinfo=ZURICH)  # The clock is set from 03:00 to 02:00.
+HALF_HOUR = ZoneInfo("Australia/Lord_Howe")  # Its clock is set by half an hour.
 minutes = st.integers(0, DAY_MINUTES - 1)
 windows = st.tuples(minutes, st.integers(0, DAY_MINUTES)).filter(lambda pair: pair[0] != pair[1])
 moments = st.datetimes(datetime(2026, 1, 1), datetime(2026, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001 - bounds
@@ -24,7 +24,7 @@ zones = st.sampled_from([ZURICH, HALF_HOUR, ZoneInfo("America/New_York"), ZoneIn
 
 
 def open_minutes(hours: Hours, day: datetime) -> int:
-    """How many minutes of a day it is open."""
+    """The number of open minutes of a day."""
     first = day.astimezone(UTC)
     last = (day + timedelta(days=1)).astimezone(UTC)
     count = int((last - first) / timedelta(minutes=1))
@@ -49,7 +49,7 @@ def open_minutes(hours: Hours, day: datetime) -> int:
         ("12:00-13:00,22:00-06:00", "13:30", False),
     ],
 )
-def test_a_time_of_day_is_in_the_hours_or_not(text: str, clock: str, is_open: bool) -> None:
+def test_a_time_of_day_is_inside_or_outside_the_hours(text: str, clock: str, is_open: bool) -> None:
     hour, minute = map(int, clock.split(":"))
     now = datetime(2026, 6, 1, hour, minute, 30 if minute == 59 else 0, tzinfo=ZURICH)
     assert parse_hours(text, "Europe/Zurich").is_open(now.astimezone(UTC)) is is_open
@@ -64,21 +64,21 @@ def test_a_time_of_day_is_in_the_hours_or_not(text: str, clock: str, is_open: bo
         ("02:30-04:00", 60, 120),
     ],
 )
-def test_days_on_which_the_clock_is_set(text: str, spring: int, autumn: int) -> None:
+def test_days_on_which_the_clock_is_set_have_fewer_or_more_open_minutes(text: str, spring: int, autumn: int) -> None:
     hours = parse_hours(text, "Europe/Zurich")
     assert (open_minutes(hours, SPRING), open_minutes(hours, AUTUMN)) == (spring, autumn)
 
 
-def test_a_window_over_midnight_ends_when_the_wall_clock_says_so() -> None:
+def test_a_window_over_midnight_ends_by_local_time() -> None:
     night = parse_hours("22:00-06:00", "Europe/Zurich")
-    for day, utc_hour in ((SPRING, 4), (AUTUMN, 5)):  # 06:00 in summer and in winter.
+    for day, utc_hour in ((SPRING, 4), (AUTUMN, 5)):  # 06:00 in summer and in winter time.
         end = datetime(day.year, day.month, day.day, utc_hour, tzinfo=UTC)
         assert night.open_seconds(end - timedelta(seconds=10), seconds_max=25) == 10
         assert night.open_seconds(end, seconds_max=25) == 0
 
 
 @given(st.lists(windows, min_size=1, max_size=3), zones, moments, st.floats(0, 10_000))
-def test_it_is_open_for_as_long_as_it_says(
+def test_open_seconds_is_the_time_until_the_hours_end(
     pairs: list[tuple[int, int]], zone: ZoneInfo, now: datetime, most: float
 ) -> None:
     hours = Hours(windows=tuple(Window(*pair) for pair in pairs), zone=zone)
@@ -91,7 +91,7 @@ def test_it_is_open_for_as_long_as_it_says(
             assert hours.is_open(now + timedelta(seconds=seconds * share))
 
 
-def test_without_a_time_zone_it_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hours_without_a_time_zone_use_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         monkeypatch.setenv("TZ", "Asia/Tokyo")
         time.tzset()
@@ -103,7 +103,7 @@ def test_without_a_time_zone_it_is_that_of_the_machine(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("text", "zone", "said"),
+    ("text", "zone", "message"),
     [
         ("", None, "''"),
         ("22-6", None, "'22-6'"),
@@ -121,6 +121,6 @@ def test_without_a_time_zone_it_is_that_of_the_machine(monkeypatch: pytest.Monke
         ("22:00-06:00", "", "time zone ''"),
     ],
 )
-def test_what_are_no_hours_is_told(text: str, zone: str | None, said: str) -> None:
-    with pytest.raises(InvalidInput, match=said):
+def test_invalid_hours_are_rejected(text: str, zone: str | None, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
         parse_hours(text, zone)
