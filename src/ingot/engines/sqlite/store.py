@@ -32,16 +32,20 @@ class SQLiteStore(ObservableStore):
     engine: Literal["sqlite"] = "sqlite"
     is_exclusive = True
 
-    def __init__(self, opened: StoreFolder, *, vfs: str | None) -> None:
+    def __init__(self, store_folder: StoreFolder, *, vfs: str | None) -> None:
         super().__init__(StoreListeners())
-        self._folder = opened
-        self.connection = opened.connection
-        self.writer_state = opened.writer_state
-        self._clock = opened.clock
+        self._folder = store_folder
+        self.connection = store_folder.connection
+        self.writer_state = store_folder.writer_state
+        self._clock = store_folder.clock
         self._closing: asyncio.Future[None] | None = None
-        self._readers = Readers(opened.path, opened.writer_state, clock=opened.clock, vfs=vfs)
+        self._readers = Readers(store_folder.path, store_folder.writer_state, clock=store_folder.clock, vfs=vfs)
         self._writer = Writer(
-            opened.connection, opened.writer_state, clock=opened.clock, handlers=WRITES, on_commit=self._notify_commit
+            store_folder.connection,
+            store_folder.writer_state,
+            clock=store_folder.clock,
+            handlers=WRITES,
+            on_commit=self._notify_commit,
         )
 
     @classmethod

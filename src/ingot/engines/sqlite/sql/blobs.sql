@@ -111,7 +111,7 @@ SELECT lower(hex(b.id)), lower(hex(b.sha256)), b.size, b.place, b.damaged,
 FROM (SELECT * FROM blobs WHERE verified_at < ?1 ORDER BY verified_at LIMIT ?2) AS b
 
 -- name: record_scrub
--- Only blobs that still have the storage key that was read (a JSON array of blob IDs and storage keys).
+-- Changes only blobs that still have the storage key that was read (a JSON array of blob IDs and storage keys).
 UPDATE blobs SET damaged = ?2, verified_at = ?3
 FROM json_each(?1) AS item
 WHERE blobs.id = unhex(item.value ->> 0) AND blobs.place IS (item.value ->> 1)
