@@ -1,4 +1,4 @@
-"""A shop: an application with a role and a table of its own, in the database in which Ingot lives."""
+"""An application with its own role and table in the database of Ingot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.postgres import Database, borrowed_database, until_blocked, with_data
 LEASE_SECONDS: Final = 180.0
 ROLE: Final = "shop"
 # Roles belong to the cluster. One that owns a table in a database that could not be cleaned up cannot be dropped.
-OPEN: Final = f"""
+CREATE_APP: Final = f"""
 DO $$ BEGIN
     CREATE ROLE {ROLE} LOGIN;
 EXCEPTION WHEN duplicate_object THEN NULL;
@@ -31,7 +31,7 @@ END $$;
 CREATE TABLE orders (id serial PRIMARY KEY, job uuid);
 ALTER TABLE orders OWNER TO {ROLE};
 """
-CLOSE: Final = r"""
+REMOVE_APPS: Final = r"""
 DO $$ DECLARE role text; BEGIN
     FOR role IN SELECT rolname FROM pg_roles WHERE rolname = 'shop' OR rolname LIKE 'a\_%' LOOP
         EXECUTE format('DROP OWNED BY %I CASCADE', role);
@@ -45,7 +45,7 @@ END $$
 
 
 class AppDatabase:
-    """An open store, and connections of the application beside it."""
+    """An open store, and connections of applications to its database."""
 
     def __init__(self, url: str, store: PostgresStore, tenant: str) -> None:
         self.owner_url = url
@@ -58,28 +58,28 @@ class AppDatabase:
 
     @property
     def app_url(self) -> str:
-        """Where the application connects."""
+        """The database URL of the application."""
         return self.url_of(ROLE)
 
     def url_of(self, role: str) -> str:
-        """Where a role connects."""
+        """Return the database URL of a role."""
         return with_database(self.owner_url, self.owner_url.partition("?")[0].rpartition("/")[2], role)
 
     async def connect(self, role: str = ROLE) -> Raw:
-        """A plain connection, the application's unless told otherwise."""
+        """Open a plain connection, by default as the application."""
         connection = await asyncpg.connect(self.url_of(role))
-        self.open.callback(connection.terminate)  # Whatever it waits for.
+        self.open.callback(connection.terminate)  # Closes it even while it waits for a lock.
         return connection
 
     async def begin(self) -> Raw:
-        """A transaction of the application, which has written to its own table."""
+        """Begin a transaction of the application, and write to its own table."""
         app = await self.connect()
         await app.execute("BEGIN")
         await app.execute("INSERT INTO orders DEFAULT VALUES")
         return app
 
     async def make_role(self, tenant: str, options: str = "") -> str:
-        """Another application, let into another tenant."""
+        """Create the role of another application, with access to a tenant."""
         role = f"a_{new_id().replace('-', '')}"
         admin = await self.connect("postgres")
         await admin.execute(f"CREATE ROLE {role} LOGIN {options}")
@@ -87,50 +87,50 @@ class AppDatabase:
         return role
 
     async def rows(self) -> dict[str, list[str]]:
-        """Everything that is committed, in every table."""
+        """Return all committed rows of every table."""
         admin = await self.connect("postgres")
         names = await admin.fetch(
             "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'ingot'::regnamespace AND relkind = 'r'"
         )
         rows = {name: await admin.fetch(f"SELECT t::text FROM {name} AS t") for (name,) in names}
         await admin.close()
-        return {name: sorted(text for (text,) in found) for name, found in rows.items()}
+        return {name: sorted(text for (text,) in rows_of_table) for name, rows_of_table in rows.items()}
 
     async def all_events(self) -> list[Event]:
-        """Everything a reader is shown."""
+        """Return all visible events."""
         events: list[Event] = []
         while more := await self.events.read(self.tenant, after=events[-1].id if events else None, limit=1000):
             events += more
         return events
 
     async def claim(self, *types: str) -> list[Claim]:
-        """Claim what is there, also what this process was not told of."""
+        """Poll for jobs of other processes, and claim all jobs of these types."""
         await maintenance.poll(self.store.database, self.store.lane_cache)
         return await self.jobs.claim("w", types, limit=1000)
 
     async def wait_until_blocked(self, holder: Raw, waiting: asyncio.Future[Any]) -> None:
-        """Wait until a call waits for a lock of this connection, or is done."""
+        """Wait until the call is blocked by a lock of `holder`, or done."""
         await until_blocked(await self.connect("postgres"), holder, waiting)
 
 
 @asynccontextmanager
 async def rolled_back(app: Raw) -> AsyncIterator[None]:
-    """A part of a transaction that fails, and is taken back; or a whole one."""
-    inside = app.is_in_transaction()
-    await app.execute("SAVEPOINT undone" if inside else "BEGIN")
+    """Roll back the statements of the block: to a savepoint if a transaction is open."""
+    is_nested = app.is_in_transaction()
+    await app.execute("SAVEPOINT before_block" if is_nested else "BEGIN")
     try:
         yield
     finally:
-        await app.execute("ROLLBACK TO undone" if inside else "ROLLBACK")
+        await app.execute("ROLLBACK TO before_block" if is_nested else "ROLLBACK")
 
 
 async def enqueue(app: Raw, *jobs: Any) -> list[Record]:
-    """Enqueue jobs as an application does."""
+    """Enqueue jobs with the SQL function for applications."""
     return await app.fetch("SELECT * FROM ingot.enqueue_json($1::text::json)", msgspec.json.encode(jobs).decode())
 
 
 async def publish(app: Raw, name: str, data: object = None, key: str | None = None) -> Record:
-    """Publish an event as an application does."""
+    """Publish an event with the SQL function for applications."""
     text = msgspec.json.encode(data).decode()
     (row,) = await app.fetch("SELECT * FROM ingot.publish_json($1, $2::text::json, $3)", name, text, key)
     return row
@@ -138,27 +138,27 @@ async def publish(app: Raw, name: str, data: object = None, key: str | None = No
 
 @asynccontextmanager
 async def open_app_database() -> AsyncIterator[AppDatabase]:
-    """A shop in a borrowed database."""
-    async with borrowed_database() as database, AsyncExitStack() as opened:
-        opened.push_async_callback(_close, database)
-        await _execute(database.owner_url, CLOSE)  # What a failed cleanup has left behind.
-        await _execute(database.owner_url, OPEN)
+    """Open a store and an application in a borrowed database."""
+    async with borrowed_database() as database, AsyncExitStack() as stack:
+        stack.push_async_callback(_close, database)
+        await _execute(database.owner_url, REMOVE_APPS)  # Removes what a failed cleanup has left.
+        await _execute(database.owner_url, CREATE_APP)
         database.clock = clock = SystemClock()
         store = await PostgresStore.open(
             database.server_url, clock=clock, lease_seconds=LEASE_SECONDS, pool=await database.pool()
         )
-        opened.push_async_callback(store.close)
+        stack.push_async_callback(store.close)
         app_db = AppDatabase(database.owner_url, store, (await Tenants(store).ensure_default()).id)
-        opened.callback(app_db.open.close)
+        stack.callback(app_db.open.close)
         await grant_app_role(database.owner_url, ROLE, app_db.tenant)
         yield app_db
 
 
 async def _close(database: Database) -> None:
-    """Remove the table and the roles of applications: roles belong to the whole cluster."""
+    """Remove the rows, and the tables and roles of applications, which belong to the whole cluster."""
     try:
         await database.empty()
-        await _execute(database.owner_url, CLOSE)
+        await _execute(database.owner_url, REMOVE_APPS)
     except BaseException:
         database.is_altered = True
         raise

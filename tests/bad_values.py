@@ -1,4 +1,4 @@
-"""Values that every call refuses, by what is wrong with them."""
+"""Values that every call refuses, by the reason."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import msgspec
 
 from ingot.identity import Limits
 
-NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - what is refused
+NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - times without an offset are refused
 TOO_FAR = datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone(timedelta(hours=-12)))
 LONE_SURROGATE = "a\ud800b"
 
 
 def deep(levels: int) -> object:
-    """A list in a list in a list, so many levels deep."""
+    """Return a list that is nested this many levels deep."""
     value: object = 1
     for _ in range(levels):
         value = [value]
@@ -28,9 +28,9 @@ BAD_ORDERS: dict[str, dict[str, Any]] = {
     "a negative delay": {"delay": -0.001},
     "a negative timedelta": {"delay": timedelta(seconds=-1)},
     "an infinite delay": {"delay": math.inf},
-    "a delay that is no number": {"delay": math.nan},
+    "a delay that is not a number": {"delay": math.nan},
     "a delay of a century": {"delay": timedelta(days=36_500)},
-    "a delay beyond all floats": {"delay": 10**400},
+    "a delay beyond the range of floats": {"delay": 10**400},
     "priority 0": {"priority": 0},
     "priority 6": {"priority": 6},
     "a negative priority": {"priority": -1},
@@ -45,21 +45,21 @@ BAD_ORDERS: dict[str, dict[str, Any]] = {
     "an empty idempotency key": {"idempotency_key": ""},
     "a long idempotency key": {"idempotency_key": "k" * 513},
     "an idempotency key with NUL": {"idempotency_key": "a\x00b"},
-    "an idempotency key that is no text": {"idempotency_key": LONE_SURROGATE},
+    "an idempotency key that is not valid text": {"idempotency_key": LONE_SURROGATE},
     "an empty dedupe key": {"dedupe_key": ""},
     "a long dedupe key": {"dedupe_key": "k" * 513},
     "a dedupe key with NUL": {"dedupe_key": "\x00"},
-    "a dedupe key that is no text": {"dedupe_key": LONE_SURROGATE},
+    "a dedupe key that is not valid text": {"dedupe_key": LONE_SURROGATE},
     "too many tags": {"tags": [f"t{n}" for n in range(33)]},
     "an empty tag": {"tags": [""]},
     "a long tag": {"tags": ["t" * 129]},
     "a tag with NUL": {"tags": ["a\x00"]},
-    "a tag that is no text": {"tags": [LONE_SURROGATE]},
-    "tags in one text": {"tags": "abc"},
+    "a tag that is not valid text": {"tags": [LONE_SURROGATE]},
+    "tags in one string": {"tags": "abc"},
     "an empty correlation id": {"correlation_id": ""},
     "a long trace id": {"trace_id": "t" * 513},
     "a source ref with NUL": {"source_ref": "\x00"},
-    "a creator that is no text": {"created_by": LONE_SURROGATE},
+    "a creator that is not valid text": {"created_by": LONE_SURROGATE},
     "metadata that is not JSON": {"metadata": b"{"},
     "metadata nested too deep": {"metadata": deep(201)},
     "an empty type": {"type": ""},
@@ -69,9 +69,9 @@ BAD_ORDERS: dict[str, dict[str, Any]] = {
     "a type with a line end": {"type": "noop\n"},
     "a type that begins with a dot": {"type": ".a"},
     "a type in another script": {"type": "тип"},
-    "a type that is no text": {"type": LONE_SURROGATE},
-    "no JSON": {"payload": b""},
-    "half of a JSON text": {"payload": b'{"a": 1'},
+    "a type that is not valid text": {"type": LONE_SURROGATE},
+    "an empty payload": {"payload": b""},
+    "a truncated JSON text": {"payload": b'{"a": 1'},
     "two JSON texts": {"payload": b"1 2"},
     "JSON with a comment": {"payload": b"1 // one"},
     "NaN in JSON": {"payload": b"NaN"},
@@ -82,7 +82,7 @@ BAD_ORDERS: dict[str, dict[str, Any]] = {
     "an escaped lone surrogate": {"payload": b'"\\ud800"'},
     "a lone surrogate": {"payload": LONE_SURROGATE},
     "a byte order mark": {"payload": b"\xef\xbb\xbf1"},
-    "a number beyond all floats": {"payload": b"1e400"},
+    "a number beyond the range of floats": {"payload": b"1e400"},
     "a whole number of 5000 digits": {"payload": b"1" * 5000},
     "JSON nested too deep": {"payload": b"[" * 201 + b"]" * 201},
     "JSON nested 30000 levels deep": {"payload": b"[" * 30_000 + b"]" * 30_000},
@@ -101,18 +101,18 @@ BAD_TENANTS: dict[str, dict[str, Any]] = {
     "a slug that ends with a hyphen": {"slug": "a-"},
     "a slug with a line end": {"slug": "a\n"},
     "a slug with NUL": {"slug": "a\x00"},
-    "a slug that is no text": {"slug": LONE_SURROGATE},
+    "a slug that is not valid text": {"slug": LONE_SURROGATE},
     "weight 0": {"weight": 0},
     "a large weight": {"weight": 1001},
     "no time zone": {"time_zone": ""},
-    "a time zone that is not there": {"time_zone": "Mars/Olympus"},
+    "an unknown time zone": {"time_zone": "Mars/Olympus"},
     "a time zone that is a path": {"time_zone": "../../etc/passwd"},
     "a time zone that is a folder": {"time_zone": "Europe"},
     "a time zone with NUL": {"time_zone": "UTC\x00"},
-    "a time zone that is no text": {"time_zone": LONE_SURROGATE},
+    "a time zone that is not valid text": {"time_zone": LONE_SURROGATE},
     "a negative limit": {"limits": Limits(quota_bytes=-1)},
     "a huge limit": {"limits": Limits(quota_bytes=2**64)},
-    "a limit that is no number": {"limits": Limits(rate=math.nan)},
+    "a limit that is not a number": {"limits": Limits(rate=math.nan)},
     "an infinite limit": {"limits": Limits(query_seconds=math.inf)},
 }
 
@@ -137,7 +137,7 @@ NOT_TENANT = [*NOT_TEXT, None, "a\ud800", "a\x00"]
 NOT_FENCE = ["1", 1.0, True, None]
 NOT_FLAG = ["yes", 1, 0, None]
 
-# Positions that are in no list by id.
+# Cursors that no list returns.
 BAD_CURSORS = [
     "",
     " ",

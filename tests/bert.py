@@ -1,4 +1,4 @@
-"""A BERT encoder written as ONNX, from its weights: what an exporter makes, without the framework it needs."""
+"""Export of a BERT encoder to ONNX from its weights, without the framework that exporters need."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
 
 COPIED: Final = ("tokenizer.json", "sentence_bert_config.json", "config.json", "1_Pooling")
-OPSET: Final = 20  # The first that has Gelu.
+OPSET: Final = 20  # The first version with Gelu.
 
 
 def write(source: Path, target: Path) -> None:
-    """Write the model as one file for onnxruntime, with what is read beside it."""
+    """Write the model as one file for onnxruntime, with its tokenizer and configuration."""
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     onnx.save(Bert(load_file(source / "model.safetensors"), config).model(), target / "model.onnx")
     for name in COPIED:
@@ -29,7 +29,7 @@ def write(source: Path, target: Path) -> None:
 
 
 class Bert:
-    """A BERT encoder as a graph, node by node."""
+    """Builds the graph of a BERT encoder node by node."""
 
     def __init__(self, weights: dict[str, np.ndarray[Any, Any]], config: dict[str, Any]) -> None:
         self._weights = weights
@@ -40,7 +40,7 @@ class Bert:
         self._constants: dict[str, onnx.TensorProto] = {}
 
     def model(self) -> onnx.ModelProto:
-        """The whole of it: from the numbers of tokens to a vector for each."""
+        """Return the model, which maps token IDs to a vector for each token."""
         hidden = self._embeddings()
         mask = self._mask()
         for number in range(self._config["num_hidden_layers"]):
@@ -53,24 +53,24 @@ class Bert:
         size = ["batch", "tokens", self._config["hidden_size"]]
         output = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, size)
         graph = helper.make_graph(self._nodes, "bert", inputs, [output], list(self._constants.values()))
-        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
-        onnx.checker.check_model(made)
-        return made
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
+        onnx.checker.check_model(model)
+        return model
 
     def _embeddings(self) -> str:
         words = self._add("Gather", self._weight("embeddings.word_embeddings.weight"), "input_ids")
         types = self._add("Gather", self._weight("embeddings.token_type_embeddings.weight"), "token_type_ids")
         tokens = self._add("Gather", self._add("Shape", "input_ids"), self._constant("one", np.array(1)))
         numbers = self._add("Range", self._constant("zero", np.array(0)), tokens, self._constant("one", np.array(1)))
-        places = self._add("Gather", self._weight("embeddings.position_embeddings.weight"), numbers)
-        both = self._add("Add", self._add("Add", words, types), places)
-        return self._norm("embeddings.LayerNorm", both)
+        positions = self._add("Gather", self._weight("embeddings.position_embeddings.weight"), numbers)
+        embeddings = self._add("Add", self._add("Add", words, types), positions)
+        return self._norm("embeddings.LayerNorm", embeddings)
 
     def _mask(self) -> str:
-        """What is added to the attention: nothing for tokens, and very little is left of what is none."""
-        known = self._add("Cast", "attention_mask", to=TensorProto.FLOAT)
-        known = self._add("Unsqueeze", known, self._constant("head_axes", np.array([1, 2])))
-        missing = self._add("Sub", self._constant("one_float", np.array(1, dtype=np.float32)), known)
+        """Return what is added to attention scores: 0 for tokens, and a large negative number for padding."""
+        present = self._add("Cast", "attention_mask", to=TensorProto.FLOAT)
+        present = self._add("Unsqueeze", present, self._constant("head_axes", np.array([1, 2])))
+        missing = self._add("Sub", self._constant("one_float", np.array(1, dtype=np.float32)), present)
         return self._add("Mul", missing, self._constant("lowest", np.array(-1e9, dtype=np.float32)))
 
     def _layer(self, name: str, hidden: str, mask: str) -> str:
@@ -80,15 +80,17 @@ class Bert:
         value = self._heads_of(self._linear(f"{own}.value", hidden), [0, 2, 1, 3])
         scale = self._constant("scale", np.array(1 / math.sqrt(self._head_size), dtype=np.float32))
         scores = self._add("Add", self._add("Mul", self._add("MatMul", query, key), scale), mask)
-        seen = self._add("MatMul", self._add("Softmax", scores, axis=-1), value)
+        weighted = self._add("MatMul", self._add("Softmax", scores, axis=-1), value)
         joined = self._add(
-            "Reshape", self._add("Transpose", seen, perm=[0, 2, 1, 3]), self._constant("joined", np.array([0, 0, -1]))
+            "Reshape",
+            self._add("Transpose", weighted, perm=[0, 2, 1, 3]),
+            self._constant("joined", np.array([0, 0, -1])),
         )
-        attended = self._add("Add", self._linear(f"{name}.attention.output.dense", joined), hidden)
-        attended = self._norm(f"{name}.attention.output.LayerNorm", attended)
-        wide = self._add("Gelu", self._linear(f"{name}.intermediate.dense", attended))
-        narrow = self._add("Add", self._linear(f"{name}.output.dense", wide), attended)
-        return self._norm(f"{name}.output.LayerNorm", narrow)
+        attention_output = self._add("Add", self._linear(f"{name}.attention.output.dense", joined), hidden)
+        attention_output = self._norm(f"{name}.attention.output.LayerNorm", attention_output)
+        expanded = self._add("Gelu", self._linear(f"{name}.intermediate.dense", attention_output))
+        output = self._add("Add", self._linear(f"{name}.output.dense", expanded), attention_output)
+        return self._norm(f"{name}.output.LayerNorm", output)
 
     def _heads_of(self, hidden: str, order: list[int]) -> str:
         shape = self._constant("heads", np.array([0, 0, self._heads, self._head_size]))

@@ -1,4 +1,4 @@
-"""Campaigns: tests that `make test` runs with a sample, and `make soak` with everything."""
+"""Campaigns: tests that `make test` runs on a sample, and `make soak` in full."""
 
 from __future__ import annotations
 

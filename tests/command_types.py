@@ -1,4 +1,4 @@
-"""Every command of the package, for tests that compare them with what an engine runs."""
+"""All command classes of the package, for tests that compare them with those that an engine runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CommandType = type[Command[Any]]
 
 
 def all_command_types() -> list[CommandType]:
-    """Return every kind of command that is defined in the package."""
+    """Return every command class that is defined in the package."""
     for path in SOURCE.rglob("*.py"):
         if "(Command[" in path.read_text(encoding="utf-8"):
             importlib.import_module(".".join(path.relative_to(SOURCE.parent).with_suffix("").parts))

@@ -1,7 +1,7 @@
-"""Programs, packages and files outside the repository that tests need: what they are called, and which are missing.
+"""Programs, packages and files outside the repository that tests need: their markers, and which are missing.
 
-Looking for them takes milliseconds and installs nothing; `python -m tests.install` installs what it can. A test says
-what it needs with a marker of the same name. Folders and parameters imply some of the markers.
+The check takes milliseconds and installs nothing; `python -m tests.install` installs what it can. A test has a marker
+for each component that it needs. Folders and parameters imply some of the markers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CORPUS_FOLDER: Final = Path(sys.prefix) / "pdf-corpus"
 
 @dataclass(frozen=True)
 class Component:
-    """Something that tests need: the marker of those tests, a cheap test of presence, and how to install it."""
+    """Something that tests need: the marker of those tests, a cheap check of its presence, and how to install it."""
 
     marker: str
     is_present: Callable[[], bool]
@@ -37,7 +37,7 @@ class Component:
 
     @property
     def sentence(self) -> str:
-        """What to print when it is missing."""
+        """The message if the component is missing."""
         return f"{self.name} missing. {self.install}"
 
 
@@ -47,7 +47,7 @@ def _debian(marker: str, name: str, package: str, is_present: Callable[[], bool]
 
 
 def find_program(name: str) -> str | None:
-    """The path of a program, in the folders of the administrator too."""
+    """Return the path of a program, also from the folders for administrators."""
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
 
 
@@ -114,7 +114,7 @@ COMPONENTS: Final = {
         ),
     )
 }
-# Markers of folders below tests. `system` and `faults` are no components: they start processes and take long.
+# Markers of folders. `system` and `faults` are not components: they mark slow tests that start processes.
 FOLDERS: Final = {
     "browser": ("chromium", "node", "provider"),
     "engines/postgres": ("postgres",),
@@ -123,27 +123,27 @@ FOLDERS: Final = {
 }
 # Folders that `pytest --fast` does not even collect.
 SLOW_FOLDERS: Final = ("browser", "engines/postgres", "faults", "system")
-# Markers of words in the values of a test's parameters: `postgres`, `sqlite-s3`.
+# Markers implied by words in parameter values such as `postgres` and `sqlite-s3`.
 PARAMETERS: Final = {"postgres": "postgres", "s3": "s3", "bucket": "s3"}
 
 
 def missing(markers: Iterable[str] = COMPONENTS) -> list[str]:
-    """A sentence for each component that is missing, of those with these markers."""
+    """Return a message for each missing component with one of these markers."""
     wanted = set(markers)
     return [one.sentence for one in COMPONENTS.values() if one.marker in wanted and not one.is_present()]
 
 
-_current: set[str] | None = None  # The markers of the test that runs.
+_current: set[str] | None = None  # The markers of the running test.
 
 
 def set_current(item: pytest.Item | None) -> None:
-    """Remember the markers of the test that runs next, or that no test runs any more."""
+    """Store the markers of the next test, or that no test is running."""
     global _current  # noqa: PLW0603
     _current = None if item is None else {mark.name for mark in item.iter_markers()}
 
 
 def expect_marker(marker: str) -> None:
-    """Fail when the test that runs needs a component and does not say so."""
+    """Fail if the running test uses a component without its marker."""
     assert _current is None or marker in _current, f"This test needs {marker}: mark it with @pytest.mark.{marker}."
 
 
@@ -165,7 +165,7 @@ def mark(item: pytest.Item) -> None:
 
 
 def implied_markers(path: Path, parameters: Mapping[str, object]) -> set[str]:
-    """The markers that folder and parameters imply."""
+    """Return the markers that folder and parameters imply."""
     folder = path.parent.relative_to(HERE).as_posix() if path.is_relative_to(HERE) else ""
     markers = {one for prefix, ones in FOLDERS.items() if f"{folder}/".startswith(f"{prefix}/") for one in ones}
     words = {word for value in parameters.values() if isinstance(value, str) for word in value.split("-")}
@@ -173,5 +173,5 @@ def implied_markers(path: Path, parameters: Mapping[str, object]) -> set[str]:
 
 
 def needs(items: Iterable[pytest.Item]) -> set[str]:
-    """The markers of the components that these tests need."""
+    """Return the markers of the components that these tests need."""
     return {mark.name for item in items for mark in item.iter_markers() if mark.name in COMPONENTS}

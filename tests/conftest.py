@@ -1,4 +1,4 @@
-"""What every test shares: servers, markers, the event loop, the time limit of long tests, and Hypothesis settings."""
+"""Configuration of all tests: servers, markers, the event loop, the limit of long tests, and Hypothesis settings."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from tests import components, event_loop, time_report
 from tests.minilm import shared_model
 from tests.postgres import close_pools, release_databases, shared_folder
 from tests.processes import mark_this_run, nothing_left_over
-from tests.run_order import in_shares
+from tests.run_order import order_in_shares
 from tests.s3 import shared_bucket_server
 from tests.scratch import use_scratch_folder
 from tests.signals import let_children_receive_signals
@@ -23,7 +23,7 @@ from tests.system.programs import end_warm_interpreter
 
 LONG_TEST_SECONDS_MAX = 300
 
-# Shared machines stall; a slow example is not a wrong one.
+# Examples may be slow on a shared machine.
 settings.register_profile(
     "ingot",
     deadline=None,
@@ -34,7 +34,7 @@ settings.register_profile(
 settings.register_profile("soak", parent=settings.get_profile("ingot"), max_examples=5_000)
 settings.load_profile("ingot")
 
-# A traceback that rich draws, with all local variables, can take a second of CPU. Tests log many errors on purpose.
+# Rendering a traceback with rich and all local variables can take a second, and tests log many errors on purpose.
 structlog.configure(
     processors=[
         *structlog.get_config()["processors"][:-1],
@@ -46,13 +46,13 @@ SERVERS = pytest.StashKey[ExitStack]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add our option."""
+    """Add the option `--fast`."""
     parser.addoption("--fast", action="store_true", help="run only what `make check` does: SQLite and local files")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare the folders of the servers in the process that starts the workers, and register the time report."""
+    """Create the folders of the shared servers in the controller process, and register the time report."""
     for component in components.COMPONENTS.values():
         config.addinivalue_line("markers", f"{component.marker}: {component.name} needed")
     config.pluginmanager.register(time_report, "time_report")
@@ -61,11 +61,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(end_warm_interpreter)
     if not hasattr(config, "workerinput"):
         use_scratch_folder(config)
-        room = config.stash[SERVERS] = ExitStack()
-        room.enter_context(shared_folder())
-        room.enter_context(shared_bucket_server())
-        room.enter_context(shared_model())
-        config.add_cleanup(room.close)
+        servers = config.stash[SERVERS] = ExitStack()
+        servers.enter_context(shared_folder())
+        servers.enter_context(shared_bucket_server())
+        servers.enter_context(shared_model())
+        config.add_cleanup(servers.close)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -75,7 +75,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Add markers and the limit of long tests before pytest selects some, and order those for the workers."""
+    """Add markers and time limits before pytest selects tests, and then order the selected ones."""
     for item in items:
         components.mark(item)
         if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
@@ -84,7 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=[item for item in items if components.is_slow(item)])
         items[:] = [item for item in items if not components.is_slow(item)]
     yield
-    items[:] = in_shares(items)
+    items[:] = order_in_shares(items)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -96,7 +96,7 @@ def no_process_left_over() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 async def shared_loop() -> AsyncIterator[None]:
-    """One event loop for all tests of a process: connections to PostgreSQL outlive a test."""
+    """One event loop for all tests of a process, so that connections to PostgreSQL outlive a test."""
     event_loop.share(asyncio.get_running_loop())
     yield
     await close_pools()
@@ -105,20 +105,20 @@ async def shared_loop() -> AsyncIterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Know which components the test may use."""
+    """Store which components the test may use."""
     components.set_current(item)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """End the tasks that a test has left on the loop, and give its databases back, after its fixtures."""
+    """Cancel the tasks that a test has left on the loop, and release its databases, after its fixtures."""
     event_loop.cancel_leftovers()
     release_databases()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Stop before the first test when a component is missing that one of the selected tests needs."""
+    """Stop before the first test if a component is missing that a selected test needs."""
     if session.config.option.collectonly:
         return
     if missing := components.missing(components.needs(session.items)):
@@ -126,28 +126,30 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             _missing_file().write_text("\n".join(missing))
             session.items.clear()
         else:
-            pytest.exit(_why_not(missing), returncode=pytest.ExitCode.INTERRUPTED)
+            pytest.exit(_missing_message(missing), returncode=pytest.ExitCode.INTERRUPTED)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Stop the servers when no worker uses them any more, and record the CPU time before the budget is printed."""
+    """Stop the servers when no worker uses them, and record CPU time before the report is printed."""
     components.set_current(None)
     end_warm_interpreter()
-    if (room := session.config.stash.get(SERVERS, None)) is not None:
-        room.close()
+    if (servers := session.config.stash.get(SERVERS, None)) is not None:
+        servers.close()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any) -> None:
-    """Stop the run for a worker that found a component missing."""
+    """Stop the run if a worker has reported a missing component."""
     if _missing_file().exists():
-        node.config.pluginmanager.get_plugin("dsession").shouldstop = _why_not(_missing_file().read_text().splitlines())
+        node.config.pluginmanager.get_plugin("dsession").shouldstop = _missing_message(
+            _missing_file().read_text().splitlines()
+        )
 
 
 def _missing_file() -> Path:
     return Path(os.environ[time_report.FOLDER_VARIABLE], "missing")
 
 
-def _why_not(missing: list[str]) -> str:
-    return "\n".join(["tests that were selected cannot run:", *missing])
+def _missing_message(missing: list[str]) -> str:
+    return "\n".join(["selected tests cannot run:", *missing])

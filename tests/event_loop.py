@@ -14,18 +14,18 @@ _lasting = 0
 
 
 def share(loop: asyncio.AbstractEventLoop | None) -> None:
-    """Make this the loop that tests share, or none from now on."""
-    global _loop  # noqa: PLW0603 - one for a process
+    """Set or clear the loop that tests share."""
+    global _loop  # noqa: PLW0603 - one per process
     _loop = loop
 
 
 def is_shared(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether tests share this loop: what is bound to another ends with the test."""
+    """Whether tests share this loop. Objects of any other loop end with their test."""
     return loop is _loop
 
 
 def run(call: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on the shared loop, for code that is not a coroutine itself."""
+    """Run a coroutine on the shared loop from synchronous code."""
     if _loop is None:
         share(asyncio.new_event_loop())
     assert _loop is not None
@@ -34,8 +34,8 @@ def run(call: Coroutine[Any, Any, T]) -> T:
 
 @contextmanager
 def lasting_tasks() -> Iterator[None]:
-    """Leave tasks alone inside: they belong to a fixture that several tests share."""
-    global _lasting  # noqa: PLW0603 - one for a process
+    """Keep tasks after each test while the block runs, for fixtures that several tests share."""
+    global _lasting  # noqa: PLW0603 - one per process
     _lasting += 1
     try:
         yield
@@ -44,7 +44,7 @@ def lasting_tasks() -> Iterator[None]:
 
 
 def cancel_leftovers() -> None:
-    """Cancel the tasks that a test has left on the shared loop, and wait for their end."""
+    """Cancel the tasks that a test has left on the shared loop, and wait until they end."""
     if _lasting or _loop is None or _loop.is_closed() or _loop.is_running():
         return
     if tasks := asyncio.all_tasks(_loop):

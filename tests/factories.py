@@ -1,4 +1,4 @@
-"""What tests build with: stores of every engine, tenants, jobs and claims."""
+"""Factories for tests: stores of every engine, tenants, jobs and claims."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVENTS_MAX = 1000
 
 
 class Bench:
-    """An open store with the rooms in front of it and one tenant, for tests. Nothing runs in the background."""
+    """An open store with its services and one tenant. No loop runs in the background."""
 
     def __init__(self, store: Store, clock: ManualClock, tenant: Tenant) -> None:
         self.store = store
@@ -41,7 +41,7 @@ class Bench:
 
     @property
     def sqlite(self) -> SQLiteStore:
-        """The store, in tests that look inside SQLite's."""
+        """The store, for tests that use parts of the SQLite engine."""
         assert isinstance(self.store, SQLiteStore)
         return self.store
 
@@ -57,7 +57,7 @@ class Bench:
         return claim
 
     async def make_job_in(self, status: JobStatus, type: str = "noop", **options: Any) -> Job:
-        """Enqueue one job and lead it to a status."""
+        """Enqueue one job and bring it into a status."""
         job = await self.make_job(type, **options)
         if status is JobStatus.CANCELED:
             return await self.jobs.cancel(job.tenant, job.id)
@@ -67,21 +67,21 @@ class Bench:
                 await self.jobs.complete(claim, "done")
             elif status is JobStatus.DEAD:
                 await self.jobs.fail(claim, "broken", retry=False)
-        made = await self.reload(job)
-        assert made.status is status
-        return made
+        changed_job = await self.reload(job)
+        assert changed_job.status is status
+        return changed_job
 
     async def reload(self, job: Job | Claim) -> Job:
-        """The job as it stands now."""
-        known = job.job if isinstance(job, Claim) else job
-        return await self.jobs.get(known.tenant, known.id)
+        """Return the current state of a job."""
+        current = job.job if isinstance(job, Claim) else job
+        return await self.jobs.get(current.tenant, current.id)
 
     async def event_names(self, tenant: str | None = None) -> list[str]:
-        """The names of all events so far, in order."""
+        """Return the names of all events so far, in order."""
         return [event.name for event in await self.all_events(tenant)]
 
     async def all_events(self, tenant: str | None = None) -> list[Event]:
-        """All events so far. On PostgreSQL, a transaction that still runs, such as an autovacuum, hides the newest."""
+        """Return all events so far. On PostgreSQL, wait for running transactions, which hide the newest events."""
         newest = await self.store.run(GetNewestEventId(tenant=tenant or self.tenant, stable=False))
         if newest is None:
             return []
@@ -94,17 +94,17 @@ class Bench:
 
 
 async def open_store(engine: str, folder: Path, clock: Clock) -> Store:
-    """A store of the named engine. On PostgreSQL the folder stands for a database."""
+    """Open a store of the named engine. On PostgreSQL, each folder has its own database."""
     if engine == "sqlite":
         copy_migrated_file(folder)
         return await SQLiteStore.open(folder, clock=clock, lease_seconds=LEASE_SECONDS)
-    assert engine == "postgres", f"there is no engine {engine}"
+    assert engine == "postgres", f"unknown engine: {engine}"
     return await open_postgres(folder, clock, lease_seconds=LEASE_SECONDS)
 
 
 @asynccontextmanager
 async def open_bench(engine: str, folder: Path, clock: ManualClock | None = None) -> AsyncIterator[Bench]:
-    """A bench on a store of the named engine, past the time in which a new store does not sweep."""
+    """Open a bench on a store of the named engine, and advance the clock until the store may sweep."""
     clock = clock or ManualClock()
     store = await open_store(engine, folder, clock)
     try:

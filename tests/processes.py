@@ -1,4 +1,4 @@
-"""Processes that tests start: each is ended with its test, with everything that it started, and none is left over."""
+"""Processes that tests start: each is killed with its children at the end of the test, and leftovers are reported."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import IO, Any, Final, Protocol
 
 RUN_VARIABLE: Final = "INGOT_TEST_RUN"
 END_SECONDS: Final = 60.0
-LEFTOVER_SECONDS: Final = 30.0  # How long a process may take to end before it counts as left over.
+LEFTOVER_SECONDS: Final = 30.0  # Time for a process to end before it counts as left over.
 HINT: Final = "Start programs with `started` in tests/processes.py: it ends them with the test."
-# Processes of Python itself, which live as long as the process that started them.
+# Helper processes of Python, which run as long as their parent.
 HELPERS: Final = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 
 class Process(Protocol):
-    """A process that was started: `subprocess.Popen`, or one that was forked from a warm interpreter."""
+    """A started process: a `subprocess.Popen`, or one that was forked from the warm interpreter."""
 
     pid: int
     stdin: IO[str] | None
@@ -34,16 +34,16 @@ class Process(Protocol):
         """Return the exit code, or `None` while it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end. Raises `subprocess.TimeoutExpired`."""
+        """Wait until it ends. Raises `subprocess.TimeoutExpired`."""
 
     def send_signal(self, sig: int) -> None:
-        """Send a signal to it alone."""
+        """Send a signal to this process only."""
 
     def kill(self) -> None:
-        """Kill it alone."""
+        """Kill this process only."""
 
     def communicate(self, *, timeout: float | None = None) -> tuple[str, str]:
-        """Read its pipes to their end, and wait for it. Raises `subprocess.TimeoutExpired`."""
+        """Read its pipes to the end, and wait until it ends. Raises `subprocess.TimeoutExpired`."""
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def started(
     stdout: int | IO[Any] | None = None,
     stderr: int | IO[Any] | None = None,
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a program in a session of its own. At the end of the block it is killed with its process group."""
+    """Start a program in its own session. At the end of the block it is killed with its process group."""
     process = subprocess.Popen(
         [str(word) for word in command],
         cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, text=True, start_new_session=True,
@@ -75,7 +75,7 @@ async def started_async(
     stderr: int | IO[Any] | None = None,
     user: str | None = None,
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Start a program as `started` does, for tests that await what it writes in bytes."""
+    """Start a program like `started`, with asynchronous pipes of bytes."""
     process = await asyncio.create_subprocess_exec(
         *command, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, user=user, start_new_session=True
     )
@@ -89,7 +89,7 @@ async def started_async(
 
 @contextmanager
 def ending(process: Process) -> Iterator[None]:
-    """Kill a process that leads its group at the end of the block, with the group, whatever happens in the block."""
+    """Kill a process with its group at the end of the block, also after an error."""
     try:
         yield
     finally:
@@ -98,47 +98,49 @@ def ending(process: Process) -> Iterator[None]:
 
 def end(process: Process) -> None:
     """Kill a process and its group, wait for it, and close its pipes."""
-    with suppress(ProcessLookupError, PermissionError):  # Nobody is left, or only those whose user is another.
+    with suppress(
+        ProcessLookupError, PermissionError
+    ):  # No process of the group is left, or only those of another user.
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(timeout=END_SECONDS)
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
-            with suppress(OSError):  # There is something left to write.
+            with suppress(OSError):  # Unwritten data in the pipe.
                 pipe.close()
 
 
-# -- what is left over --------------------------------------------------------------------------------------
+# -- leftover processes -------------------------------------------------------------------------------------
 
 
 def mark_this_run() -> None:
-    """Name this process in its environment, so that what descends from it can be found when its parent has ended."""
+    """Set a mark in the environment, which identifies all descendants, even after their parent has ended."""
     os.environ[RUN_VARIABLE] = f"{os.getpid()}-{uuid.uuid4().hex}"
 
 
 def keep(pid: int, *, with_children: bool = True) -> None:
-    """Let a process live as long as the test run, because tests of many modules use it."""
+    """Allow a process to run until the end of the test run, because several modules use it."""
     _lasting[pid] = with_children
 
 
 def descendants() -> dict[int, str]:
-    """The command lines of the processes that descend from this one, or were started by one that did, by their IDs."""
+    """Return the command lines of all descendants by process ID, also of those whose parent has ended."""
     mark = f"{RUN_VARIABLE}={os.environ[RUN_VARIABLE]}".encode()
     parents: dict[int, int] = {}
     for pid in (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         with suppress(OSError):  # It has ended.
             parents[pid] = parent_of(pid)
-    found = {pid for pid in parents if _descends(pid, parents) or _has_mark(pid, mark)}
-    lines = {pid: _command_line(pid) for pid in found if pid != os.getpid()}
-    return {pid: line for pid, line in lines.items() if line}  # A zombie has none.
+    pids = {pid for pid in parents if _descends(pid, parents) or _has_mark(pid, mark)}
+    lines = {pid: _command_line(pid) for pid in pids if pid != os.getpid()}
+    return {pid: line for pid, line in lines.items() if line}  # A zombie has no command line.
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process; a zombie does not count."""
+    """Whether a process is running and not a zombie."""
     return _command_line(pid) != ""
 
 
 def parent_of(pid: int) -> int:
-    """The parent of a process. Raises `OSError` when that has ended."""
+    """Return the parent of a process. Raises `OSError` if the process has ended."""
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     return int(stat.rpartition(")")[2].split()[1])
 
@@ -166,23 +168,23 @@ def _command_line(pid: int) -> str:
 
 @contextmanager
 def nothing_left_over(*, seconds: float = LEFTOVER_SECONDS) -> Iterator[None]:
-    """Around the tests of a module: fail when a process that one of them started still runs, and kill it."""
-    before = descendants()
+    """Fail if a process that was started in the block still runs at its end, and kill it."""
+    known = descendants()
     yield
     deadline = time.monotonic() + seconds
-    while left := _left_over(before):
+    while leftovers := _left_over(known):
         if time.monotonic() > deadline:
-            for pid in left:
+            for pid in leftovers:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            listed = "; ".join(f"{line} (pid {pid})" for pid, line in left.items())
+            listed = "; ".join(f"{line} (pid {pid})" for pid, line in leftovers.items())
             raise AssertionError(f"These processes were left running by tests of this module: {listed}. {HINT}")
         time.sleep(0.02)
 
 
-def _left_over(before: Mapping[int, str]) -> dict[int, str]:
-    found = {pid: line for pid, line in descendants().items() if pid not in before and not _may_last(pid, line)}
-    return {pid: " ".join(FORKED.get(pid, [line])) for pid, line in found.items()}
+def _left_over(known: Mapping[int, str]) -> dict[int, str]:
+    pids = {pid: line for pid, line in descendants().items() if pid not in known and not _may_last(pid, line)}
+    return {pid: " ".join(FORKED.get(pid, [line])) for pid, line in pids.items()}
 
 
 def _may_last(pid: int, line: str) -> bool:
@@ -194,5 +196,5 @@ def _may_last(pid: int, line: str) -> bool:
     return pid in _lasting or _lasting.get(parent, False) or is_helper
 
 
-_lasting: Final[dict[int, bool]] = {}  # Whether the children of a process may last too, by its ID.
-FORKED: Final[dict[int, Sequence[str]]] = {}  # What runs in processes that share the command line of the warm one.
+_lasting: Final[dict[int, bool]] = {}  # Process IDs, and whether their children may last too.
+FORKED: Final[dict[int, Sequence[str]]] = {}  # The real arguments of processes forked from the warm interpreter.

@@ -1,7 +1,7 @@
 """The order of tests in a run: long and slow ones first in the share of each xdist worker.
 
-xdist deals the list out in contiguous shares and lets idle workers steal from the ends of others. A share that ends
-with quick tests leaves no worker alone with a long one. Tests of a module stay together: they share fixtures.
+xdist splits the list into contiguous shares, and idle workers take tests from the ends of other shares. If each share
+ends with quick tests, no worker is left with a long one. Tests of a module stay together, because they share fixtures.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import pytest
 from tests.components import is_slow_folder
 
 
-def in_shares(items: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Order tests for as many workers as there are. The order is the same in each of them."""
+def order_in_shares(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Order tests for the number of workers. The order is the same in every worker."""
     shares: list[list[pytest.Item]] = [[] for _ in range(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))]
-    for is_of_kind in (_is_long, _is_slow, _is_quick):
-        for module in _modules([item for item in items if is_of_kind(item)]):
+    for matches in (_is_long, _is_slow, _is_quick):
+        for module in _modules([item for item in items if matches(item)]):
             min(shares, key=len).extend(module)
     return [item for share in shares for item in share]
 
 
 def _modules(items: Sequence[pytest.Item]) -> list[list[pytest.Item]]:
-    """The tests of each module, the largest modules first."""
+    """Return the tests of each module, the largest modules first."""
     return sorted((list(group) for _, group in groupby(items, key=_module_of)), key=len, reverse=True)
 
 

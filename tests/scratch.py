@@ -1,4 +1,4 @@
-"""Where a test run keeps its files: in memory if there is enough, because nothing there has to survive the machine."""
+"""The folder for files of a test run: in memory if there is enough, because no file has to survive a power loss."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def use_scratch_folder(config: pytest.Config) -> None:
 
 
 def _free_memory() -> int:
-    """How many bytes files in memory may take: free ones there and in the machine, and no more than a container has."""
+    """Return how many bytes files in memory may use: the least of free space, free memory and the container's limit."""
     if not MEMORY_FOLDER.is_dir():
         return 0
     available = re.search(r"^MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)

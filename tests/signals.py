@@ -12,11 +12,11 @@ from types import FrameType
 from typing import Final
 
 RESTORED: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-IGNORED_VARIABLE: Final = "INGOT_TEST_IGNORED_SIGNALS"  # Tells the xdist workers, which no longer inherit them.
+IGNORED_VARIABLE: Final = "INGOT_TEST_IGNORED_SIGNALS"  # For xdist workers, which no longer inherit ignored signals.
 
 
 def let_children_receive_signals() -> None:
-    """Replace each ignored signal by a handler that does nothing: this process keeps ignoring it, children do not."""
+    """Replace each ignored signal by a handler that does nothing, so that only this process ignores it."""
     names = os.environ.get(IGNORED_VARIABLE, "").split()
     ignored = [number for number in RESTORED if number.name in names or signal.getsignal(number) is signal.SIG_IGN]
     for number in ignored:
@@ -25,4 +25,4 @@ def let_children_receive_signals() -> None:
 
 
 def _do_nothing(_number: int, _frame: FrameType | None) -> None:
-    """Stand for an ignored signal."""
+    """Ignore the signal."""

@@ -1,6 +1,6 @@
-"""The fault tests for hours instead of seconds: `python -m tests.soak --help`.
+"""Run the fault tests for hours instead of seconds: `python -m tests.soak --help`.
 
-Every line tells how far it is. A failure prints what broke, the seed and the folder that shows it, and ends the run.
+Every line reports progress. A failure prints the violation, the seed and the folder of the store, and ends the run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LIVES_AT_ONCE = 20
 
 
 class Soak:
-    """One run: its seeds, its folder and its figures."""
+    """One run: its seeds, its folder and its counts."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.seed = seed
@@ -74,7 +74,7 @@ class Soak:
             run.drain()
             done += run.kills
             self._end(run, run.kills)
-            self._tell(f"killed at random {done}/{kills}")
+            self._report(f"killed at random {done}/{kills}")
 
     def kill_at_points(self, kills: int) -> None:
         """Kill processes at every named point in turn, on one store after another."""
@@ -94,9 +94,9 @@ class Soak:
             run.drain()
             done += run.kills
             self._end(run, run.kills)
-            self._tell(f"killed at named points {done}/{kills}")
+            self._report(f"killed at named points {done}/{kills}")
 
-    def kill_storing(self, kills: int) -> None:
+    def kill_object_processes(self, kills: int) -> None:
         """Kill processes that store and delete objects in a blob folder."""
         done = 0
         while done < kills:
@@ -108,16 +108,16 @@ class Soak:
             self.kills += run.kills
             self.acked += run.acked
             shutil.rmtree(run.folder)
-            self._tell(f"killed while storing objects {done}/{kills}")
+            self._report(f"killed while storing objects {done}/{kills}")
 
-    def kill_serving_blobs(self, kills: int) -> None:
-        """Kill servers whose clients put, send, complete and delete, on each engine with each store in turn."""
+    def kill_blob_servers(self, kills: int) -> None:
+        """Kill servers while clients put, upload and delete, on each engine with each object store in turn."""
         done = 0
-        for where in itertools.cycle(WHERE):
+        for store in itertools.cycle(WHERE):
             if done >= kills:
                 break
-            run = BlobKillRun(self._next_folder(), self._random.randrange(2**32), where=where)
-            points = BUCKET_KILL_POINTS if where.endswith("s3") else list(KILL_POINTS)
+            run = BlobKillRun(self._next_folder(), self._random.randrange(2**32), where=store)
+            points = BUCKET_KILL_POINTS if store.endswith("s3") else list(KILL_POINTS)
             while run.kills < min(KILLS_PER_LIFE, kills - done):
                 if self._random.random() < 0.5:
                     run.kill_at(self._random.choice(points), 1 + self._random.randrange(20))
@@ -130,43 +130,43 @@ class Soak:
             self.kills += run.kills
             self.acked += run.acked
             shutil.rmtree(run.folder)
-            unknown_objects = f" ({run.unknown_objects} objects that no row knows)" if run.unknown_objects else ""
-            self._tell(f"killed while serving blobs, now on {where}{unknown_objects}, {done}/{kills}")
+            unknown_objects = f" ({run.unknown_objects} objects without a row)" if run.unknown_objects else ""
+            self._report(f"killed while serving blobs, now on {store}{unknown_objects}, {done}/{kills}")
 
-    def live_with_blobs(self, lives: int) -> None:
-        """Live random lives of blobs beside their model, so many on each engine with each store."""
+    def run_blob_machines(self, lives: int) -> None:
+        """Run random sequences of blob operations beside their model, on each engine with each object store."""
         for done in range(0, lives, LIVES_AT_ONCE):
             part = min(LIVES_AT_ONCE, lives - done)
-            for where in WHERE:
+            for store in WHERE:
                 chance = self._random.randrange(2**32)
                 try:
-                    live(where, examples=part, chance=chance)
+                    live(store, examples=part, chance=chance)
                 except Exception as error:
-                    told = "".join(traceback.format_exception(error))
-                    raise Broken(f"{told}\nlive({where!r}, examples={part}, chance={chance})") from None
-            self._tell(f"lived with blobs {done + part}/{lives} times on each of {', '.join(WHERE)}")
+                    text = "".join(traceback.format_exception(error))
+                    raise Broken(f"{text}\nlive({store!r}, examples={part}, chance={chance})") from None
+            self._report(f"ran blob machines {done + part}/{lives} times on each of {', '.join(WHERE)}")
 
-    def claim_by_many(self, jobs: int) -> None:
-        """Let many claimers share jobs on each engine, without trouble and with it."""
+    def share_jobs_among_claimers(self, jobs: int) -> None:
+        """Let many claimers share jobs on each engine, with and without faults."""
         for engine in ENGINES if jobs else []:
             for share in (share_jobs, share_jobs_amid_trouble):
                 folder = self._next_folder()
-                event_loop.run(self._claim_by_many(engine, folder, share, jobs))
+                event_loop.run(self._share_jobs_among_claimers(engine, folder, share, jobs))
                 shutil.rmtree(folder, ignore_errors=True)
-                self._tell(f"claimed {jobs} jobs by many on {engine} ({share.__name__})")
+                self._report(f"shared {jobs} jobs among claimers on {engine} ({share.__name__})")
 
-    async def _claim_by_many(
+    async def _share_jobs_among_claimers(
         self, engine: str, folder: Path, share: Callable[[Bench, int], Awaitable[None]], jobs: int
     ) -> None:
         async with open_bench(engine, folder) as bench:
             try:
                 await share(bench, jobs)
             except Exception as error:
-                told = "".join(traceback.format_exception(error))
-                raise Broken(f"{told}\n{share.__name__} of {jobs} jobs on {engine}, in {folder}") from None
+                text = "".join(traceback.format_exception(error))
+                raise Broken(f"{text}\n{share.__name__} of {jobs} jobs on {engine}, in {folder}") from None
 
-    def cut_the_power(self, cuts: int) -> None:
-        """Lose unsynced writes."""
+    def cut_power(self, cuts: int) -> None:
+        """Lose unsynced writes in power cuts."""
         done = 0
         while done < cuts:
             power_run = PowerCutRun(self._next_folder(), self._random.randrange(2**32))
@@ -176,34 +176,34 @@ class Soak:
             self.cuts += power_run.cuts
             self.acked += power_run.history.acked
             shutil.rmtree(power_run.folder)
-            self._tell(f"cut the power {done}/{cuts}")
+            self._report(f"cut the power {done}/{cuts}")
 
     def run_paused_workers(self, cycles: int) -> None:
-        """Let workers stand still past their leases."""
+        """Pause workers for longer than their leases."""
         for done in range(0, cycles, CYCLES_PER_LIFE):
             folder = self._next_folder()
             part = min(CYCLES_PER_LIFE, cycles - done)
             asyncio.run(run_paused_workers(folder, cycles=part, seed=self._random.randrange(2**32)))
             shutil.rmtree(folder)
-            self._tell(f"stood still {done + part}/{cycles}")
+            self._report(f"paused workers {done + part}/{cycles}")
 
     def stop_workers(self, stops: int) -> None:
-        """Let real workers of a real server stand still past their leases."""
+        """Pause worker processes of a real server for longer than their leases."""
         folder = self._next_folder()
         folder.mkdir()
         if stops:
-            run_paused_worker_processes(folder, workers=WORKERS, rounds=-(-stops // WORKERS), tell=self._tell)
+            run_paused_worker_processes(folder, workers=WORKERS, rounds=-(-stops // WORKERS), report=self._report)
         shutil.rmtree(folder)
 
     def run_campaigns(self, times: int) -> None:
-        """Run the tests of which `make test` runs a sample, with everything."""
+        """Run the campaigns in full, of which `make test` runs a sample."""
         environment = {**os.environ, campaigns.WHOLE_VARIABLE: "1"}
         command = [sys.executable, "-m", "pytest", "-q", "-x", *campaigns.TESTS]
         for done in range(times):
             run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
             if run.returncode != 0:
                 raise Broken(f"{run.stdout}{run.stderr}\n{campaigns.WHOLE_VARIABLE}=1 {' '.join(command)}")
-            self._tell(f"ran {', '.join(campaigns.TESTS)} {done + 1}/{times} times")
+            self._report(f"ran {', '.join(campaigns.TESTS)} {done + 1}/{times} times")
 
     def _life(self) -> StoreKillRun:
         return StoreKillRun(self._next_folder(), self._random.randrange(2**32))
@@ -217,39 +217,55 @@ class Soak:
         self.acked += run.history.acked
         shutil.rmtree(run.folder)
 
-    def _tell(self, what: str) -> None:
+    def _report(self, progress: str) -> None:
         minutes = (time.monotonic() - self._start) / 60
-        print(f"{minutes:6.1f} min  {what}; {self.acked} calls acknowledged, none lost", flush=True)
+        print(f"{minutes:6.1f} min  {progress}; {self.acked} calls acknowledged, none lost", flush=True)
 
 
 def main() -> int:
-    """Run it all, or as much as the arguments say."""
+    """Run everything, or the amounts in the arguments."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Crash and power tests, for hours.")
     parser.add_argument("--kills", type=int, default=KILLS, help=f"processes killed at random ({KILLS})")
-    parser.add_argument("--point-kills", type=int, default=POINT_KILLS, help=f"killed at named points ({POINT_KILLS})")
-    parser.add_argument("--object-kills", type=int, default=OBJECT_KILLS, help=f"while storing ({OBJECT_KILLS})")
-    parser.add_argument("--blob-kills", type=int, default=BLOB_KILLS, help=f"while serving blobs ({BLOB_KILLS})")
-    parser.add_argument("--blob-lives", type=int, default=BLOB_LIVES, help=f"of blobs by a model ({BLOB_LIVES})")
+    parser.add_argument(
+        "--point-kills", type=int, default=POINT_KILLS, help=f"processes killed at named points ({POINT_KILLS})"
+    )
+    parser.add_argument(
+        "--object-kills",
+        type=int,
+        default=OBJECT_KILLS,
+        help=f"processes killed while they store objects ({OBJECT_KILLS})",
+    )
+    parser.add_argument(
+        "--blob-kills", type=int, default=BLOB_KILLS, help=f"servers killed while they serve blobs ({BLOB_KILLS})"
+    )
+    parser.add_argument("--blob-lives", type=int, default=BLOB_LIVES, help=f"runs of the blob machines ({BLOB_LIVES})")
     parser.add_argument("--cuts", type=int, default=CUTS, help=f"power cuts ({CUTS})")
-    parser.add_argument("--cycles", type=int, default=CYCLES, help=f"workers that stand still ({CYCLES})")
-    parser.add_argument("--stops", type=int, default=WORKER_STOPS, help=f"real workers that do ({WORKER_STOPS})")
-    parser.add_argument("--claimed-jobs", type=int, default=CLAIMED_JOBS, help=f"by many at once ({CLAIMED_JOBS})")
-    parser.add_argument("--campaigns", type=int, default=CAMPAIGNS, help=f"whole runs of sampled tests ({CAMPAIGNS})")
-    parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="repeat a run (up to its timing)")
-    parser.add_argument("--folder", type=Path, help="where the stores are made (a temporary folder)")
+    parser.add_argument("--cycles", type=int, default=CYCLES, help=f"cycles with a paused worker ({CYCLES})")
+    parser.add_argument("--stops", type=int, default=WORKER_STOPS, help=f"paused worker processes ({WORKER_STOPS})")
+    parser.add_argument(
+        "--claimed-jobs", type=int, default=CLAIMED_JOBS, help=f"jobs shared among claimers ({CLAIMED_JOBS})"
+    )
+    parser.add_argument("--campaigns", type=int, default=CAMPAIGNS, help=f"full runs of the campaigns ({CAMPAIGNS})")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=random.randrange(2**32),
+        help="seed of an earlier run to repeat, except for its timing",
+    )
+    parser.add_argument("--folder", type=Path, help="folder for the stores (a temporary folder)")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="ingot-soak-", dir=arguments.folder))
     soak = Soak(folder, arguments.seed)
     print(f"seed {soak.seed}, in {folder}, process {os.getpid()}", flush=True)
     steps: list[tuple[Callable[[int], None], int]] = [
-        (soak.claim_by_many, arguments.claimed_jobs),
+        (soak.share_jobs_among_claimers, arguments.claimed_jobs),
         (soak.run_paused_workers, arguments.cycles),
         (soak.stop_workers, arguments.stops),
-        (soak.cut_the_power, arguments.cuts),
+        (soak.cut_power, arguments.cuts),
         (soak.kill_at_points, arguments.point_kills),
-        (soak.kill_storing, arguments.object_kills),
-        (soak.kill_serving_blobs, arguments.blob_kills),
-        (soak.live_with_blobs, arguments.blob_lives),
+        (soak.kill_object_processes, arguments.object_kills),
+        (soak.kill_blob_servers, arguments.blob_kills),
+        (soak.run_blob_machines, arguments.blob_lives),
         (soak.run_campaigns, arguments.campaigns),
         (soak.kill_at_random, arguments.kills),
     ]

@@ -12,7 +12,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
 class Received:
-    """What came to a receiver."""
+    """The requests that a receiver has got."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -21,7 +21,7 @@ class Received:
         self.spans: list[Span] = []
 
     def take(self, path: str, body: bytes) -> None:
-        """Keep the spans of a request."""
+        """Store the spans of a request."""
         request = ExportTraceServiceRequest.FromString(body)
         self.paths.append(path)
         for of_resource in request.resource_spans:
@@ -33,7 +33,7 @@ class Received:
 
 @contextmanager
 def receiving() -> Iterator[Received]:
-    """A receiver of OTLP over HTTP, on a real socket."""
+    """Run a receiver of OTLP over HTTP on a real socket."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -1,4 +1,4 @@
-"""Files that SQLite stores open without migrating: copies of one that was migrated once in this process."""
+"""Migrated SQLite files: copies of one that this process has migrated once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ingot.kernel.clock import ManualClock
 
 
 def copy_migrated_file(folder: Path) -> None:
-    """Put an empty store with today's schema into a folder that has none."""
+    """Copy an empty store with the current schema into a folder that has no store."""
     path = folder / FILE_NAME
     if path.exists():
         return
@@ -30,5 +30,5 @@ def _migrated() -> bytes:
         path = Path(folder, FILE_NAME)
         connection = open_writer(path, vfs=None)
         migrate(connection, ManualClock())
-        connection.close()  # The write-ahead log goes into the file with that.
+        connection.close()  # This writes the write-ahead log into the file.
         return path.read_bytes()

@@ -1,4 +1,4 @@
-"""Where the time of a test run goes: the slowest files, the CPU time, and the wall time beside the budget.
+"""A report of the time of a test run: the slowest files, the CPU time, and the wall time beside the budget.
 
 A pytest plugin. It prints nothing unless INGOT_TEST_BUDGET_SECONDS is set, as `make check` and `make test` do. A run
 over the budget prints a warning and does not fail: a busy machine is not a defect of a test.
@@ -31,38 +31,38 @@ Group = Literal["PostgreSQL", "Python", "other programs"]
 # -- CPU time ---------------------------------------------------------------------------------------------------------
 
 
-def note_postgres(pid: int) -> None:
+def record_postgres(pid: int) -> None:
     """Record the CPU time of a PostgreSQL server, before it is stopped; `pid` is that of its postmaster."""
-    note("PostgreSQL", tree_seconds(pid))
+    record("PostgreSQL", tree_seconds(pid))
 
 
-def note_program(pid: int) -> None:
+def record_program(pid: int) -> None:
     """Record the CPU time of another server, before it is stopped."""
-    note("other programs", tree_seconds(pid))
+    record("other programs", tree_seconds(pid))
 
 
-def note_python(pid: int) -> None:
+def record_python(pid: int) -> None:
     """Record the CPU time of a child that runs Python, with all that it started, before it is stopped."""
     global _python_children_seconds  # noqa: PLW0603
     seconds = tree_seconds(pid)
-    note("Python", seconds)
+    record("Python", seconds)
     _python_children_seconds += seconds
 
 
-def note(group: Group, seconds: float) -> None:
+def record(group: Group, seconds: float) -> None:
     """Record CPU time. Any process of the test run may do so."""
     if (folder := os.environ.get(FOLDER_VARIABLE)) is not None:
         with Path(folder, f"{group}.cpu").open("a") as file:
             file.write(f"{seconds:.2f}\n")
 
 
-def noted(folder: Path) -> dict[str, float]:
-    """The CPU time that was recorded, by group."""
+def recorded(folder: Path) -> dict[str, float]:
+    """Return the recorded CPU time by group."""
     return {file.stem: sum(map(float, file.read_text().split())) for file in folder.glob("*.cpu")}
 
 
 def tree_seconds(pid: int) -> float:
-    """The CPU time of a process, of its descendants, and of those that ended and were waited for."""
+    """Return the CPU time of a process, of its descendants, and of those that have been reaped."""
     try:
         # The times are fields 14 to 17. Field 2, the name in parentheses, can contain spaces.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -72,12 +72,12 @@ def tree_seconds(pid: int) -> float:
     return sum(map(int, fields[11:15])) / TICKS_PER_SECOND + sum(tree_seconds(int(child)) for child in children)
 
 
-def _note_this_process() -> None:
-    """Record the CPU time of this process as Python's, and that of the programs that it started as theirs."""
+def _record_this_process() -> None:
+    """Record the CPU time of this process as Python, and that of its children as other programs."""
     own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    note("Python", own.ru_utime + own.ru_stime)
+    record("Python", own.ru_utime + own.ru_stime)
     if os.environ.get("PYTEST_XDIST_WORKER") or not _has_workers:  # The children of the controller are the workers.
-        note("other programs", max(0.0, ended.ru_utime + ended.ru_stime - _python_children_seconds))
+        record("other programs", max(0.0, ended.ru_utime + ended.ru_stime - _python_children_seconds))
 
 
 # -- the plugin -------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ _python_children_seconds = 0.0  # Already recorded as Python's.
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder in which the processes of the run leave notes for the first of them."""
+    """Create the folder in which the processes of the run record CPU time."""
     global _has_workers  # noqa: PLW0603
     if not hasattr(config, "workerinput"):
         _has_workers = bool(config.getoption("numprocesses", None))
@@ -108,34 +108,36 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
-    """Record what this process took. Registered after `conftest.py`, it runs when that has ended its programs."""
-    _note_this_process()
+    """Record the CPU time of this process, after `conftest.py` has stopped its programs."""
+    _record_this_process()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print where the time went."""
+    """Print the report."""
     if (budget := os.environ.get(BUDGET_VARIABLE)) is None:
         return
     wall = time.time() - float(os.environ.get(STARTED_VARIABLE, _started))
     terminalreporter.section("where the time went")
-    for line in report_lines(_seconds, _tests, noted(Path(os.environ[FOLDER_VARIABLE]))):
+    for line in report_lines(_seconds, _tests, recorded(Path(os.environ[FOLDER_VARIABLE]))):
         terminalreporter.write_line(line)
     line, is_over = budget_line(wall, float(budget))
     terminalreporter.write_line(line, red=is_over, bold=is_over)
 
 
 def report_lines(seconds: Mapping[str, float], tests: Mapping[str, int], cpu: Mapping[str, float]) -> Iterable[str]:
-    """The slowest files, and the CPU time by group."""
+    """Yield the lines of the report: the slowest files, and the CPU time by group."""
     shown, total = min(FILES_SHOWN, len(seconds)), sum(seconds.values())
     yield f"The {shown} slowest of {len(seconds)} files; all files took {total:.0f} s, summed over the test processes:"
-    for file, taken in nlargest(FILES_SHOWN, seconds.items(), key=lambda one: one[1]):
-        yield f"{taken:8.1f} s  {tests[file]:5} tests  {file}"
-    parts = ", ".join(f"{group} {taken:.0f} s" for group, taken in sorted(cpu.items(), key=lambda one: -one[1]))
+    for file, seconds_taken in nlargest(FILES_SHOWN, seconds.items(), key=lambda item: item[1]):
+        yield f"{seconds_taken:8.1f} s  {tests[file]:5} tests  {file}"
+    parts = ", ".join(
+        f"{group} {seconds_taken:.0f} s" for group, seconds_taken in sorted(cpu.items(), key=lambda item: -item[1])
+    )
     yield f"CPU time: {sum(cpu.values()):.0f} s ({parts})"
 
 
 def budget_line(wall: float, budget: float) -> tuple[str, bool]:
-    """The wall time beside the budget, and whether it is over."""
+    """Return a line with wall time and budget, and whether the budget is exceeded."""
     line = f"Budget: {wall:.0f} s of {budget:.0f} s."
     if wall <= budget:
         return line, False

@@ -1,4 +1,4 @@
-"""A PostgreSQL database in which two tenants live, and ways to connect to it as one role or another."""
+"""A PostgreSQL database with two tenants, and connections to it with different roles."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REFUSED: Final = asyncpg.InsufficientPrivilegeError
 
 
 class TenantPair:
-    """Two tenants, each with jobs in every state, events, attempts and tags, and ways to connect to their database."""
+    """Two tenants with rows in every table, and connections to their database."""
 
     def __init__(self, bench: Bench, database: Database, tenants: list[str]) -> None:
         self.bench = bench
@@ -37,7 +37,7 @@ class TenantPair:
         self._roles: list[str] = []
 
     async def connect(self, user: str | None = None) -> Raw:
-        """A plain connection: as a role, or as the one that may do everything."""
+        """Open a plain connection as a role, or as the superuser."""
         owner = self.database.owner_url
         name = owner.partition("?")[0].rpartition("/")[2]
         connection = await asyncpg.connect(with_database(owner, name, user))
@@ -45,11 +45,11 @@ class TenantPair:
         return connection
 
     async def as_server(self) -> Raw:
-        """A plain connection as our server has it."""
+        """Open a plain connection as the role of servers."""
         return await self.connect("ingot_server")
 
     async def make_role(self, options: str) -> str:
-        """A role that can log in. Roles belong to the whole server, so its name is unlike any other."""
+        """Create a role that can log in. Its name is unique, because roles belong to the whole cluster."""
         role = f"w_{new_id().replace('-', '')}"
         admin = await self.connect()
         await admin.execute(f"CREATE ROLE {role} LOGIN {options}")
@@ -57,7 +57,7 @@ class TenantPair:
         return role
 
     async def as_worker(self, tenant: str) -> Raw:
-        """A connection of a worker that talks to PostgreSQL itself, for one tenant."""
+        """Open a connection with a new worker role of one tenant."""
         role = await self.make_role("IN ROLE ingot_worker")
         admin = await self.connect()
         await admin.execute("INSERT INTO ingot.worker_roles VALUES ($1, $2)", role, tenant)
@@ -74,7 +74,7 @@ class TenantPair:
 
 @asynccontextmanager
 async def open_tenant_pair(folder: Path) -> AsyncIterator[TenantPair]:
-    """Two tenants with something in every table."""
+    """Create two tenants with rows in every table."""
     async with open_bench("postgres", folder) as bench:
         tenants = [bench.tenant, (await bench.tenants.create("other")).id]
         database = await database_for(folder)
@@ -96,8 +96,8 @@ async def open_tenant_pair(folder: Path) -> AsyncIterator[TenantPair]:
             user = await people.sign_in(f"in {tenant}")
             await people.members.put(tenant, role="member", user=user.id, act=people.act())
             await people.members.put(tenant, role="member", email="new@example.com", act=people.act())
-            soon = bench.clock.micros() + MICROS
-            await bench.store.run(BeginLogin(digest=tenant.encode(), expires_at=soon))
+            expires_at = bench.clock.micros() + MICROS
+            await bench.store.run(BeginLogin(digest=tenant.encode(), expires_at=expires_at))
             await bench.make_job_in(JobStatus.SUCCEEDED, "past", tenant=tenant)
             await bench.events.publish(tenant, "town.built", dedupe_key="key")
             blobs = BlobFixture(bench, tenant)
@@ -116,15 +116,15 @@ async def open_tenant_pair(folder: Path) -> AsyncIterator[TenantPair]:
         await bench.store.database.call("SELECT * FROM ingot.fold_batches(1000)")  # type: ignore[union-attr]
         for tenant in tenants:
             await bench.make_job("noop", tenant=tenant, batch="together")
-        made = TenantPair(bench, database, tenants)
+        pair = TenantPair(bench, database, tenants)
         try:
-            yield made
+            yield pair
         finally:
-            await made.close()
+            await pair.close()
 
 
 async def is_refused(connection: Raw, statement: str, *values: Any) -> bool:
-    """Whether the server refuses a statement because of who asks."""
+    """Whether PostgreSQL refuses a statement because of missing privileges."""
     try:
         async with connection.transaction():
             await connection.fetch(statement, *values)

@@ -13,24 +13,24 @@ POLL_SECONDS: Final = 0.01
 T = TypeVar("T")
 
 
-def until(holds: Callable[[], T], *, seconds: float = SECONDS_MAX, why: str = "") -> T:
-    """Wait until something is true, and return it. Blocks the thread."""
+def until(condition: Callable[[], T], *, seconds: float = SECONDS_MAX, why: str = "") -> T:
+    """Wait until the condition returns a true value, and return it. Blocks the thread."""
     deadline = time.monotonic() + seconds
-    while not (value := holds()):
-        assert time.monotonic() < deadline, f"not within {seconds:g} seconds: {why or holds}"
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} seconds: {why or condition}"
         time.sleep(POLL_SECONDS)
     return value
 
 
 @overload
-async def eventually(holds: Callable[[], Awaitable[T]], *, seconds: float = ..., why: str = ...) -> T: ...
+async def eventually(condition: Callable[[], Awaitable[T]], *, seconds: float = ..., why: str = ...) -> T: ...
 @overload
-async def eventually(holds: Callable[[], T], *, seconds: float = ..., why: str = ...) -> T: ...
-async def eventually(holds: Callable[[], Any], *, seconds: float = SECONDS_MAX, why: str = "") -> Any:
-    """Wait until something is true, and return it. `holds` may be a coroutine function."""
+async def eventually(condition: Callable[[], T], *, seconds: float = ..., why: str = ...) -> T: ...
+async def eventually(condition: Callable[[], Any], *, seconds: float = SECONDS_MAX, why: str = "") -> Any:
+    """Wait until the condition returns a true value, and return it. `condition` may be a coroutine function."""
     deadline = time.monotonic() + seconds
-    while not (value := await _value_of(holds())):
-        assert time.monotonic() < deadline, f"not within {seconds:g} seconds: {why or holds}"
+    while not (value := await _value_of(condition())):
+        assert time.monotonic() < deadline, f"not within {seconds:g} seconds: {why or condition}"
         await asyncio.sleep(POLL_SECONDS)
     return value
 

@@ -1,4 +1,4 @@
-"""A server on PostgreSQL, and roles for workers that come to its database themselves."""
+"""A server on PostgreSQL, and roles for workers that connect to its database."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.postgres import Database, database_for, with_database
 
 @asynccontextmanager
 async def serving_postgres(folder: Path) -> AsyncIterator[Served]:
-    """Serve the database that stands for a folder."""
+    """Run a server on the database of a folder."""
     database = await database_for(folder)
     async with serving(folder, Settings(database_url=database.server_url)) as served:
         served.database = database
@@ -26,7 +26,7 @@ async def serving_postgres(folder: Path) -> AsyncIterator[Served]:
 
 @asynccontextmanager
 async def worker_role(database: Database, tenant: str, name: str = "press") -> AsyncIterator[str]:
-    """The URL of a role that works for a tenant. Roles belong to the whole server: each process has its own."""
+    """Create a worker role of a tenant, and yield its URL. Each test process has its own roles in the cluster."""
     role = f"{name}_{os.getpid()}"
     password = await make_worker_role(database.owner_url, role, tenant)
     try:

@@ -1,4 +1,4 @@
-"""What a page looks like in a browser, measured: whether everybody can read it and reach all that is on it."""
+"""Measurements of a page in a browser: whether people can read it and reach all controls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from playwright.async_api import Page
 CONTRAST_MIN: Final = 4.5
 FOCUS_CONTRAST_MIN: Final = 3.0
 FOCUS_PIXELS_MIN: Final = 2
-TABS_MAX: Final = 20  # The page of the API has hundreds of controls, all alike.
+TABS_MAX: Final = 20  # The page of the API has hundreds of similar controls.
 CONTROLS: Final = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']"
 
 MEASURES: Final = """
@@ -36,11 +36,11 @@ const shown = (element) => element.checkVisibility({visibilityProperty: true, op
 const named = (element) => `${element.tagName.toLowerCase()} ${(element.textContent || "").trim().slice(0, 40)}`;
 """
 
-SEEN: Final = f"""(controls) => {{
+PAGE_MEASURES: Final = f"""(controls) => {{
     {MEASURES}
     const all = [...document.body.querySelectorAll("*")].filter(shown);
     const texts = all.filter((one) => [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()));
-    const told = (one) => `${{named(one)}} ${{ratio(one).toFixed(2)}}`;
+    const described = (one) => `${{named(one)}} ${{ratio(one).toFixed(2)}}`;
     const ratio = (one) => contrast(over(rgba(getComputedStyle(one).color), behind(one)), behind(one));
     const scrolls = (one) => one.scrollWidth > one.clientWidth + 1 &&
         ["auto", "scroll"].includes(getComputedStyle(one).overflowX);
@@ -54,7 +54,7 @@ SEEN: Final = f"""(controls) => {{
         landmarks: document.querySelectorAll("main").length,
         too_wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
         texts: texts.length,
-        faint: texts.filter((one) => ratio(one) < {CONTRAST_MIN}).map(told),
+        faint: texts.filter((one) => ratio(one) < {CONTRAST_MIN}).map(described),
         unlabelled: fields.filter((one) => one.labels.length === 0 && !one.ariaLabel).map(named),
         unnamed: buttons.filter((one) => !(one.innerText || one.textContent || one.ariaLabel || "").trim()).map(named),
         stuck: all.filter((one) => scrolls(one) && one.tabIndex < 0).map(named),
@@ -65,14 +65,14 @@ SEEN: Final = f"""(controls) => {{
     }};
 }}"""
 
-FROM_THE_TOP: Final = """() => {
+RESET_FOCUS: Final = """() => {
     document.body.tabIndex = -1;
     document.body.focus();
     document.body.removeAttribute("tabindex");
     scrollTo(0, 0);
 }"""
 
-FOCUSED: Final = f"""(controls) => {{
+FOCUS_MEASURES: Final = f"""(controls) => {{
     {MEASURES}
     const one = document.activeElement;
     if (one === null || one === document.body) return null;
@@ -82,42 +82,45 @@ FOCUSED: Final = f"""(controls) => {{
         name: named(one),
         ring: style.outlineStyle === "none" ? 0 : parseFloat(style.outlineWidth),
         contrast: contrast(over(rgba(style.outlineColor), behind(one.parentElement)), behind(one.parentElement)),
-        seen: box.width > 0 && box.height > 0 && box.bottom > 0 && box.right > 0 && box.top < innerHeight &&
+        measures: box.width > 0 && box.height > 0 && box.bottom > 0 && box.right > 0 && box.top < innerHeight &&
             box.left < innerWidth,
     }};
 }}"""
 
 
-async def faults_of(page: Page) -> list[str]:
-    """What keeps somebody from reading a page, or from what is on it; none, when all is well."""
-    seen: dict[str, Any] = await page.evaluate(SEEN, CONTROLS)
-    faults = [
-        f"{name}: {seen[name]}" for name in ("faint", "unlabelled", "unnamed", "stuck", "cut", "twice") if seen[name]
+async def accessibility_problems(page: Page) -> list[str]:
+    """Return the accessibility problems of a page."""
+    measures: dict[str, Any] = await page.evaluate(PAGE_MEASURES, CONTROLS)
+    problems = [
+        f"{name}: {measures[name]}"
+        for name in ("faint", "unlabelled", "unnamed", "stuck", "cut", "twice")
+        if measures[name]
     ]
-    if (seen["lang"], seen["headings"], seen["landmarks"]) != ("en", 1, 1) or not seen["title"].strip():
-        faults.append(
-            f"lang {seen['lang']!r}, title {seen['title']!r}, {seen['headings']} h1, {seen['landmarks']} main"
+    if (measures["lang"], measures["headings"], measures["landmarks"]) != ("en", 1, 1) or not measures["title"].strip():
+        problems.append(
+            f"lang {measures['lang']!r}, title {measures['title']!r}, "
+            f"{measures['headings']} h1, {measures['landmarks']} main"
         )
-    if seen["too_wide"] > 0:
-        faults.append(f"{seen['too_wide']} pixels too wide")
-    if seen["texts"] == 0:
-        faults.append("nothing to read")
-    return faults + await _faults_of_focus(page, seen["controls"])
+    if measures["too_wide"] > 0:
+        problems.append(f"{measures['too_wide']} pixels too wide")
+    if measures["texts"] == 0:
+        problems.append("nothing to read")
+    return problems + await _focus_problems(page, measures["controls"])
 
 
-async def _faults_of_focus(page: Page, controls: int) -> list[str]:
-    """What cannot be reached with the keyboard, or is not seen to be."""
-    faults: list[str] = []
+async def _focus_problems(page: Page, controls: int) -> list[str]:
+    """Return controls that the keyboard does not reach, or whose focus is not visible."""
+    problems: list[str] = []
     reached: set[int] = set()
-    await page.evaluate(FROM_THE_TOP)
+    await page.evaluate(RESET_FOCUS)
     for _ in range(TABS_MAX):
         await page.keyboard.press("Tab")
-        focused: dict[str, Any] | None = await page.evaluate(FOCUSED, CONTROLS)
+        focused: dict[str, Any] | None = await page.evaluate(FOCUS_MEASURES, CONTROLS)
         if focused is None or focused["index"] in reached:
             break
         reached.add(focused["index"])
         if focused["ring"] < FOCUS_PIXELS_MIN or focused["contrast"] < FOCUS_CONTRAST_MIN or not focused["seen"]:
-            faults.append(f"focus is not seen: {focused}")
+            problems.append(f"focus is not visible: {focused}")
     if reached != set(range(min(controls, TABS_MAX))):
-        faults.append(f"only {sorted(reached)} of {controls} controls are reached with the keyboard")
-    return faults
+        problems.append(f"only {sorted(reached)} of {controls} controls are reached with the keyboard")
+    return problems

@@ -1,4 +1,4 @@
-"""Fixtures: a world for all tests in the folder, and a place for each."""
+"""Fixtures: a browser and a provider for all tests in the folder, and a site for each test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import event_loop
-from tests.browser.server_fixture import GROUPS, Place, World, open_world
+from tests.browser.server_fixture import GROUPS, SharedBrowser, Site, open_shared_browser
 from tests.processes import nothing_left_over
 
 
@@ -20,17 +20,17 @@ def no_process_left_over() -> Iterator[None]:
 
 
 @pytest.fixture(scope="package")
-async def world(no_process_left_over: None) -> AsyncIterator[World]:
-    """A browser and a provider."""
+async def shared_browser(no_process_left_over: None) -> AsyncIterator[SharedBrowser]:
+    """A browser and a provider that all tests share."""
     with event_loop.lasting_tasks():
-        async with open_world() as one:
-            yield one
+        async with open_shared_browser() as shared:
+            yield shared
 
 
 @pytest.fixture
-async def place(world: World, tmp_path: Path) -> AsyncIterator[Place]:
-    """A server where staff may come in and are members, and ops are operators. All must be quiet in the end."""
-    async with world.place(tmp_path, **GROUPS) as one:
-        await one.served.give_groups(staff="member")
-        yield one
-        one.expect_quiet()
+async def site(shared_browser: SharedBrowser, tmp_path: Path) -> AsyncIterator[Site]:
+    """A server where `staff` can sign in as members and `ops` are operators. No browser may report a problem."""
+    async with shared_browser.site(tmp_path, **GROUPS) as site:
+        await site.served.give_groups(staff="member")
+        yield site
+        site.expect_no_problems()

@@ -1,4 +1,4 @@
-"""Another site on this machine, with whatever its owner likes on its one page."""
+"""Another site on this machine, whose page a test defines."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from contextlib import asynccontextmanager, suppress
 from html import escape
 from typing import Final
 
-SAME_SITE: Final = "localhost"  # As the server is called: another port is another origin, and the same site.
+SAME_SITE: Final = "localhost"  # The host name of the server: another port is another origin on the same site.
 CROSS_SITE: Final = "127.0.0.1"
 
 
-class Elsewhere:
-    """A page of another origin than the server's."""
+class OtherSite:
+    """A page with another origin than the server."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.body = ""
 
     def url(self, host: str) -> str:
-        """The page, at one of the names of this machine."""
+        """The URL of the page with one of the names of this machine."""
         return f"http://{host}:{self.port}/"
 
     def post(self, url: str, text: str) -> None:
-        """Show a form that sends itself, with this text as its body."""
+        """Show a form that submits itself with this text as its body."""
         name, _, value = text.partition("=")
         self.body = (
             f'<form method="post" enctype="text/plain" action="{escape(url)}">'
@@ -33,7 +33,7 @@ class Elsewhere:
         )
 
     async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
-        """One connection, one request."""
+        """Handle one connection with one request."""
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             await reader.readuntil(b"\r\n\r\n")
             text = f'<!doctype html><html lang="en"><title>Elsewhere</title>{self.body}</html>'.encode()
@@ -44,9 +44,9 @@ class Elsewhere:
 
 
 @asynccontextmanager
-async def another_site() -> AsyncIterator[Elsewhere]:
-    """Another site that runs."""
-    site = Elsewhere(0)
+async def open_other_site() -> AsyncIterator[OtherSite]:
+    """Run another site."""
+    site = OtherSite(0)
     async with await asyncio.start_server(site.serve, "127.0.0.1", 0) as server:
         site.port = server.sockets[0].getsockname()[1]
         yield site

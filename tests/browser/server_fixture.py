@@ -1,6 +1,6 @@
-"""A server, a real provider and real browsers, as people meet them. Nothing else can be reached from there.
+"""A server, a real provider and real browsers, which cannot reach any other host.
 
-The server is `localhost` and the provider `127.0.0.1`, which are two sites to a browser, as they are in life.
+The server is `localhost` and the provider `127.0.0.1`, which are different sites for a browser.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from tests.providers.programs import browser as browser_program
 from tests.providers.real_provider import ACCOUNTS, RealProvider, real_provider
 
 WAIT_MS_MAX: Final = 8_000
-AWAY: Final = "ingot.example"  # The server, as somebody at another machine knows it.
+OTHER_HOST: Final = "ingot.example"  # The name of the server on another machine.
 ARGUMENTS: Final = (
-    f"--host-resolver-rules=MAP {AWAY} 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
+    f"--host-resolver-rules=MAP {OTHER_HOST} 127.0.0.1, MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
 )
 GROUPS: Final[dict[str, Any]] = {"oidc_allowed_groups": ("staff",), "oidc_admin_groups": ("ops",)}
 REFUSED: Final = "Failed to load resource: the server responded with a status of 4"
 
 
 class Visitor:
-    """Somebody at a browser of their own, with all that went wrong in it."""
+    """A person with their own browser profile, and the problems that the browser reports."""
 
-    def __init__(self, context: BrowserContext, page: Page, place: Place) -> None:
+    def __init__(self, context: BrowserContext, page: Page, site: Site) -> None:
         self.context = context
         self.page = page
-        self.place = place
-        self.loud = False  # Whether it goes elsewhere too, or has something to complain of.
-        self.wrong: list[str] = []
-        self.asked: list[str] = []
+        self.site = site
+        self.expects_errors = False  # Whether it opens other sites or causes browser errors.
+        self.problems: list[str] = []
+        self.requested_urls: list[str] = []
         context.on("console", self._note_console)
         context.on("weberror", self._note_error)
         context.on("request", self._note_request)
@@ -50,69 +50,69 @@ class Visitor:
 
     async def go(self, path: str) -> Response:
         """Open a page of the server."""
-        answer = await self.page.goto(self.place.url + path)
+        answer = await self.page.goto(self.site.url + path)
         assert answer is not None
         return answer
 
     async def fill_in(self, login: str) -> None:
-        """Give an account at the form of the provider."""
+        """Enter an account in the form of the provider."""
         await self.page.get_by_label("Account").fill(login)
         await self.press("Sign in")
 
     async def press(self, name: str, *, role: Any = "button") -> None:
-        """Press a button, or follow a link, and wait for the page that it leads to."""
+        """Press a button or a link, and wait for the next page."""
         async with self.page.expect_event("domcontentloaded"):
             await self.page.get_by_role(role, name=name).click()
         await self.page.wait_for_load_state()
 
     async def sign_in(self, login: str = "bob") -> None:
-        """Come to one's own page by way of the provider."""
+        """Sign in with the provider, and open the own page."""
         await self.go("/me")
         await self.press("Sign in", role="link")
         await self.fill_in(login)
         assert self.path == "/me", await self.text()
 
     async def sign_in_as_operator(self) -> None:
-        """Come to one's own page with a link."""
-        await self.page.goto(await self.place.link())
+        """Sign in with a link, and open the own page."""
+        await self.page.goto(await self.site.link())
         await self.press("Sign in")
         assert self.path == "/me", await self.text()
 
     async def text(self) -> str:
-        """What is to be read on the page."""
+        """Return the visible text of the page."""
         return " ".join((await self.page.locator("body").inner_text()).split())
 
-    async def secret(self) -> str | None:
-        """The session that the browser keeps."""
+    async def session_cookie(self) -> str | None:
+        """Return the value of the session cookie, if there is one."""
         return next((one["value"] for one in await self.context.cookies() if one["name"] == SESSION_COOKIE), None)
 
-    async def status(self, path: str = "/api/v1/me") -> int:
-        """What the server answers a page of ours that asks for this."""
-        asked = await self.page.evaluate("path => fetch(path).then(answer => answer.status)", path)
-        return int(asked)
+    async def status_of(self, path: str = "/api/v1/me") -> int:
+        """Return the status of a request that the current page sends."""
+        requested_urls = await self.page.evaluate("path => fetch(path).then(answer => answer.status)", path)
+        return int(requested_urls)
 
     @property
     def path(self) -> str:
-        """Which page of the server it is, or the whole address when it is none."""
-        return self.page.url.removeprefix(self.place.url)
+        """The path of the current page, or the whole URL if it is not a page of the server."""
+        return self.page.url.removeprefix(self.site.url)
 
     def _note_console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not message.text.startswith(REFUSED):
-            self.wrong.append(f"console: {message.text}")
+            self.problems.append(f"console: {message.text}")
 
     def _note_error(self, error: WebError) -> None:
-        self.wrong.append(f"script: {error.error}")
+        self.problems.append(f"script: {error.error}")
 
     def _note_request(self, request: Request) -> None:
-        self.asked.append(request.url)
+        self.requested_urls.append(request.url)
 
     def _note_response(self, response: Response) -> None:
         if response.status >= 400 and response.request.resource_type not in ("document", "fetch"):
-            self.wrong.append(f"{response.status}: {response.url}")
+            self.problems.append(f"{response.status}: {response.url}")
 
 
-class Place:
-    """A server with a store of its own, and who comes to it."""
+class Site:
+    """A server with its own store, and its visitors."""
 
     def __init__(self, served: Served, provider: RealProvider, browser: Browser, url: str, issuer: str) -> None:
         self.served = served
@@ -123,7 +123,7 @@ class Place:
         self._browser = browser
 
     async def visitor(self, **options: Any) -> Visitor:
-        """Somebody with a browser that was never here."""
+        """Open a new browser profile."""
         context = await self._browser.new_context(**options)
         context.set_default_timeout(WAIT_MS_MAX)
         visitor = Visitor(context, await context.new_page(), self)
@@ -131,60 +131,60 @@ class Place:
         return visitor
 
     async def link(self) -> str:
-        """A link of the operator."""
+        """Create a sign-in link of the operator."""
         headers = {"authorization": f"Bearer {self.served.operator}"}
         answer = await self.served.client.post(f"{self.url}/api/v1/admin/links", headers=headers)
         return str(answer.json()["url"])
 
     async def users(self) -> list[dict[str, Any]]:
-        """Whom the server knows."""
+        """Return the users that the server knows."""
         found: list[dict[str, Any]] = (await self.served.call("GET", "/admin/users")).json()["items"]
         return found
 
     async def sessions(self, user: str) -> list[dict[str, Any]]:
-        """Where somebody is signed in, as the server knows."""
+        """Return the sessions of a user."""
         found: list[dict[str, Any]] = (await self.served.call("GET", f"/admin/users/{user}/sessions")).json()["items"]
         return found
 
     async def close(self) -> None:
-        """Everybody leaves."""
+        """Close all browser profiles."""
         for visitor in self.visitors:
             await visitor.context.close()
 
-    def expect_quiet(self) -> None:
-        """Nothing went wrong in any browser, and nothing was asked of anybody else."""
+    def expect_no_problems(self) -> None:
+        """Check that no browser reported a problem or sent a request to another origin."""
         for visitor in self.visitors:
-            if not visitor.loud:
-                assert visitor.wrong == [], visitor.wrong
-                elsewhere = [url for url in visitor.asked if origin_of(url) not in self.origins]
-                assert elsewhere == [], elsewhere
+            if not visitor.expects_errors:
+                assert visitor.problems == [], visitor.problems
+                other_site = [url for url in visitor.requested_urls if origin_of(url) not in self.origins]
+                assert other_site == [], other_site
 
 
-class World:
-    """What places share: a browser, a provider, and the door that it sends people back to."""
+class SharedBrowser:
+    """What all sites share: a browser, a provider, and the socket of its redirect URL."""
 
-    def __init__(self, browser: Browser, provider: RealProvider, door: socket.socket) -> None:
+    def __init__(self, browser: Browser, provider: RealProvider, listening: socket.socket) -> None:
         self.browser = browser
         self.provider = provider
-        self.door = door
-        self.url = url_of(door)
+        self.listening = listening
+        self.url = url_of(listening)
 
     @asynccontextmanager
-    async def place(
+    async def site(
         self, folder: Path, settings: Settings | None = None, *, clock: Clock | None = None, **more: Any
-    ) -> AsyncIterator[Place]:
-        """A place to which people come by way of the provider, unless the settings name another."""
-        await self._forget()
-        given = settings or self.provider.settings(**more)
-        async with serving(folder / "data", given, clock=clock, listening=self.door) as served:
-            place = Place(served, self.provider, self.browser, self.url, given.oidc_issuer or self.url)
+    ) -> AsyncIterator[Site]:
+        """Run a site that uses the provider, unless the settings name another."""
+        await self._reset_accounts()
+        settings = settings or self.provider.settings(**more)
+        async with serving(folder / "data", settings, clock=clock, listening=self.listening) as served:
+            site = Site(served, self.provider, self.browser, self.url, settings.oidc_issuer or self.url)
             try:
-                yield place
+                yield site
             finally:
-                await place.close()
+                await site.close()
 
-    async def _forget(self) -> None:
-        """The provider knows those whom it began with, as they were."""
+    async def _reset_accounts(self) -> None:
+        """Reset the accounts of the provider."""
         for login in list(self.provider.accounts):
             await self.provider.remove_account(login)
         for login, claims in ACCOUNTS.items():
@@ -192,24 +192,24 @@ class World:
 
 
 @asynccontextmanager
-async def open_world() -> AsyncIterator[World]:
-    """A provider and a browser that run."""
+async def open_shared_browser() -> AsyncIterator[SharedBrowser]:
+    """Start a provider and a browser."""
     async with AsyncExitStack() as stack:
-        door = stack.enter_context(listen("127.0.0.1", 0))
-        provider = await stack.enter_async_context(real_provider(f"{url_of(door)}/auth/callback"))
+        listening = stack.enter_context(listen("127.0.0.1", 0))
+        provider = await stack.enter_async_context(real_provider(f"{url_of(listening)}/auth/callback"))
         driver = await stack.enter_async_context(playwright())
         arguments = [*ARGUMENTS, "--no-sandbox"] if os.geteuid() == 0 else list(ARGUMENTS)
         browser = await driver.chromium.launch(executable_path=browser_program(), args=arguments)
         stack.push_async_callback(browser.close)
-        yield World(browser, provider, door)
+        yield SharedBrowser(browser, provider, listening)
 
 
-def url_of(door: socket.socket) -> str:
-    """The server, as people know it."""
-    return f"http://localhost:{door.getsockname()[1]}"
+def url_of(listening: socket.socket) -> str:
+    """Return the URL of the server."""
+    return f"http://localhost:{listening.getsockname()[1]}"
 
 
 def origin_of(url: str) -> str:
-    """Whom a browser asks."""
+    """Return the origin of a URL."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"

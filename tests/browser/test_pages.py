@@ -1,4 +1,4 @@
-"""Every page, as people see it: wide and narrow, light and dark, with the keyboard, and with what others made of it."""
+"""Every page in a browser: wide and narrow, light and dark, with the keyboard, and with injected markup."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 from playwright.async_api import Dialog
 
 from ingot.settings import Settings
-from tests.browser.accessibility import faults_of
-from tests.browser.server_fixture import AWAY, Place, Visitor, World
+from tests.browser.accessibility import accessibility_problems
+from tests.browser.server_fixture import OTHER_HOST, SharedBrowser, Site, Visitor
 
 WIDTHS = (380, 1280)
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'&lt;{{7*7}}"
 LONG = "W" * 250
-KEPT_OUT = [
+BLOCKED_DIRECTIVES = [
     "base-uri", "connect-src", "frame-src", "img-src", "script-src-attr", "script-src-elem", "style-src-attr"
 ]  # fmt: skip
-INJECTED = """async ([elsewhere, expected]) => {
+INJECT_MARKUP = """async ([elsewhere, expected]) => {
     const kept = new Set();
     const all = new Promise((done) => {
         setTimeout(done, 3000);
@@ -38,49 +38,49 @@ INJECTED = """async ([elsewhere, expected]) => {
     await all;
     return [window.ran ?? false, sent, [...kept].sort()];
 }"""
-Show = Callable[[Place, Visitor], Awaitable[object]]
+Show = Callable[[Site, Visitor], Awaitable[object]]
 
 
-async def sign_in_page(place: Place, visitor: Visitor) -> None:
+async def sign_in_page(site: Site, visitor: Visitor) -> None:
     await visitor.go("/auth/login?next=/me")
 
 
-async def link_page(place: Place, visitor: Visitor) -> None:
-    await visitor.page.goto(await place.link())
+async def link_page(site: Site, visitor: Visitor) -> None:
+    await visitor.page.goto(await site.link())
 
 
-async def refusal(place: Place, visitor: Visitor) -> None:
+async def refusal(site: Site, visitor: Visitor) -> None:
     await visitor.go("/auth/start")
     await visitor.fill_in("eve")
 
 
-async def error(place: Place, visitor: Visitor) -> None:
-    answer = await visitor.go("/auth/link")
-    assert answer.status == 422
+async def error(site: Site, visitor: Visitor) -> None:
+    response = await visitor.go("/auth/link")
+    assert response.status == 422
 
 
-async def own_page(place: Place, visitor: Visitor) -> None:
-    """Of somebody with much to be said of, and two browsers."""
-    await place.provider.put_account(
+async def own_page(site: Site, visitor: Visitor) -> None:
+    """The page of a person with long names, many groups and two sessions."""
+    await site.provider.put_account(
         "bob", name=LONG, email=f"{LONG[:60]}@example.com", groups=["staff", LONG, *(f"group {n}" for n in range(40))]
     )
     for n in range(3):
-        await place.served.ingot.tenants.create(f"{n}-{'w' * 40}", groups={"staff": "admin"})
-    other = await place.visitor(user_agent=LONG[:200])
+        await site.served.ingot.tenants.create(f"{n}-{'w' * 40}", groups={"staff": "admin"})
+    other = await site.visitor(user_agent=LONG[:200])
     await other.sign_in()
     await visitor.sign_in()
 
 
-async def operators_page(place: Place, visitor: Visitor) -> None:
+async def operators_page(site: Site, visitor: Visitor) -> None:
     await visitor.sign_in_as_operator()
 
 
-async def strangers_page(place: Place, visitor: Visitor) -> None:
-    await place.served.give_groups()
+async def strangers_page(site: Site, visitor: Visitor) -> None:
+    await site.served.give_groups()
     await visitor.sign_in()
 
 
-async def api_page(place: Place, visitor: Visitor) -> None:
+async def api_page(site: Site, visitor: Visitor) -> None:
     await visitor.go("/docs")
 
 
@@ -88,66 +88,68 @@ PAGES: list[Show] = [sign_in_page, link_page, refusal, error, own_page, operator
 every_page = pytest.mark.parametrize("show", PAGES, ids=lambda show: show.__name__)
 
 
-async def expect_good_looks(visitor: Visitor) -> None:
-    """The page is good to look at, wide and narrow, light and dark."""
+async def check_accessibility(visitor: Visitor) -> None:
+    """Check the accessibility of the page in both widths and color schemes."""
     for width in WIDTHS:
         for scheme in SCHEMES:
             await visitor.page.set_viewport_size({"width": width, "height": 800})
             await visitor.page.emulate_media(color_scheme=scheme)
-            assert await faults_of(visitor.page) == [], (width, scheme)
+            assert await accessibility_problems(visitor.page) == [], (width, scheme)
 
 
 @every_page
-async def test_every_page_is_readable_and_usable_with_the_keyboard(place: Place, show: Show) -> None:
-    visitor = await place.visitor()
-    await show(place, visitor)
-    await expect_good_looks(visitor)
+async def test_every_page_is_readable_and_usable_with_the_keyboard(site: Site, show: Show) -> None:
+    visitor = await site.visitor()
+    await show(site, visitor)
+    await check_accessibility(visitor)
 
 
-async def test_the_sign_in_page_without_a_provider_explains_sign_in_links(world: World, tmp_path: Path) -> None:
-    async with world.place(tmp_path, Settings()) as place:
-        visitor = await place.visitor()
+async def test_the_sign_in_page_without_a_provider_explains_sign_in_links(
+    shared_browser: SharedBrowser, tmp_path: Path
+) -> None:
+    async with shared_browser.site(tmp_path, Settings()) as site:
+        visitor = await site.visitor()
         await visitor.go("/me")
-        assert f"{place.url}/api/v1/admin/links" in await visitor.text()
-        await expect_good_looks(visitor)
-        place.expect_quiet()
+        assert f"{site.url}/api/v1/admin/links" in await visitor.text()
+        await check_accessibility(visitor)
+        site.expect_no_problems()
 
 
-async def test_no_one_can_sign_in_without_https_from_another_machine(place: Place) -> None:
-    away = await place.visitor()
-    away.loud = True  # The browser says that it trusts no address like this.
-    here = place.url.replace("localhost", AWAY)
+async def test_no_one_can_sign_in_without_https_from_another_machine(site: Site) -> None:
+    visitor = await site.visitor()
+    visitor.expects_errors = True  # The browser warns of an origin without HTTPS.
+    remote_url = site.url.replace("localhost", OTHER_HOST)
     for path in ("/auth/login", "/auth/link?code=x"):
-        await away.page.goto(here + path)
-        assert "set INGOT_PUBLIC_URL" in await away.text()
-        assert await away.page.get_by_role("button").count() == 0
-        assert await away.page.get_by_role("link").all_inner_texts() == ["Skip to the content"]
-        await expect_good_looks(away)
-    await away.page.goto(f"{here}/auth/start")
-    assert "set INGOT_PUBLIC_URL" in await away.text()
-    assert await away.context.cookies() == []
+        await visitor.page.goto(remote_url + path)
+        assert "set INGOT_PUBLIC_URL" in await visitor.text()
+        assert await visitor.page.get_by_role("button").count() == 0
+        assert await visitor.page.get_by_role("link").all_inner_texts() == ["Skip to the content"]
+        await check_accessibility(visitor)
+    await visitor.page.goto(f"{remote_url}/auth/start")
+    assert "set INGOT_PUBLIC_URL" in await visitor.text()
+    assert await visitor.context.cookies() == []
 
 
 @every_page
-async def test_injected_markup_runs_no_script_and_sends_no_request(place: Place, show: Show) -> None:
-    visitor = await place.visitor()
-    await show(place, visitor)
-    visitor.loud = True  # The browser says what it kept from running.
-    injected = await visitor.page.evaluate(INJECTED, [place.provider.issuer, KEPT_OUT])
-    assert injected == [False, False, KEPT_OUT]
-    assert all(url.startswith((place.url, place.provider.issuer)) for url in visitor.asked)
+async def test_injected_markup_runs_no_script_and_sends_no_request(site: Site, show: Show) -> None:
+    visitor = await site.visitor()
+    await show(site, visitor)
+    visitor.expects_errors = True  # The browser reports what it has blocked.
+    injected = await visitor.page.evaluate(INJECT_MARKUP, [site.provider.issuer, BLOCKED_DIRECTIVES])
+    assert injected == [False, False, BLOCKED_DIRECTIVES]
+    assert all(url.startswith((site.url, site.provider.issuer)) for url in visitor.requested_urls)
 
 
-async def test_names_with_markup_are_shown_as_text(place: Place) -> None:
+async def test_names_with_markup_are_shown_as_text(site: Site) -> None:
     dialogs: list[str] = []
 
     def note(dialog: Dialog) -> None:
         dialogs.append(dialog.message)
 
-    await place.provider.put_account("bob", name=MARKUP, groups=["staff", f"{MARKUP} too"])
-    other = await place.visitor(user_agent=f"Evil {MARKUP}")
+    await site.provider.put_account("bob", name=MARKUP, groups=["staff", f"{MARKUP} too"])
+    other = await site.visitor(user_agent=f"Evil {MARKUP}")
     await other.sign_in()
-    bob = await place.visitor()
+    bob = await site.visitor()
     bob.page.on("dialog", note)
     await bob.sign_in()
     assert await bob.page.get_by_role("heading", level=1).inner_text() == MARKUP
@@ -158,8 +160,8 @@ async def test_names_with_markup_are_shown_as_text(place: Place) -> None:
     assert dialogs == []
 
 
-async def test_urls_with_markup_are_shown_as_text(place: Place) -> None:
-    visitor = await place.visitor()
+async def test_urls_with_markup_are_shown_as_text(site: Site) -> None:
+    visitor = await site.visitor()
     for path in (f"/auth/link?code={MARKUP}", f"/auth/login?next=/{MARKUP}", f"/auth/callback?error={MARKUP}&state=x"):
         await visitor.go(path.replace("&lt;", ""))
         assert await visitor.page.locator("img, script, iframe").count() == 0

@@ -1,17 +1,17 @@
-"""Signing in and out in a real browser, by way of a real provider."""
+"""Sign-in and sign-out in a real browser with a real provider."""
 
 from __future__ import annotations
 
 from ingot.http.cookies import SESSION_COOKIE
-from tests.browser.server_fixture import Place
+from tests.browser.server_fixture import Site
 
 
-async def test_a_person_signs_in_sees_their_account_and_signs_out(place: Place) -> None:
-    bob = await place.visitor()
+async def test_a_person_signs_in_sees_their_account_and_signs_out(site: Site) -> None:
+    bob = await site.visitor()
     await bob.go("/auth/login")
     assert "your account at 127.0.0.1" in await bob.text()
     await bob.press("Sign in", role="link")
-    assert bob.page.url.startswith(place.provider.issuer)
+    assert bob.page.url.startswith(site.provider.issuer)
     await bob.fill_in("bob")
     assert bob.path == "/me"
     assert await bob.page.get_by_role("heading", level=1).inner_text() == "Bob"
@@ -19,28 +19,28 @@ async def test_a_person_signs_in_sees_their_account_and_signs_out(place: Place) 
     assert "Email bob@example.com" in text
     assert "Groups staff" in text
     assert "default member" in text
-    assert f"Provider {place.provider.issuer}" in text
-    (user,) = await place.users()
-    (session,) = await place.sessions(user["id"])
+    assert f"Provider {site.provider.issuer}" in text
+    (user,) = await site.users()
+    (session,) = await site.sessions(user["id"])
     assert (user["subject"], session["address"]) == ("bob", "127.0.0.1")
     assert f"ID {user['id']}" in text
     await bob.press("Sign out")
     assert bob.path == "/auth/login?next=/me"
-    assert await bob.secret() is None
-    assert await place.sessions(user["id"]) == []
+    assert await bob.session_cookie() is None
+    assert await site.sessions(user["id"]) == []
     await bob.page.go_back()
     assert bob.path == "/auth/login?next=/me"
     assert "bob@example.com" not in await bob.page.content()
 
 
-async def test_sign_in_leads_to_the_requested_page(place: Place) -> None:
-    bob = await place.visitor()
+async def test_sign_in_leads_to_the_requested_page(site: Site) -> None:
+    bob = await site.visitor()
     await bob.go("/me")
     assert bob.path == "/auth/login?next=/me"
     await bob.press("Sign in", role="link")
     await bob.fill_in("bob")
     assert bob.path == "/me"
-    ada = await place.visitor()
+    ada = await site.visitor()
     await ada.go("/auth/login?next=/docs")
     await ada.press("Sign in", role="link")
     await ada.fill_in("ada")
@@ -49,91 +49,91 @@ async def test_sign_in_leads_to_the_requested_page(place: Place) -> None:
     assert "You are an operator" in await ada.text()
 
 
-async def test_the_session_cookie_is_bound_to_the_host_and_hidden_from_scripts(place: Place) -> None:
-    bob = await place.visitor()
+async def test_the_session_cookie_is_bound_to_the_host_and_hidden_from_scripts(site: Site) -> None:
+    bob = await site.visitor()
     await bob.sign_in()
-    (kept,) = await bob.context.cookies(place.url)
-    assert kept["name"] == SESSION_COOKIE == "__Host-ingot_session"
-    assert (kept["domain"], kept["path"]) == ("localhost", "/")
-    assert (kept["secure"], kept["httpOnly"], kept["sameSite"]) == (True, True, "Lax")
-    assert kept["expires"] == -1
+    (cookie,) = await bob.context.cookies(site.url)
+    assert cookie["name"] == SESSION_COOKIE == "__Host-ingot_session"
+    assert (cookie["domain"], cookie["path"]) == ("localhost", "/")
+    assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (True, True, "Lax")
+    assert cookie["expires"] == -1
     assert await bob.page.evaluate("document.cookie") == ""
-    assert kept["value"] not in await bob.page.content()
+    assert cookie["value"] not in await bob.page.content()
 
 
-async def test_each_sign_in_replaces_the_session(place: Place) -> None:
-    bob = await place.visitor()
+async def test_each_sign_in_replaces_the_session(site: Site) -> None:
+    bob = await site.visitor()
     await bob.sign_in()
-    first = await bob.secret()
+    first = await bob.session_cookie()
     await bob.go("/auth/start")
     assert bob.path == "/me"
-    assert await bob.secret() != first
-    (user,) = await place.users()
-    assert len(await place.sessions(user["id"])) == 1
+    assert await bob.session_cookie() != first
+    (user,) = await site.users()
+    assert len(await site.sessions(user["id"])) == 1
 
 
-async def test_a_person_without_an_allowed_group_is_refused(place: Place) -> None:
-    eve = await place.visitor()
+async def test_a_person_without_an_allowed_group_is_refused(site: Site) -> None:
+    eve = await site.visitor()
     await eve.go("/auth/start")
     await eve.fill_in("eve")
     assert await eve.page.get_by_role("heading", level=1).inner_text() == "You are not signed in"
     assert "allowed groups" in await eve.text()
-    assert await eve.secret() is None
-    assert await eve.status() == 401
-    assert await place.users() == []
+    assert await eve.session_cookie() is None
+    assert await eve.status_of() == 401
+    assert await site.users() == []
     await eve.go("/me")
     assert eve.path == "/auth/login?next=/me"
 
 
-async def test_a_disabled_user_is_signed_out_and_cannot_sign_in_again(place: Place) -> None:
-    bob = await place.visitor()
+async def test_a_disabled_user_is_signed_out_and_cannot_sign_in_again(site: Site) -> None:
+    bob = await site.visitor()
     await bob.sign_in()
-    (user,) = await place.users()
-    assert (await place.served.call("POST", f"/admin/users/{user['id']}/disable")).status_code == 200
+    (user,) = await site.users()
+    assert (await site.served.call("POST", f"/admin/users/{user['id']}/disable")).status_code == 200
     await bob.page.reload()
     assert bob.path == "/auth/login?next=/me"
-    assert await bob.status() == 401
+    assert await bob.status_of() == 401
     await bob.press("Sign in", role="link")
     assert await bob.page.get_by_role("heading", level=1).inner_text() == "You are not signed in"
-    assert await bob.status() == 401
-    assert await place.sessions(user["id"]) == []
+    assert await bob.status_of() == 401
+    assert await site.sessions(user["id"]) == []
 
 
-async def test_a_sign_in_link_asks_for_confirmation_and_works_once(place: Place) -> None:
-    link = await place.link()
+async def test_a_sign_in_link_asks_for_confirmation_and_works_once(site: Site) -> None:
+    link = await site.link()
     for _ in range(3):
-        assert (await place.served.client.get(link)).status_code == 200  # As programs do that look at links in mail.
-    operator = await place.visitor()
+        assert (await site.served.client.get(link)).status_code == 200  # As programs that check links in mail do.
+    operator = await site.visitor()
     await operator.page.goto(link)
-    assert await operator.secret() is None
+    assert await operator.session_cookie() is None
     assert "This link signs you in once" in await operator.text()
     await operator.press("Sign in")
     assert operator.path == "/me"
     assert "You are an operator" in await operator.text()
-    other = await place.visitor()
+    other = await site.visitor()
     await other.page.goto(link)
     await other.press("Sign in")
     assert "used before" in await other.text()
-    assert await other.secret() is None
-    assert await operator.status() == 200
+    assert await other.session_cookie() is None
+    assert await operator.status_of() == 200
 
 
-async def test_a_session_of_another_browser_is_listed_and_can_be_ended(place: Place) -> None:
-    here, there = await place.visitor(user_agent="Desk/1.0"), await place.visitor(user_agent="Pocket/2.0")
+async def test_a_session_of_another_browser_is_listed_and_can_be_ended(site: Site) -> None:
+    here, there = await site.visitor(user_agent="Desk/1.0"), await site.visitor(user_agent="Pocket/2.0")
     await here.sign_in()
     await there.sign_in()
     await here.page.reload()
-    listed = here.page.locator(".sessions li")
-    assert await listed.count() == 2
-    own, other = listed.filter(has_text="Desk/1.0"), listed.filter(has_text="Pocket/2.0")
+    sessions_shown = here.page.locator(".sessions li")
+    assert await sessions_shown.count() == 2
+    own, other = sessions_shown.filter(has_text="Desk/1.0"), sessions_shown.filter(has_text="Pocket/2.0")
     assert "Current session" in await own.inner_text()
     assert await own.get_by_role("button").count() == 0
     assert "from 127.0.0.1" in await other.inner_text()
     await here.press("End")
     assert here.path == "/me"
-    assert await listed.count() == 1
+    assert await sessions_shown.count() == 1
     await there.page.reload()
     assert there.path == "/auth/login?next=/me"
-    assert await here.status() == 200
-    (user,) = await place.users()
-    assert [one["agent"] for one in await place.sessions(user["id"])] == ["Desk/1.0"]
+    assert await here.status_of() == 200
+    (user,) = await site.users()
+    assert [one["agent"] for one in await site.sessions(user["id"])] == ["Desk/1.0"]

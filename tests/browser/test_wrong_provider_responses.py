@@ -1,4 +1,4 @@
-"""A provider that lies, and what a person sees of it in a real browser."""
+"""Wrong responses of a provider, and what a person sees of them in a real browser."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from joserfc.jwk import OctKey
 
-from tests.browser.server_fixture import GROUPS, Place, World
+from tests.browser.server_fixture import GROUPS, SharedBrowser, Site
 from tests.providers.fake_provider import OTHER_KEY, FakeProvider, open_fake_provider
 
 SECRET = "hush" * 16
 SHARED_KEY = OctKey.import_key(SECRET, {"kid": "rsa"})
-SENT: list[tuple[str, dict[str, str], str]] = [
+CALLBACK_CHANGES: list[tuple[str, dict[str, str], str]] = [
     ("state", {"state": "another"}, "another browser"),
     ("no state", {"state": ""}, "another browser"),
     ("issuer", {"iss": "https://evil.example"}, "(iss)"),
     ("error", {"error": "<b>no</b>"}, "The provider did not sign you in."),
 ]
-SIGNED: list[tuple[str, dict[str, Any], str]] = [
+TOKEN_CHANGES: list[tuple[str, dict[str, Any], str]] = [
     ("nonce", {"nonce": "another"}, "(nonce)"),
     ("no nonce", {"nonce": None}, "(nonce)"),
     ("audience", {"aud": "somebody"}, "(aud)"),
@@ -40,48 +40,56 @@ async def idp() -> AsyncIterator[FakeProvider]:
 
 
 @pytest.fixture
-async def place(world: World, tmp_path: Path, idp: FakeProvider) -> AsyncIterator[Place]:
-    """A server that has its people from the liar."""
-    settings = idp.settings(oidc_client_secret=SECRET, oidc_redirect_url=f"{world.url}/auth/callback", **GROUPS)
-    async with world.place(tmp_path, settings) as one:
+async def site(shared_browser: SharedBrowser, tmp_path: Path, idp: FakeProvider) -> AsyncIterator[Site]:
+    """A server that uses the fake provider."""
+    settings = idp.settings(
+        oidc_client_secret=SECRET, oidc_redirect_url=f"{shared_browser.url}/auth/callback", **GROUPS
+    )
+    async with shared_browser.site(tmp_path, settings) as one:
         yield one
-        one.expect_quiet()
+        one.expect_no_problems()
 
 
-async def is_refused(place: Place, words: str) -> None:
-    """A person who signs in reads these words, and is not signed in."""
-    ada = await place.visitor()
+async def is_refused(site: Site, message: str) -> None:
+    """Check that a person who tries to sign in sees this message and is not signed in."""
+    ada = await site.visitor()
     await ada.go("/auth/login")
     await ada.press("Sign in", role="link")
     assert ada.path.startswith("/auth/callback?")
     assert await ada.page.get_by_role("heading", level=1).inner_text() == "You are not signed in"
-    assert words in await ada.page.get_by_role("alert").inner_text()
-    assert await ada.secret() is None
-    assert await ada.status() == 401
-    assert await place.users() == []
+    assert message in await ada.page.get_by_role("alert").inner_text()
+    assert await ada.session_cookie() is None
+    assert await ada.status_of() == 401
+    assert await site.users() == []
 
 
-async def test_a_correct_response_signs_the_person_in(place: Place) -> None:
-    ada = await place.visitor()
+async def test_a_correct_response_signs_the_person_in(site: Site) -> None:
+    ada = await site.visitor()
     await ada.go("/auth/login")
     await ada.press("Sign in", role="link")
     assert ada.path == "/me"
     assert "ada@example.com" in await ada.text()
 
 
-@pytest.mark.parametrize(("sends", "words"), [case[1:] for case in SENT], ids=[case[0] for case in SENT])
+@pytest.mark.parametrize(
+    ("callback_parameters", "message"),
+    [case[1:] for case in CALLBACK_CHANGES],
+    ids=[case[0] for case in CALLBACK_CHANGES],
+)
 async def test_a_wrong_callback_signs_no_one_in(
-    place: Place, idp: FakeProvider, sends: dict[str, str], words: str
+    site: Site, idp: FakeProvider, callback_parameters: dict[str, str], message: str
 ) -> None:
-    idp.callback_parameters = sends
-    await is_refused(place, words)
+    idp.callback_parameters = callback_parameters
+    await is_refused(site, message)
     assert "/token" not in idp.paths()
 
 
-@pytest.mark.parametrize(("lies", "words"), [case[1:] for case in SIGNED], ids=[case[0] for case in SIGNED])
+@pytest.mark.parametrize(
+    ("signing_options", "message"), [case[1:] for case in TOKEN_CHANGES], ids=[case[0] for case in TOKEN_CHANGES]
+)
 async def test_a_wrong_id_token_signs_no_one_in(
-    place: Place, idp: FakeProvider, lies: dict[str, Any], words: str
+    site: Site, idp: FakeProvider, signing_options: dict[str, Any], message: str
 ) -> None:
-    idp.signing_options = lies
-    await is_refused(place, words)
+    idp.signing_options = signing_options
+    await is_refused(site, message)
     assert "/token" in idp.paths()

@@ -1,4 +1,4 @@
-"""`make mutants`: each planted bug is caught by the test that holds the promise it breaks; nothing else is accused."""
+"""`make mutants`: each planted bug is caught by the test of the promise that it breaks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def test_a_planted_bug_is_caught(tmp_path: Path, mutant: Mutant) -> None:
     assert_caught(tmp_path, mutant)
 
 
-@pytest.mark.timeout(900)  # It runs what catches all of them.
+@pytest.mark.timeout(900)  # It runs all tests that catch planted bugs.
 def test_a_copy_without_a_bug_passes(tmp_path: Path) -> None:
-    # The long ones among them run on the package itself anyway.
+    # Long tests run on the package itself anyway.
     selection = sorted({mutant.caught_by for mutant in MUTANTS})
     run = run_tests(plant(tmp_path), ["-m", "not long", *selection])
     assert run.returncode == pytest.ExitCode.OK, f"{run.stdout}{run.stderr}"

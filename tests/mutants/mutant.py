@@ -1,4 +1,4 @@
-"""What a planted bug is, and how it is planted."""
+"""Planted bugs, and how they are planted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGE = Path(ingot.__file__).parent
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """One place in the package, changed. `caught_by` is a selection for pytest that must fail on it."""
+    """A change of one place in the package. `caught_by` is a pytest selection that must fail with it."""
 
     name: str
     breaks: str
@@ -24,13 +24,15 @@ class Mutant:
 
 
 def plant(folder: Path, mutant: Mutant | None = None) -> Path:
-    """Copy the package below a folder, with the bug in it, and answer what to import it from."""
+    """Copy the package with the bug into a folder, and return the folder to import it from."""
     copy = folder / PACKAGE.name
-    shutil.copytree(PACKAGE, copy)  # What is compiled comes along, and is known by the time of its source.
+    shutil.copytree(PACKAGE, copy)  # Compiled files are copied too, and stay valid because modification times are kept.
     if mutant is not None:
         file = copy / mutant.file
         text = file.read_text(encoding="utf-8")
-        found = text.count(mutant.old)
-        assert found == 1, f"{mutant.name}: its old text occurs {found} times in {mutant.file}; plant it anew"
+        occurrences = text.count(mutant.old)
+        assert occurrences == 1, (
+            f"{mutant.name}: its old text occurs {occurrences} times in {mutant.file}; update the entry"
+        )
         file.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
     return folder

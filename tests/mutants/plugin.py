@@ -1,6 +1,6 @@
-"""A pytest plugin for runs against a copy of the package: sees to it that the copy is what is tested.
+"""A pytest plugin for runs against a copy of the package, which checks that the copy is tested.
 
-Hypothesis looks for a failure in the same examples every time, and does not look for a smaller one.
+Hypothesis uses the same examples in every run, and does not shrink failures.
 """
 
 from __future__ import annotations

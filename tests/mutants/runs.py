@@ -26,6 +26,6 @@ def run_tests(copy: Path, selection: list[str]) -> subprocess.CompletedProcess[s
 
 
 def assert_caught(folder: Path, mutant: Mutant) -> None:
-    """Plant a bug below a folder, and see its test fail."""
+    """Plant a bug in a copy, and check that its test fails."""
     run = run_tests(plant(folder, mutant), [mutant.caught_by])
     assert run.returncode == pytest.ExitCode.TESTS_FAILED, f"{mutant.name} was not caught:\n{run.stdout}{run.stderr}"

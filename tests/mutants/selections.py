@@ -1,4 +1,4 @@
-"""Where the tests are that catch many planted bugs."""
+"""Selections of tests that catch several planted bugs."""
 
 from __future__ import annotations
 

@@ -23,14 +23,14 @@ from tests.postgres.server import TEMPLATE, server_url, with_database
 
 ACT_SQL = "json_build_object('id', gen_random_uuid(), 'who', 'a test')::text"  # In the text of a statement.
 TRUNCATE_BYTES_MIN: Final = 1_000_000
-KEPT: Final = "kept by the tests"  # The application name of connections that outlive a test.
+CONNECTION_NAME: Final = "lasting test connection"  # The application name of connections that outlive a test.
 # End the sessions that a test has left, then remove all rows. TRUNCATE makes PostgreSQL plan every cached statement
 # again, so only large tables are truncated. A replica deletes without triggers and foreign keys.
 EMPTY: Final = f"""
 DO $$ DECLARE name text; bytes bigint; BEGIN
     LOOP
         PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
-        WHERE datname = current_database() AND application_name <> '{KEPT}' AND pid <> pg_backend_pid()
+        WHERE datname = current_database() AND application_name <> '{CONNECTION_NAME}' AND pid <> pg_backend_pid()
         AND backend_type = 'client backend';
         EXIT WHEN NOT FOUND;
         PERFORM pg_sleep(0.002), pg_stat_clear_snapshot();
@@ -57,19 +57,19 @@ class Database:
         self.owner_url = with_database(url, name)
         self.server_url = with_database(url, name, "ingot_server")
         self.folder: Path | None = None
-        self.stores = 0  # It is not given to others while a store is open on it, or while it is reserved.
+        self.stores = 0  # No other test gets the database while a store uses it or while it is reserved.
         self.is_reserved = False
         self.clock: Clock | None = None
-        self.is_altered = False  # A test that changes the schema says so, and no other test gets the database.
+        self.is_altered = False  # Set by a test that changes the schema. No other test gets the database.
         self._pool: asyncpg.Pool[Record] | None = None
         self._owner: asyncpg.Connection[Record] | None = None
 
     async def pool(self) -> asyncpg.Pool[Record]:
-        """The pool that stays open between tests. Its connections have the time of the database's clock."""
+        """Return the pool that stays open between tests. Its connections use the time of the database's clock."""
         assert event_loop.is_shared(asyncio.get_running_loop())
         if self._pool is None:
             self._pool = await open_pool(
-                f"{self.server_url}&application_name={KEPT.replace(' ', '%20')}",
+                f"{self.server_url}&application_name={CONNECTION_NAME.replace(' ', '%20')}",
                 pooled=False,
                 connections=CONNECTIONS_MAX,
                 connection_class=_clocked_by(lambda: self.clock),
@@ -77,7 +77,7 @@ class Database:
         return self._pool
 
     async def empty(self) -> None:
-        """End what a test has left running, and remove all rows."""
+        """End all sessions of the last test, and remove all rows."""
         if not event_loop.is_shared(asyncio.get_running_loop()):
             owner = await asyncpg.connect(self.owner_url)
             try:
@@ -86,7 +86,7 @@ class Database:
                 await owner.close()
             return
         if self._owner is None or self._owner.is_closed():
-            self._owner = await asyncpg.connect(self.owner_url, server_settings={"application_name": KEPT})
+            self._owner = await asyncpg.connect(self.owner_url, server_settings={"application_name": CONNECTION_NAME})
         await self._owner.execute(EMPTY)
 
     async def close(self) -> None:
@@ -107,7 +107,7 @@ async def close_pools() -> None:
 
 
 async def database_for(folder: Path) -> Database:
-    """The database that stands for this folder: the one it had, or an empty one. No other test gets it."""
+    """Return the database of this folder, or an empty one, and reserve it for the current test."""
     database = await _use(folder)
     database.is_reserved = True
     database.stores -= 1
@@ -115,18 +115,20 @@ async def database_for(folder: Path) -> Database:
 
 
 def release_databases() -> None:
-    """Let the next test have the databases of the one that has ended."""
+    """Release the databases that the ended test has reserved."""
     for database in _databases:
         database.is_reserved = False
 
 
 async def _use(folder: Path) -> Database:
-    """The database of a folder with one store more, so that nobody else gets it."""
-    database = next((one for one in _databases if one.folder == folder), None)
+    """Return the database of a folder, and count one more store on it."""
+    database = next((candidate for candidate in _databases if candidate.folder == folder), None)
     if database is not None:
         database.stores += 1
         return database
-    database = next((one for one in _databases if one.stores == 0 and not one.is_reserved), None)
+    database = next(
+        (candidate for candidate in _databases if candidate.stores == 0 and not candidate.is_reserved), None
+    )
     if database is None:
         return await _create_for(folder)
     database.stores += 1
@@ -145,7 +147,7 @@ async def _create_for(folder: Path) -> Database:
 
 @asynccontextmanager
 async def borrowed_database(*, is_new: bool = False) -> AsyncIterator[Database]:
-    """A database with nothing in it but our schema, and without the statistics of earlier tests if it has to be new."""
+    """Borrow a database with an empty schema. With `is_new` it has no statistics of earlier tests."""
     database = await (_create_for if is_new else _use)(Path(new_id()))
     try:
         yield database
@@ -157,7 +159,7 @@ async def borrowed_database(*, is_new: bool = False) -> AsyncIterator[Database]:
 
 
 async def empty_database() -> Database:
-    """A database with nothing in it, not even our schema. It lives as long as the cluster."""
+    """Create a database without our schema, which exists as long as the cluster."""
     return await _create(f"empty_{new_id().replace('-', '')}", "template1")
 
 
@@ -166,7 +168,7 @@ async def _create(name: str, template: str) -> Database:
 
 
 async def create_database(url: str, name: str, template: str) -> Database:
-    """A database on a server, as a copy of another one."""
+    """Create a database on a server as a copy of another one."""
     admin = await asyncpg.connect(url)
     try:
         await admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
@@ -176,7 +178,7 @@ async def create_database(url: str, name: str, template: str) -> Database:
 
 
 async def open_postgres(folder: Path, clock: Clock, *, lease_seconds: float) -> PostgresStore:
-    """A store in the database that stands for a folder."""
+    """Open a store in the database of a folder."""
     database = await _use(folder)
 
     class Store(PostgresStore):
@@ -197,29 +199,31 @@ async def open_postgres(folder: Path, clock: Clock, *, lease_seconds: float) -> 
 
 
 class ChanceClock(ManualClock):
-    """A clock for tests that run the same life twice: chance is always the same, in PostgreSQL too."""
+    """A clock for tests that repeat a sequence exactly: random numbers are fixed, also in PostgreSQL."""
 
     chance = 0.5
 
 
 def clocked(clock: Clock) -> type[Connection]:
-    """Connections on which PostgreSQL has the time of this clock."""
+    """Return a connection class on which PostgreSQL has the time of this clock."""
     return _clocked_by(lambda: clock) if isinstance(clock, ManualClock) else Connection
 
 
 def _clocked_by(read_clock: Callable[[], Clock | None]) -> type[Connection]:
-    """Connections on which PostgreSQL has the time of the clock that is read before each statement."""
+    """Return a connection class on which PostgreSQL has the time of the clock that is read before each statement."""
 
     class Clocked(Connection):
-        told: tuple[str, str] | None = ("", "")
+        last_settings: tuple[str, str] | None = ("", "")
 
         async def fetch(self, *args: Any, **options: Any) -> list[Record]:  # type: ignore[override]
             clock = read_clock()
             now = str(clock.micros()) if isinstance(clock, ManualClock) else ""
             chance = str(clock.chance) if isinstance(clock, ChanceClock) else ""
-            if self.told != (now, chance):
+            if self.last_settings != (now, chance):
                 await super().execute(f"SET ingot.now = '{now}'; SET ingot.chance = '{chance}'")
-                self.told = None if self.is_in_transaction() else (now, chance)  # A rollback takes it back.
+                self.last_settings = (
+                    None if self.is_in_transaction() else (now, chance)
+                )  # A rollback would undo the settings.
             return await super().fetch(*args, **options)
 
     return Clocked

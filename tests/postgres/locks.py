@@ -1,4 +1,4 @@
-"""Sessions that wait for locks of each other."""
+"""Waiting until a session is blocked by another."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ BLOCKED: Final = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_block
 
 
 async def until_blocked(
-    watcher: Connection[Record], holder: Connection[Record], call: asyncio.Future[Any] | None = None
+    observer: Connection[Record], holder: Connection[Record], call: asyncio.Future[Any] | None = None
 ) -> None:
-    """Wait until a session waits for a lock of `holder`, as `watcher` sees it, or until the call is done."""
+    """Wait until a session waits for a lock of `holder`, as `observer` sees it, or until the call is done."""
 
     async def is_blocked() -> bool:
         is_done = call is not None and call.done()
-        return is_done or await watcher.fetchval(BLOCKED, holder.get_server_pid()) > 0
+        return is_done or await observer.fetchval(BLOCKED, holder.get_server_pid()) > 0
 
     await eventually(is_blocked)

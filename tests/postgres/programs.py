@@ -1,4 +1,4 @@
-"""The programs of PostgreSQL: installed ones, Debian's package when we are root, or a wheel that carries them."""
+"""The programs of PostgreSQL: installed ones, Debian's package if we are root, or a wheel that contains them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHEEL_LOCK: Final = Path(__file__).parents[2] / "requirements" / "postgres.txt"
 
 
 def binaries() -> Path:
-    """Return the folder of initdb and postgres. Raises with a sentence that says how to get them."""
+    """Return the folder of initdb and postgres. Raises an error that explains how to install them."""
     expect_marker("postgres")
     for find in (_installed, _from_debian, _from_wheel):
         if (folder := find()) is not None:
@@ -38,7 +38,7 @@ def _from_debian() -> Path | None:
     Path("/etc/postgresql-common").mkdir(exist_ok=True)
     settings = Path("/etc/postgresql-common/createcluster.conf")
     if not settings.exists():
-        settings.write_text("create_main_cluster = false\n")  # The tests start clusters of their own.
+        settings.write_text("create_main_cluster = false\n")  # The tests start their own clusters.
     install_debian("postgresql")
     return _installed()
 

@@ -24,11 +24,11 @@ from ingot.engines.postgres import migrate
 from tests.components import POSTGRES_WHEEL
 from tests.postgres.programs import binaries
 from tests.processes import keep
-from tests.time_report import note_postgres
+from tests.time_report import record_postgres
 
 FOLDER_VARIABLE: Final = "INGOT_TEST_POSTGRES_FOLDER"
-PLAIN_TEMPLATE: Final = "ingot_plain"  # Migrated, and nothing else.
-TEMPLATE: Final = "ingot_template"  # With the clock of the tests.
+PLAIN_TEMPLATE: Final = "ingot_plain"  # Only migrated.
+TEMPLATE: Final = "ingot_template"  # Migrated, with the clock of the tests.
 START_SECONDS: Final = "60"
 USERS: Final = ("postgres", "nobody")
 SETTINGS: Final = """
@@ -40,7 +40,7 @@ full_page_writes = off
 synchronous_commit = on
 autovacuum_naptime = 5s
 """
-# Time as the tests say, on every connection that says one.
+# The time that a connection has set, or else the real time.
 TEST_CLOCK: Final = """
 CREATE OR REPLACE FUNCTION ingot.clock() RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(
@@ -56,7 +56,7 @@ CREATE OR REPLACE FUNCTION ingot.server_started_at() RETURNS bigint LANGUAGE sql
 
 
 class Server:
-    """A cluster in a folder of its own."""
+    """A cluster in its own folder."""
 
     def __init__(self, folder: Path, *, settings: str = SETTINGS) -> None:
         self.folder = folder
@@ -108,25 +108,25 @@ class Server:
             os.chown(self.folder, owner.pw_uid, owner.pw_gid)
 
     def _configure(self) -> None:
-        own = f"{self._settings}\nunix_socket_directories = '{self.folder}'\n"
-        (self._data / "postgresql.auto.conf").write_text(own, encoding="utf-8")
+        configuration = f"{self._settings}\nunix_socket_directories = '{self.folder}'\n"
+        (self._data / "postgresql.auto.conf").write_text(configuration, encoding="utf-8")
 
     def start(self) -> None:
         """Start the server and wait until it accepts connections."""
         self._run("pg_ctl", "--wait", "--timeout", START_SECONDS, "--log", str(self.folder / "log"), "start")
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop it: `smart`, `fast` or `immediate`, which is a crash."""
+        """Stop the server. The mode is `smart`, `fast` or `immediate`, which is a crash."""
         if self.is_running:
-            note_postgres(self.pid)
+            record_postgres(self.pid)
         self._run("pg_ctl", "--wait", "--mode", mode, "stop")
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self._bin / program), "-D", str(self._data), *arguments]
-        done = subprocess.run(
+        result = subprocess.run(
             command, user=self._user, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
         )
-        assert done.returncode == 0, f"{program} failed: {done.stderr.decode()[-500:]}"
+        assert result.returncode == 0, f"{program} failed: {result.stderr.decode()[-500:]}"
 
 
 def _is_user(name: str) -> bool:
@@ -209,10 +209,10 @@ async def _execute(url: str, statement: str) -> None:
 
 
 def with_database(url: str, database: str, user: str | None = None) -> str:
-    """The same server, another database, and maybe another role without a password."""
-    scheme, rest = url.split("://", 1)
-    place, _, options = rest.partition("?")
-    login, _, host = place.rpartition("@")
+    """Return the URL of another database on the same server, and of another role without a password if given."""
+    scheme, after_scheme = url.split("://", 1)
+    login_and_host, _, options = after_scheme.partition("?")
+    login, _, host = login_and_host.rpartition("@")
     host = host.split("/", 1)[0]
     return f"{scheme}://{user or login}@{host}/{database}" + (f"?{options}" if options else "")
 

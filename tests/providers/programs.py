@@ -1,4 +1,4 @@
-"""Programs that tests run, and the fonts of the samples: found, or installed."""
+"""Programs that tests run, and the fonts of the samples. Missing ones are installed if possible."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ INSTALL: Final = ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "-
 
 
 def node() -> str:
-    """The path of node. Raises with a sentence that says how to get it."""
+    """Return the path of node. Raises an error that explains how to install it."""
     return _program("node", package="nodejs")
 
 
 def browser() -> str:
-    """The path of chromium. Raises with a sentence that says how to get it."""
+    """Return the path of chromium. Raises an error that explains how to install it."""
     return _program("chromium", package="chromium")
 
 
 def tesseract() -> str:
-    """The path of tesseract. Raises with a sentence that says how to get it."""
+    """Return the path of tesseract. Raises an error that explains how to install it."""
     return _program("tesseract", package="tesseract-ocr")
 
 
 def curl() -> str:
-    """The path of curl. Raises with a sentence that says how to get it."""
+    """Return the path of curl. Raises an error that explains how to install it."""
     return _program("curl", package="curl")
 
 
 def git() -> str:
-    """The path of Git. Raises with a sentence that says how to get it."""
+    """Return the path of Git. Raises an error that explains how to install it."""
     return _program("git", package="git")
 
 
 def fonts() -> Path:
-    """The folder of the fonts that samples are written with. Raises with a sentence that says how to get them."""
+    """Return the folder of the fonts that the samples use. Raises an error that explains how to install them."""
     expect_marker("fonts")
     if not FONTS.exists() and os.geteuid() == 0 and shutil.which("apt-get"):
         install_debian("fonts-dejavu-core")
@@ -53,15 +53,15 @@ def fonts() -> Path:
 
 
 def modules() -> Path:
-    """The folder of the modules of our lock, installed by npm. Raises with a sentence when that cannot be."""
+    """Install the locked npm packages if necessary, and return their folder. Raises an error if that fails."""
     PROVIDER_FOLDER.mkdir(parents=True, exist_ok=True)
     with (PROVIDER_FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done, wanted = PROVIDER_FOLDER / "installed", (HERE / LOCK).read_bytes()
-        if not done.exists() or done.read_bytes() != wanted:
-            done.unlink(missing_ok=True)
+        stamp, wanted = PROVIDER_FOLDER / "installed", (HERE / LOCK).read_bytes()
+        if not stamp.exists() or stamp.read_bytes() != wanted:
+            stamp.unlink(missing_ok=True)
             _install()
-            done.write_bytes(wanted)
+            stamp.write_bytes(wanted)
     return PROVIDER_FOLDER / "node_modules"
 
 
@@ -70,9 +70,9 @@ def _install() -> None:
         shutil.copyfile(HERE / name, PROVIDER_FOLDER / name)
     node()
     npm = _program("npm", package="npm")
-    ran = subprocess.run([npm, *INSTALL[1:]], cwd=PROVIDER_FOLDER, capture_output=True, text=True, check=False)
-    why = f"{' '.join(INSTALL)} in {PROVIDER_FOLDER} failed: {ran.stderr[-500:].strip()}"
-    assert ran.returncode == 0, f"{COMPONENTS['provider'].sentence} ({why})"
+    result = subprocess.run([npm, *INSTALL[1:]], cwd=PROVIDER_FOLDER, capture_output=True, text=True, check=False)
+    reason = f"{' '.join(INSTALL)} in {PROVIDER_FOLDER} failed: {result.stderr[-500:].strip()}"
+    assert result.returncode == 0, f"{COMPONENTS['provider'].sentence} ({reason})"
 
 
 def _program(name: str, *, package: str) -> str:

@@ -1,15 +1,15 @@
-// A real OpenID provider for tests. It is told everything on standard input, one line of JSON each, and ends with it.
+// A real OpenID provider for tests. It reads messages from standard input, one JSON object per line, and ends with it.
 //
 //   first    {"modules", "redirect_urls", "client_id", "client_secret", "methods", "claims_in_token"}
-//   then     {"account", "claims"}: there is such a person now; claims of null: there is no more
-//   answers  {"issuer"}, and {"account"} for each
+//   then     {"account", "claims"}: create or change an account; claims of null: remove it
+//   output   {"issuer"}, and {"account"} for each message
 import { generateKeyPairSync, randomUUID } from "node:crypto";
 import { createServer } from "node:http";
 import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 
 const accounts = new Map();
-const answer = (told) => process.stdout.write(`${JSON.stringify(told)}\n`);
+const answer = (message) => process.stdout.write(`${JSON.stringify(message)}\n`);
 
 const newKey = () => ({
   ...generateKeyPairSync("rsa", { modulusLength: 2048 }).privateKey.export({ format: "jwk" }),
@@ -28,8 +28,8 @@ const bodyOf = async (request) => {
   return new URLSearchParams(text);
 };
 
-// Who is gone has to sign in again, as somebody else.
-const whoIsGone = ({ base, Check }) => {
+// A session of a removed account has to sign in again.
+const policyForRemovedAccounts = ({ base, Check }) => {
   const policy = base();
   const isGone = ({ oidc: { session } }) => session.accountId !== undefined && !accounts.has(session.accountId);
   policy.get("login").checks.add(new Check("gone", "there is no such account", "login_required", isGone));
@@ -58,7 +58,7 @@ const configure = ({ redirect_urls, client_id, client_secret, methods, claims_in
   interactions: { policy, url: (_, interaction) => `/interaction/${interaction.uid}` },
   ttl: { AccessToken: 600, AuthorizationCode: 60, Grant: 3600, IdToken: 600, Interaction: 600, Session: 3600 },
   findAccount: (_, id) => accounts.has(id) && { accountId: id, claims: () => ({ ...accounts.get(id), sub: id }) },
-  // Nobody is asked whether they consent.
+  // Skip the consent page.
   loadExistingGrant: async (ctx) => {
     const { client, params, provider, session } = ctx.oidc;
     const grant = new provider.Grant({ clientId: client.clientId, accountId: session.accountId });
@@ -85,12 +85,12 @@ const signIn = (provider) => async (ctx, next) => {
   return undefined;
 };
 
-const start = async (told) => {
-  const { Provider, interactionPolicy } = await import(pathToFileURL(`${told.modules}/oidc-provider/lib/index.js`));
+const start = async (message) => {
+  const { Provider, interactionPolicy } = await import(pathToFileURL(`${message.modules}/oidc-provider/lib/index.js`));
   const server = createServer();
   await new Promise((done) => server.listen(0, "127.0.0.1", done));
   const issuer = `http://127.0.0.1:${server.address().port}`;
-  const provider = new Provider(issuer, configure(told, whoIsGone(interactionPolicy)));
+  const provider = new Provider(issuer, configure(message, policyForRemovedAccounts(interactionPolicy)));
   provider.use(signIn(provider));
   server.on("request", provider.callback());
   answer({ issuer });
@@ -98,14 +98,14 @@ const start = async (told) => {
 
 let started = false;
 for await (const line of createInterface({ input: process.stdin })) {
-  const told = JSON.parse(line);
+  const message = JSON.parse(line);
   if (!started) {
     started = true;
-    await start(told);
+    await start(message);
   } else {
-    if (told.claims === null) accounts.delete(told.account);
-    else accounts.set(told.account, told.claims);
-    answer({ account: told.account });
+    if (message.claims === null) accounts.delete(message.account);
+    else accounts.set(message.account, message.claims);
+    answer({ account: message.account });
   }
 }
 process.exit();

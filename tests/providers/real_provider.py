@@ -1,4 +1,4 @@
-"""The certified `oidc-provider` of npm, run by node on a port of this machine."""
+"""The certified `oidc-provider` of npm, run by Node.js on a local port."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ACCOUNTS: Final[dict[str, dict[str, Any]]] = {
 
 
 class RealProvider:
-    """A provider that runs, and who has an account there. Without a `client_secret` its client is a public one."""
+    """A running provider with its accounts. Without a `client_secret`, its client is a public one."""
 
     def __init__(self, process: Process, issuer: str, client_secret: str | None, redirect_urls: Sequence[str]) -> None:
         self._process = process
@@ -41,7 +41,7 @@ class RealProvider:
         self.accounts: dict[str, dict[str, Any]] = {}
 
     def settings(self, **more: Any) -> Settings:
-        """Settings of a server that has its people from here."""
+        """Return the settings of a server that uses this provider."""
         return Settings(
             oidc_issuer=self.issuer,
             oidc_client_id=self.client_id,
@@ -51,46 +51,46 @@ class RealProvider:
         )
 
     async def put_account(self, login: str, **claims: Any) -> None:
-        """From now on there is such a person, or one who is changed so."""
+        """Create an account, or change its claims."""
         self.accounts[login] = {**self.accounts.get(login, {}), **claims}
-        await _tell(self._process, {"account": login, "claims": self.accounts[login]})
+        await _send(self._process, {"account": login, "claims": self.accounts[login]})
 
     async def remove_account(self, login: str) -> None:
-        """From now on there is no such person."""
+        """Remove an account."""
         del self.accounts[login]
-        await _tell(self._process, {"account": login, "claims": None})
+        await _send(self._process, {"account": login, "claims": None})
 
     async def sign_in(self, url: str, login: str, client: httpx.AsyncClient | None = None) -> dict[str, str]:
-        """Go to where a server sends people, sign in, and answer what the provider sends back with them.
+        """Open the authorization URL, sign in, and return the query of the callback.
 
-        With a client that has been here before, nothing is to be filled in.
+        A client that has a session already does not see the form.
         """
         if client is None:
             async with httpx.AsyncClient(verify=False) as new:
                 return await self.sign_in(url, login, new)
-        answer = await client.get(url)
+        response = await client.get(url)
         for _ in range(HOPS_MAX):
-            if answer.is_redirect:
-                url = urljoin(str(answer.url), answer.headers["location"])
-                if url.startswith(tuple(f"{known}?" for known in self.redirect_urls)):
+            if response.is_redirect:
+                url = urljoin(str(response.url), response.headers["location"])
+                if url.startswith(tuple(f"{redirect_url}?" for redirect_url in self.redirect_urls)):
                     return dict(parse_qsl(urlsplit(url).query))
-                answer = await client.get(url)
+                response = await client.get(url)
             else:
-                assert answer.status_code == 200, answer.text
-                assert 'name="login"' in answer.text, answer.text
-                answer = await client.post(answer.url, data={"login": login})
-        raise AssertionError(f"still at {answer.url} after {HOPS_MAX} hops")
+                assert response.status_code == 200, response.text
+                assert 'name="login"' in response.text, response.text
+                response = await client.post(response.url, data={"login": login})
+        raise AssertionError(f"still at {response.url} after {HOPS_MAX} hops")
 
 
-async def _tell(process: Process, told: dict[str, Any]) -> dict[str, Any]:
+async def _send(process: Process, message: dict[str, Any]) -> dict[str, Any]:
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(json.dumps(told).encode() + b"\n")
+    process.stdin.write(json.dumps(message).encode() + b"\n")
     async with asyncio.timeout(SECONDS_MAX):
         line = await process.stdout.readline()
     assert line, f"the provider ended; run `node {HERE.name}/real.mjs` by hand to see why"
-    answer: dict[str, Any] = json.loads(line)
-    return answer
+    response: dict[str, Any] = json.loads(line)
+    return response
 
 
 @asynccontextmanager
@@ -100,12 +100,12 @@ async def real_provider(
     methods: Sequence[str] = (BASIC, POST),
     claims_in_token: bool = False,
 ) -> AsyncIterator[RealProvider]:
-    """A provider that sends people back to one of these addresses, with the accounts of `ACCOUNTS`.
+    """Run a provider with these redirect URLs and the accounts of `ACCOUNTS`.
 
-    `methods` are the ways in which a client proves itself, ours by the first. With `claims_in_token` all that is known
-    of a person is in the ID token; otherwise userinfo tells it.
+    `methods` are the supported client authentication methods, of which our client uses the first. With
+    `claims_in_token` the ID token contains all claims; otherwise userinfo returns them.
     """
-    told = {
+    message = {
         "modules": str(await asyncio.to_thread(modules)),
         "redirect_urls": redirect_urls,
         "client_id": CLIENT_ID,
@@ -114,7 +114,7 @@ async def real_provider(
         "claims_in_token": claims_in_token,
     }
     async with started_async(node(), HERE / "real.mjs", stdin=PIPE, stdout=PIPE, stderr=DEVNULL) as process:
-        issuer = (await _tell(process, told))["issuer"]
+        issuer = (await _send(process, message))["issuer"]
         provider = RealProvider(process, issuer, client_secret, redirect_urls)
         for login, claims in ACCOUNTS.items():
             await provider.put_account(login, **claims)

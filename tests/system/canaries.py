@@ -1,4 +1,4 @@
-"""Secrets that are planted on purpose, and all that is looked through for them."""
+"""Planted secrets, and the outputs of a server that are searched for them."""
 
 from __future__ import annotations
 
@@ -9,58 +9,58 @@ from urllib.parse import quote, quote_plus
 from ingot.kernel.ids import new_id
 
 
-class Outlet:
-    """Something that a server let out, and the secrets that are to be seen there."""
+class Output:
+    """Bytes that a server has output, and the secrets that they must contain."""
 
     def __init__(self, name: str, content: bytes) -> None:
         self.name = name
         self.content = content
-        self.shows: set[str] = set()
+        self.may_contain: set[str] = set()
 
 
 class Canaries:
-    """What must be found nowhere but where it is meant to be shown."""
+    """Secrets that must occur only in the outputs that are meant to contain them."""
 
     def __init__(self) -> None:
         self.planted: dict[str, str] = {}
-        self.outlets: list[Outlet] = []
+        self.outputs: list[Output] = []
 
-    def new(self, what: str) -> str:
-        """A secret that we make up."""
-        return self.keep(f"canary-{new_id()}", what)
+    def create(self, description: str) -> str:
+        """Create a secret."""
+        return self.add(f"canary-{new_id()}", description)
 
-    def keep(self, secret: str, what: str, *, shown_in: Outlet | None = None) -> str:
-        """A secret that somebody else made; one outlet may be there to show it."""
-        self.planted[secret] = what
-        if shown_in is not None:
-            shown_in.shows.add(secret)
+    def add(self, secret: str, description: str, *, allowed_in: Output | None = None) -> str:
+        """Add an existing secret, and the output that must contain it, if any."""
+        self.planted[secret] = description
+        if allowed_in is not None:
+            allowed_in.may_contain.add(secret)
         return secret
 
-    def let_out(self, name: str, content: bytes) -> Outlet:
-        """Something to look through."""
-        self.outlets.append(Outlet(name, content))
-        return self.outlets[-1]
+    def add_output(self, name: str, content: bytes) -> Output:
+        """Add bytes to search."""
+        self.outputs.append(Output(name, content))
+        return self.outputs[-1]
 
     def leaks(self) -> list[str]:
-        """Which secret is found where it should not be, and which one is not shown where it should."""
-        found = []
-        for secret, what in self.planted.items():
+        """Return each secret found in an output that must not contain it, or missing from one that must."""
+        leaks = []
+        for secret, description in self.planted.items():
             forms = list(forms_of(secret))
-            for outlet in self.outlets:
-                seen = any(form in outlet.content for form in forms)
-                if seen != (secret in outlet.shows):
-                    found.append(f"{what} is {'seen' if seen else 'missing'} in {outlet.name}")
-        return found
+            for output in self.outputs:
+                is_found = any(form in output.content for form in forms)
+                if is_found != (secret in output.may_contain):
+                    leaks.append(f"{description} is {'is_found' if is_found else 'missing'} in {output.name}")
+        return leaks
 
 
 def forms_of(secret: str) -> Iterator[bytes]:
-    """A secret as it is, as it stands in a URL, in hex, and in base64 whatever stands before it."""
+    """Yield a secret as it is, as in URLs, in hex, and in base64 at any offset."""
     raw = secret.encode()
     yield from {raw, quote(secret, safe="").encode(), quote(secret).encode(), quote_plus(secret).encode()}
     yield raw.hex().encode()
     if secret.startswith("ingot"):
-        yield raw[: len(raw) * 2 // 3]  # Cut, it still tells most.
+        yield raw[: len(raw) * 2 // 3]  # A truncated token still reveals most of it.
     for shift in range(3):
-        spoiled = base64.b64encode(b"\x00" * shift + raw)
-        own = spoiled[4 if shift else 0 : len(spoiled) // 4 * 4 - 4]
-        yield from {own, own.translate(bytes.maketrans(b"+/", b"-_"))}
+        encoded = base64.b64encode(b"\x00" * shift + raw)
+        searchable = encoded[4 if shift else 0 : len(encoded) // 4 * 4 - 4]
+        yield from {searchable, searchable.translate(bytes.maketrans(b"+/", b"-_"))}

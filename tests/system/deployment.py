@@ -1,4 +1,4 @@
-"""A server and its workers as processes, which tests start, stop, kill and start again."""
+"""A server and its workers as processes, which tests start, stop, kill and restart."""
 
 from __future__ import annotations
 
@@ -25,66 +25,66 @@ from tests.waiting import SECONDS_MAX, until
 HANDLERS = "tests.system.handlers:worker"
 
 
-def all_of(jobs: Iterable[SyncJob], *, seconds: float = SECONDS_MAX) -> None:
-    """Wait until these jobs are finished."""
+def wait_until_finished(jobs: Iterable[SyncJob], *, seconds: float = SECONDS_MAX) -> None:
+    """Wait until all these jobs are finished."""
     for job in jobs:
-        until(partial(_finished, job), seconds=seconds, why=f"{job} is finished")
+        until(partial(_is_finished, job), seconds=seconds, why=f"{job} is finished")
 
 
-def _finished(job: SyncJob) -> bool:
+def _is_finished(job: SyncJob) -> bool:
     return job.refresh().finished
 
 
-class Process:
-    """One that we started, and what it said."""
+class LoggedProcess:
+    """A process whose output goes to a file."""
 
-    def __init__(self, *words: str, said: Path, environment: Mapping[str, str]) -> None:
-        self._said = said
-        with said.open("w", encoding="utf-8") as stream:
-            self.process = start_ingot(*words, cwd=ROOT, env=environment, stdout=stream, stderr=stream)
+    def __init__(self, *arguments: str, output: Path, environment: Mapping[str, str]) -> None:
+        self._output_file = output
+        with output.open("w", encoding="utf-8") as stream:
+            self.process = start_ingot(*arguments, cwd=ROOT, env=environment, stdout=stream, stderr=stream)
         self.pid = self.process.pid
 
-    def said(self) -> str:
-        """What it wrote so far."""
-        return self._said.read_text(encoding="utf-8", errors="replace")
+    def output(self) -> str:
+        """Return the output so far."""
+        return self._output_file.read_text(encoding="utf-8", errors="replace")
 
-    def tell(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         """Send a signal."""
         self.process.send_signal(number)
 
     def wait(self, seconds: float = 30.0) -> int:
-        """Wait for its end, and answer how it ended."""
+        """Wait until it ends, and return the exit code."""
         return self.process.wait(timeout=seconds)
 
     @property
-    def runs(self) -> bool:
-        """Whether it still does."""
+    def is_running(self) -> bool:
+        """Whether the process is running."""
         return self.process.poll() is None
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         self.process.kill()
         self.process.wait()
 
     def close(self) -> None:
-        """End it and everything that it started."""
+        """Kill the process and all its children."""
         end(self.process)
 
 
-class Crew:
-    """A folder with a server's data, the server, and workers."""
+class Deployment:
+    """A server with its data folder, and its workers."""
 
     def __init__(self, folder: Path, *, lease_seconds: float) -> None:
         self.folder = folder
-        self.notes = Path(mkdtemp())  # Where handlers without rights come to, too.
-        self.notes.chmod(0o777)
+        self.notes_folder = Path(mkdtemp())  # Unprivileged handlers can write there too.
+        self.notes_folder.chmod(0o777)
         self._lease_seconds = lease_seconds
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}"
-        self._started: list[Process] = []
+        self._started: list[LoggedProcess] = []
         try:
-            self.serve()
+            self.start_server()
         except BaseException:
             self._end()
             raise
@@ -92,94 +92,98 @@ class Crew:
         self.headers = {"authorization": f"Bearer {token}"}
         self.client = Client(self.url, token=token)
 
-    def serve(self) -> Process:
-        """Start the server, and wait until it answers."""
-        words = ("serve", "--data", str(self.folder / "data"), "--port", str(self._port))
-        self.server = self._start(*words, INGOT_LEASE_SECONDS=str(self._lease_seconds))
+    def start_server(self) -> LoggedProcess:
+        """Start the server, and wait until it responds."""
+        arguments = ("serve", "--data", str(self.folder / "data"), "--port", str(self._port))
+        self.server = self._start(*arguments, INGOT_LEASE_SECONDS=str(self._lease_seconds))
         until(self._answers, why="the server is up")
         return self.server
 
     def _answers(self) -> bool:
-        assert self.server.runs, self.server.said()
+        assert self.server.is_running, self.server.output()
         try:
             return httpx.get(f"{self.url}/healthz", verify=False).is_success
         except httpx.TransportError:
             return False
 
-    def work(self, *options: str, app: str = HANDLERS, **environment: str) -> Process:
+    def start_worker(self, *options: str, app: str = HANDLERS, **environment: str) -> LoggedProcess:
         """Start a worker."""
-        known = {"INGOT_SERVER_URL": self.url, "INGOT_DATA": str(self.folder / "data"), **environment}
-        return self._start("worker", "--app", app, *options, **known)
+        variables = {"INGOT_SERVER_URL": self.url, "INGOT_DATA": str(self.folder / "data")} | environment
+        return self._start("worker", "--app", app, *options, **variables)
 
-    def _start(self, *words: str, **environment: str) -> Process:
-        said = self.folder / f"{words[0]}-{len(self._started)}.log"
-        process = Process(*words, said=said, environment={**os.environ, **environment})
+    def _start(self, *arguments: str, **environment: str) -> LoggedProcess:
+        output = self.folder / f"{arguments[0]}-{len(self._started)}.log"
+        process = LoggedProcess(*arguments, output=output, environment={**os.environ, **environment})
         self._started.append(process)
         return process
 
-    def workers(self) -> dict[int, str]:
-        """The status of the workers by their process."""
-        return {int(one.id.split("/")[-1].rsplit("-", 2)[1]): str(one.status) for one in self.client.workers()}
+    def worker_statuses(self) -> dict[int, str]:
+        """Return the status of each worker by its process ID."""
+        return {int(worker.id.split("/")[-1].rsplit("-", 2)[1]): str(worker.status) for worker in self.client.workers()}
 
-    def online(self, *processes: Process) -> None:
-        """Wait until these workers are there."""
+    def wait_until_online(self, *processes: LoggedProcess) -> None:
+        """Wait until these workers are online."""
         pids = {process.pid for process in processes}
-        until(lambda: pids <= {pid for pid, status in self.workers().items() if status == "online"}, why="online")
+        until(
+            lambda: pids <= {pid for pid, status in self.worker_statuses().items() if status == "online"}, why="online"
+        )
 
     def events(self, name: str) -> list[Any]:
-        """The events whose names begin so, all that there are."""
-        found: list[Any] = []
+        """Return all events whose names begin with a prefix."""
+        events: list[Any] = []
         cursor: str | None = None
         while True:
             query = {"limit": "200"} | ({} if cursor is None else {"after": cursor})
             page = httpx.get(f"{self.url}/api/v1/events", params=query, headers=self.headers, verify=False).json()
-            found += [event for event in page["items"] if event["name"].startswith(name)]
+            events += [event for event in page["items"] if event["name"].startswith(name)]
             cursor = page["next_cursor"]
             if not page["items"]:
-                return found
+                return events
 
-    def credential(self, worker_id: str = "press", *types: str) -> dict[str, str]:
-        """A worker credential, as a worker's environment."""
+    def create_credential(self, worker_id: str = "press", *types: str) -> dict[str, str]:
+        """Create a worker credential, and return it as environment variables."""
         body = {"id": worker_id, "types": types}
-        made = httpx.post(f"{self.url}/api/v1/admin/workers", headers=self.headers, json=body, verify=False)
-        assert made.status_code == 201, made.text
-        return {"INGOT_WORKER_ID": worker_id, "INGOT_WORKER_SECRET": made.json()["secret"]}
+        response = httpx.post(f"{self.url}/api/v1/admin/workers", headers=self.headers, json=body, verify=False)
+        assert response.status_code == 201, response.text
+        return {"INGOT_WORKER_ID": worker_id, "INGOT_WORKER_SECRET": response.json()["secret"]}
 
-    def noted(self, name: str = "all") -> list[list[str]]:
-        """What handlers noted, line by line."""
-        place = self.notes / name
-        return [line.split() for line in place.read_text(encoding="utf-8").splitlines()] if place.exists() else []
+    def notes(self, name: str = "all") -> list[list[str]]:
+        """Return the lines that handlers have written to a note file, split into words."""
+        note_file = self.notes_folder / name
+        return (
+            [line.split() for line in note_file.read_text(encoding="utf-8").splitlines()] if note_file.exists() else []
+        )
 
-    def ran(self, times: int) -> None:
-        """Wait until so much was noted."""
-        until(lambda: len(self.noted()) >= times, why=f"{times} ran")
+    def wait_for_notes(self, times: int) -> None:
+        """Wait until handlers have written a number of notes."""
+        until(lambda: len(self.notes()) >= times, why=f"{times} ran")
 
-    def place(self, name: str = "all") -> str:
-        """Where handlers note something."""
-        return str(self.notes / name)
+    def note_file(self, name: str = "all") -> str:
+        """Return the path of a note file."""
+        return str(self.notes_folder / name)
 
     def close(self) -> None:
-        """End all that was started."""
+        """Stop the client and kill all processes."""
         self.client.close()
         self._end()
 
     def _end(self) -> None:
         for process in self._started:
             process.close()
-        rmtree(self.notes)
+        rmtree(self.notes_folder)
 
 
 @contextmanager
-def crew(folder: Path, *, lease_seconds: float = 30.0) -> Iterator[Crew]:
-    """A server without workers yet."""
-    one = Crew(folder, lease_seconds=lease_seconds)
+def deploy(folder: Path, *, lease_seconds: float = 30.0) -> Iterator[Deployment]:
+    """Start a server without workers."""
+    deployment = Deployment(folder, lease_seconds=lease_seconds)
     try:
-        yield one
+        yield deployment
     finally:
-        one.close()
+        deployment.close()
 
 
-def running(job: SyncJob, *, attempt: int = 1) -> SyncJob:
-    """Wait until an attempt of a job is under way."""
+def wait_until_running(job: SyncJob, *, attempt: int = 1) -> SyncJob:
+    """Wait until an attempt of a job is running, and return the job."""
     until(lambda: job.refresh().status is JobStatus.RUNNING and job.data.attempts >= attempt, why=f"{job} runs")
     return job

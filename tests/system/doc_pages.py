@@ -1,4 +1,4 @@
-"""The pages of the documentation whose code is run by tests."""
+"""The documentation pages whose examples tests run."""
 
 from __future__ import annotations
 

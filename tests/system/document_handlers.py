@@ -1,4 +1,4 @@
-"""Handlers that stand for those of documents: they need no library, and do what the file says."""
+"""Stand-ins for the document handlers: they need no library, and obey words in the file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ worker = Worker()
 
 @worker.handler("pdf", concurrency=8)
 def pdf(job: WorkerJob) -> dict[str, object]:
-    """The text turned round, and what it was told."""
+    """Upload the text in reverse order, and return the options."""
     (name,) = job.inputs
     content = job.download().read_bytes()
     if b"fails" in content:
@@ -25,5 +25,5 @@ def pdf(job: WorkerJob) -> dict[str, object]:
 
 @worker.handler("ocr", concurrency=8)
 def ocr(job: WorkerJob) -> None:
-    """The same, of pictures."""
+    """Do the same for images."""
     pdf(job)

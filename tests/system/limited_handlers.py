@@ -1,4 +1,4 @@
-"""The handlers of documents with less memory and time than otherwise, so that hostile files soon meet a limit."""
+"""The document handlers with less memory and time, so that hostile files reach a limit soon."""
 
 from __future__ import annotations
 

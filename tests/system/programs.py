@@ -1,4 +1,4 @@
-"""`ingot` as a process: the one way in which tests start servers, workers and commands.
+"""`ingot` as a process: how tests start servers, workers and commands.
 
 Most are forked from an interpreter that has already imported Ingot (`warm_interpreter.py`), in a tenth of the time that
 a cold start takes. With `cold=True` the installed program is started.
@@ -27,7 +27,7 @@ from typing import IO, Any, Final, NamedTuple
 import pytest
 
 from tests.processes import FORKED, Process, ending, keep
-from tests.time_report import note_python
+from tests.time_report import record_python
 
 ROOT: Final = Path(__file__).parents[2]
 INGOT: Final = str(Path(sys.executable).with_name("ingot"))
@@ -40,17 +40,17 @@ Stream = int | IO[Any] | None
 
 
 class ForkedProcess:
-    """A command that was forked from the warm interpreter. It is used as a `subprocess.Popen` with text."""
+    """A command that was forked from the warm interpreter, with the interface of a `subprocess.Popen` in text mode."""
 
-    def __init__(self, words: list[str], streams: list[int], folder: Path, environment: Mapping[str, str]) -> None:
-        self.args = ["ingot", *words]
+    def __init__(self, arguments: list[str], streams: list[int], folder: Path, environment: Mapping[str, str]) -> None:
+        self.args = ["ingot", *arguments]
         self.stdin: IO[str] | None = None
         self.stdout: IO[str] | None = None
         self.stderr: IO[str] | None = None
         self.returncode: int | None = None
         self._connection, theirs = socket.socketpair()
         request = {
-            "words": words,
+            "arguments": arguments,
             "folder": str(folder),
             "environment": dict(environment),
             "terminal": os.isatty(streams[0]),
@@ -69,7 +69,7 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end. Raises `subprocess.TimeoutExpired`."""
+        """Wait until it ends. Raises `subprocess.TimeoutExpired`."""
         if self.returncode is None:
             readable = select.poll()
             readable.register(self._connection, select.POLLIN)
@@ -84,21 +84,21 @@ class ForkedProcess:
         return self.returncode
 
     def send_signal(self, sig: int) -> None:
-        """Send a signal to it alone."""
+        """Send a signal to this process only."""
         if self.poll() is None:
             with suppress(ProcessLookupError):  # It was reaped after it was polled.
                 os.kill(self.pid, sig)
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM."""
         self.send_signal(SIGTERM)
 
     def kill(self) -> None:
-        """Kill it alone."""
+        """Kill this process only."""
         self.send_signal(SIGKILL)
 
     def communicate(self, *, timeout: float | None = None) -> tuple[str, str]:
-        """Read its pipes to their end, and wait for it. Raises `subprocess.TimeoutExpired`."""
+        """Read its pipes to the end, and wait until it ends. Raises `subprocess.TimeoutExpired`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         read: dict[str, str] = {}
 
@@ -122,7 +122,7 @@ class ForkedProcess:
 
 
 class WarmInterpreter:
-    """The process that commands are forked from; it ends when the control socket is closed."""
+    """The process that commands are forked from. It ends when the control socket is closed."""
 
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair()
@@ -137,8 +137,8 @@ class WarmInterpreter:
         keep(self._process.pid, with_children=False)
 
     def close(self) -> None:
-        """End it, with everything that was forked from it."""
-        note_python(self._process.pid)
+        """End the interpreter and everything that was forked from it."""
+        record_python(self._process.pid)
         self.control.close()
         try:
             self._process.wait(timeout=EXIT_SECONDS)
@@ -148,12 +148,12 @@ class WarmInterpreter:
 
 @cache
 def warm_interpreter() -> WarmInterpreter:
-    """The one of this process, which is started when it is first needed."""
+    """Return the interpreter of this test process, started at the first call."""
     return WarmInterpreter()
 
 
 def end_warm_interpreter() -> None:
-    """End it at the end of the test run, if there is one."""
+    """End the interpreter, if it was started."""
     if warm_interpreter.cache_info().currsize:
         warm_interpreter().close()
         warm_interpreter.cache_clear()
@@ -161,7 +161,7 @@ def end_warm_interpreter() -> None:
 
 @contextmanager
 def ingot(
-    *words: str,
+    *arguments: str,
     cwd: Path = ROOT,
     env: Mapping[str, str] | None = None,
     stdin: Stream = None,
@@ -170,13 +170,13 @@ def ingot(
     cold: bool = False,
 ) -> Iterator[Process]:
     """Run a command of `ingot` in the background; at the end of the block it is killed with its process group."""
-    process = start_ingot(*words, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, cold=cold)
+    process = start_ingot(*arguments, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, cold=cold)
     with ending(process):
         yield process
 
 
 def start_ingot(
-    *words: str,
+    *arguments: str,
     cwd: Path = ROOT,
     env: Mapping[str, str] | None = None,
     stdin: Stream = None,
@@ -184,10 +184,10 @@ def start_ingot(
     stderr: Stream = None,
     cold: bool = False,
 ) -> Process:
-    """Start a command of `ingot` in a session of its own. The caller ends it with `tests.processes.end`."""
+    """Start a command of `ingot` in its own session. The caller ends it with `tests.processes.end`."""
     if cold:
         return subprocess.Popen(
-            [*PYTHON_INGOT, *words],
+            [*PYTHON_INGOT, *arguments],
             cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, text=True, start_new_session=True,
         )  # fmt: skip
     with ExitStack() as stack:
@@ -197,13 +197,13 @@ def start_ingot(
             pipe, descriptor = _stream(number, stream, stack)
             own.append(pipe)
             theirs.append(descriptor)
-        process = ForkedProcess(list(words), theirs, cwd, os.environ if env is None else env)
+        process = ForkedProcess(list(arguments), theirs, cwd, os.environ if env is None else env)
     process.stdin, process.stdout, process.stderr = own
     return process
 
 
 def _stream(number: int, stream: Stream, stack: ExitStack) -> tuple[IO[str] | None, int]:
-    """The end of a pipe that is kept here, if there is one, and what the process gets."""
+    """Return our end of a pipe, if there is one, and the file descriptor for the process."""
     if stream == subprocess.PIPE:
         reading, writing = os.pipe()
         ours, theirs = (writing, reading) if number == 0 else (reading, writing)
@@ -218,8 +218,8 @@ def _stream(number: int, stream: Stream, stack: ExitStack) -> tuple[IO[str] | No
     return None, stream if isinstance(stream, int) else stream.fileno()
 
 
-class Done(NamedTuple):
-    """What a command wrote, and how it ended."""
+class CommandResult(NamedTuple):
+    """The exit code and the output of a command."""
 
     code: int
     stdout: str
@@ -227,32 +227,32 @@ class Done(NamedTuple):
 
 
 def run_ingot(
-    *words: str,
+    *arguments: str,
     cwd: Path = ROOT,
     env: Mapping[str, str] | None = None,
-    typed: str = "",
+    stdin_text: str = "",
     seconds: float = RUN_SECONDS,
     cold: bool = False,
-) -> Done:
-    """Run a command to its end, without a terminal."""
+) -> CommandResult:
+    """Run a command without a terminal until it ends."""
     with TemporaryFile("w+") as stdin, TemporaryFile("w+") as stdout, TemporaryFile("w+") as stderr:
-        stdin.write(typed)
+        stdin.write(stdin_text)
         stdin.seek(0)
-        with ingot(*words, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, cold=cold) as process:
+        with ingot(*arguments, cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, cold=cold) as process:
             code = process.wait(timeout=seconds)
         for file in (stdout, stderr):
             file.seek(0)
-        return Done(code, stdout.read(), stderr.read())
+        return CommandResult(code, stdout.read(), stderr.read())
 
 
-def run_on_terminal(*words: str, cwd: Path, env: Mapping[str, str], answer: str = "") -> tuple[str, int]:
-    """What a command shows on a terminal, on which its question is answered, and its exit code."""
+def run_on_terminal(*arguments: str, cwd: Path, env: Mapping[str, str], answer: str = "") -> tuple[str, int]:
+    """Run a command on a terminal, answer its question, and return the output and the exit code."""
     ours, theirs = pty.openpty()
     try:
-        with ingot(*words, cwd=cwd, env=env, stdin=theirs, stdout=theirs, stderr=theirs) as process:
+        with ingot(*arguments, cwd=cwd, env=env, stdin=theirs, stdout=theirs, stderr=theirs) as process:
             os.close(theirs)
             seen = b""
-            with suppress(OSError):  # Raised at its end.
+            with suppress(OSError):  # Raised at the end of the output.
                 while part := os.read(ours, 65_536):
                     seen += part
                     if answer and b"[y/N]" in seen:
@@ -270,21 +270,21 @@ def run_on_terminal(*words: str, cwd: Path, env: Mapping[str, str], answer: str 
 def served(
     folder: Path, *options: str, cold: bool = False, env: Mapping[str, str] | None = None
 ) -> Iterator[tuple[Process, str]]:
-    """A server on a free port, and its URL; it is killed at the end if it still runs."""
-    words = ("serve", "--data", str(folder), "--port", "0", *options)
-    with ingot(*words, env=env, stderr=subprocess.PIPE, cold=cold) as process:
-        yield process, url_told(process)
+    """Start a server on a free port, and yield it with its URL. It is killed at the end of the block."""
+    arguments = ("serve", "--data", str(folder), "--port", "0", *options)
+    with ingot(*arguments, env=env, stderr=subprocess.PIPE, cold=cold) as process:
+        yield process, wait_for_url(process)
 
 
-def url_told(process: Process) -> str:
-    """Wait until a server says where it is."""
+def wait_for_url(process: Process) -> str:
+    """Wait until a server logs its URL, and return it."""
     assert process.stderr is not None
-    said = ""
+    output = ""
     for line in process.stderr:
-        said += line
+        output += line
         if found := re.search(r"http://[^\s\"]+", line):
             return found[0]
-    pytest.fail(f"the server did not start: {said}")
+    pytest.fail(f"the server did not start: {output}")
 
 
 @contextmanager
@@ -296,9 +296,9 @@ def worker(
     stderr: Stream = subprocess.PIPE,
     cold: bool = False,
 ) -> Iterator[Process]:
-    """A worker of a server. At the end it is told to go; after a failure it is killed."""
-    known = {**(os.environ if env is None else env), "INGOT_SERVER_URL": url}
-    with ingot("worker", *options, cwd=cwd, env=known, stderr=stderr, cold=cold) as process:
+    """Start a worker. At the end of the block it gets SIGTERM; after a failure it is killed."""
+    variables = {**(os.environ if env is None else env), "INGOT_SERVER_URL": url}
+    with ingot("worker", *options, cwd=cwd, env=variables, stderr=stderr, cold=cold) as process:
         yield process
         if process.poll() is None:
             process.send_signal(SIGTERM)

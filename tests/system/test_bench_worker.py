@@ -1,4 +1,4 @@
-"""The benchmark of workers, with a handful of jobs: a server and a worker as people run them."""
+"""The benchmark of workers with a few jobs."""
 
 from __future__ import annotations
 

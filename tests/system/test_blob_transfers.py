@@ -1,4 +1,4 @@
-"""Files on their way to a real server, and back, when that is killed; and what curl makes of it."""
+"""Uploads and downloads while the server is killed, and transfers with curl."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ MIB = 1024 * 1024
 BIG = Random(9).randbytes(40 * MIB + 11)
 
 
-class Standing:
-    """A server at one address, that can be killed and started again."""
+class RestartableServer:
+    """A server on a fixed port that can be killed and restarted."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with socket.socket() as door:
-            door.bind(("127.0.0.1", 0))
-            self._port = door.getsockname()[1]
+        with socket.socket() as free_port:
+            free_port.bind(("127.0.0.1", 0))
+            self._port = free_port.getsockname()[1]
         self._running: AbstractContextManager[object] | None = None
         self.kills = 0
 
     def start(self) -> str:
-        """Start it, and wait until it serves."""
+        """Start the server, wait until it accepts requests, and return its URL."""
         self._running = served(self._folder / "data", "--port", str(self._port))
         _, url = self._running.__enter__()
         return url
 
     def kill(self) -> None:
-        """End it as a power failure of its own would."""
+        """Kill the server."""
         if self._running is not None:
             self._running.__exit__(None, None, None)
         self._running = None
 
     def kill_once(self) -> None:
-        """Kill it and start it again, the first time."""
+        """Kill and restart the server at the first call."""
         if not self.kills:
             self.kills += 1
             self.kill()
@@ -51,10 +51,10 @@ class Standing:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Standing]:
-    standing = Standing(tmp_path)
-    yield standing
-    standing.kill()
+def server(tmp_path: Path) -> Iterator[RestartableServer]:
+    restartable = RestartableServer(tmp_path)
+    yield restartable
+    restartable.kill()
 
 
 def client_of(url: str, folder: Path) -> Client:
@@ -62,57 +62,59 @@ def client_of(url: str, folder: Path) -> Client:
     return Client(url, token=token, patience=15)
 
 
-def test_an_upload_resumes_after_the_server_was_killed(server: Standing, tmp_path: Path) -> None:
+def test_an_upload_resumes_after_the_server_was_killed(server: RestartableServer, tmp_path: Path) -> None:
     url = server.start()
-    told: list[int] = []
+    progress: list[int] = []
 
-    def tell(done: int, _: int) -> None:
-        told.append(done)
+    def on_progress(done: int, _: int) -> None:
+        progress.append(done)
         if done >= 24 * MIB:
             server.kill_once()
 
     with client_of(url, tmp_path) as client:
-        made = client.blobs.put(BIG, "big", progress=tell)
-        assert (made.blob_id, server.kills) == (blake3(BIG).hexdigest(), 1)
-        again = told[told.index(24 * MIB) + 1 :]
-        assert again[0] >= 16 * MIB, "what was safe before the kill is not sent again"
+        key = client.blobs.put(BIG, "big", progress=on_progress)
+        assert (key.blob_id, server.kills) == (blake3(BIG).hexdigest(), 1)
+        after_kill = progress[progress.index(24 * MIB) + 1 :]
+        assert after_kill[0] >= 16 * MIB, "synced bytes were sent again"
         assert client.blobs.get("big") == BIG
-        used = client.blobs.usage()
-        assert (used.bytes, used.reserved_bytes) == (len(BIG), 0)
+        usage = client.blobs.usage()
+        assert (usage.bytes, usage.reserved_bytes) == (len(BIG), 0)
 
 
-def test_a_download_resumes_after_the_server_was_killed(server: Standing, tmp_path: Path) -> None:
+def test_a_download_resumes_after_the_server_was_killed(server: RestartableServer, tmp_path: Path) -> None:
     url = server.start()
-    told: list[int] = []
+    progress: list[int] = []
 
-    def tell(done: int, _: int) -> None:
-        told.append(done)
+    def on_progress(done: int, _: int) -> None:
+        progress.append(done)
         if done >= MIB:
             server.kill_once()
 
     with client_of(url, tmp_path) as client:
         client.blobs.put(BIG, "big")
-        client.blobs.get("big", tmp_path / "back", progress=tell)
-    assert (server.kills, told) == (1, sorted(told)), "it goes on, and does not begin again"
+        client.blobs.get("big", tmp_path / "back", progress=on_progress)
+    assert (server.kills, progress) == (1, sorted(progress)), "the download began again"
     assert (tmp_path / "back").read_bytes() == BIG
 
 
-def test_curl_uploads_and_resumes_downloads(server: Standing, tmp_path: Path) -> None:
+def test_curl_uploads_and_resumes_downloads(server: RestartableServer, tmp_path: Path) -> None:
     url = server.start()
     (tmp_path / "big").write_bytes(BIG)
     token = (tmp_path / "data" / "operator.token").read_text(encoding="utf-8").strip()
 
-    def curl(*words: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(["curl", "-sS", *words], cwd=tmp_path, capture_output=True, timeout=45, check=False)
+    def curl(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(["curl", "-sS", *arguments], cwd=tmp_path, capture_output=True, timeout=45, check=False)
 
-    own = ("-H", f"Authorization: Bearer {token}")
-    assert curl("-f", *own, "-T", "big", f"{url}/api/v1/keys/big").returncode == 0
+    authorization = ("-H", f"Authorization: Bearer {token}")
+    assert curl("-f", *authorization, "-T", "big", f"{url}/api/v1/keys/big").returncode == 0
     (tmp_path / "back").write_bytes(BIG[: 10 * MIB])
-    resumed = curl("-f", *own, "-C", "-", "-o", "back", "-w", "%{http_code} %{size_download}", f"{url}/api/v1/keys/big")
+    resumed = curl(
+        "-f", *authorization, "-C", "-", "-o", "back", "-w", "%{http_code} %{size_download}", f"{url}/api/v1/keys/big"
+    )
     assert resumed.stdout.decode() == f"206 {len(BIG) - 10 * MIB}"
     assert (tmp_path / "back").read_bytes() == BIG
     with client_of(url, tmp_path) as client:
-        address = client.blobs.url("big").url
+        url_without_token = client.blobs.url("big").url
     (tmp_path / "back").write_bytes(BIG[: 10 * MIB])
-    assert curl("-f", "-C", "-", "-o", "back", address).returncode == 0, "nor does it need a token"
+    assert curl("-f", "-C", "-", "-o", "back", url_without_token).returncode == 0, "the signed URL needs a token"
     assert (tmp_path / "back").read_bytes() == BIG

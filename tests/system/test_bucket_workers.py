@@ -1,4 +1,4 @@
-"""Files of jobs with a real bucket: a server, a worker over HTTP or straight on PostgreSQL, and curl."""
+"""Files of jobs in a real bucket: a server, a worker over HTTP or on PostgreSQL, and curl."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ingot.jobs.attempt_logs import LOG_TAIL_CHARS_MAX
 from ingot.kernel.ids import new_id
 from tests import s3
 from tests.postgres import Database, database_for, with_database
-from tests.system.bucket_handlers import written
-from tests.system.deployment import Process
+from tests.system.bucket_handlers import expected_log
+from tests.system.deployment import LoggedProcess
 from tests.system.programs import served
 
 MIB = 1024 * 1024
@@ -35,8 +35,8 @@ FILES = {"small": Random(1).randbytes(100), "middle": Random(2).randbytes(MIB), 
 pytestmark = pytest.mark.s3
 
 
-class Place:
-    """A server whose blobs are in a bucket, and who asks it for work."""
+class BucketServer:
+    """A server whose blobs are in a bucket, and its client."""
 
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
@@ -44,39 +44,41 @@ class Place:
         self.token = (folder / "data" / "operator.token").read_text(encoding="utf-8").strip()
         self.client = Client(url, token=self.token)
 
-    def admin(self, what: str, **body: Any) -> Any:
-        """Make something that only an operator makes."""
+    def admin(self, path: str, **body: Any) -> Any:
+        """Create an object through the operator API, and return it."""
         headers = {"authorization": f"Bearer {self.token}"}
-        made = httpx.post(f"{self.url}/api/v1/admin/{what}", headers=headers, json=body, verify=False)
-        assert made.status_code == 201, made.text
-        return made.json()
+        response = httpx.post(f"{self.url}/api/v1/admin/{path}", headers=headers, json=body, verify=False)
+        assert response.status_code == 201, response.text
+        return response.json()
 
     @contextmanager
-    def worker(self, **known: str) -> Iterator[Process]:
-        """A worker process that knows this, and nothing of the server's own settings."""
-        ours = {name: text for name, text in os.environ.items() if not name.startswith("INGOT_")}
+    def worker(self, **variables: str) -> Iterator[LoggedProcess]:
+        """Start a worker process with these variables and none of the server's settings."""
+        inherited = {name: text for name, text in os.environ.items() if not name.startswith("INGOT_")}
         nowhere = {"INGOT_DATA": str(self.folder / "nowhere")}
-        words = ("worker", "--app", "tests.system.bucket_handlers:worker")
-        process = Process(*words, said=self.folder / "worker.log", environment={**ours, **nowhere, **known})
+        arguments = ("worker", "--app", "tests.system.bucket_handlers:worker")
+        process = LoggedProcess(
+            *arguments, output=self.folder / "worker.log", environment={**inherited, **nowhere, **variables}
+        )
         with closing(process):
             yield process
 
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A folder in a bucket, in the environment; where the store is."""
-    known = {"BUCKET": s3.bucket(), "ENDPOINT": s3.server_url(), "ACCESS_KEY": s3.ACCESS_KEY, "PREFIX": new_id()}
-    for name, text in {**known, "SECRET_KEY": s3.SECRET_KEY, "REGION": s3.REGION}.items():
+    """Set a new prefix in a bucket in the environment, and return the URL of the store."""
+    variables = {"BUCKET": s3.bucket(), "ENDPOINT": s3.server_url(), "ACCESS_KEY": s3.ACCESS_KEY, "PREFIX": new_id()}
+    for name, text in {**variables, "SECRET_KEY": s3.SECRET_KEY, "REGION": s3.REGION}.items():
         monkeypatch.setenv(f"INGOT_S3_{name}", text)
     return s3.server_url()
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Place]:
+def serving(folder: Path) -> Iterator[BucketServer]:
     with served(folder / "data") as (_, url):
-        place = Place(folder, url)
-        with place.client:
-            yield place
+        server = BucketServer(folder, url)
+        with server.client:
+            yield server
 
 
 @pytest.fixture
@@ -88,7 +90,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
 
 @contextmanager
 def role(database: Database) -> Iterator[str]:
-    """The URL of the database for a worker with a role of its own."""
+    """Create a worker role, and yield its database URL."""
     name = f"turner_{os.getpid()}"
 
     async def make() -> str:
@@ -110,55 +112,55 @@ def role(database: Database) -> Iterator[str]:
         asyncio.run(drop())
 
 
-def curl(url: str, to: Path) -> bytes:
-    subprocess.run(["curl", "-sSf", "--max-time", "30", "-o", str(to), url], check=True)
-    return to.read_bytes()
+def curl(url: str, target: Path) -> bytes:
+    subprocess.run(["curl", "-sSf", "--max-time", "30", "-o", str(target), url], check=True)
+    return target.read_bytes()
 
 
-def expect_all(job: SyncJob, place: Place, bucket: str) -> None:
-    """All that went in and came out is there, for the client and for curl, from where it should be."""
+def check_files(job: SyncJob, server: BucketServer, bucket: str) -> None:
+    """Check that the client and curl get all files from the right place, and that log and payload are whole."""
     assert (job.wait("60s").result, job.data.attempts) == (len(str(PAYLOAD["text"])), 1)
     for name, data in FILES.items():
         output = job.outputs[f"turned-{name}"]
         assert output.bytes() == data[::-1], name
-        address = output.url()
-        assert address.startswith(place.url if len(data) <= INLINE_BYTES_MAX else bucket), name
-        assert curl(address, place.folder / "back") == data[::-1], name
-    assert place.client.blobs.get(job.data.inputs["middle"]) == FILES["middle"]
-    assert job.log() == written(LINES)
-    assert place.client.job(job.id).payload == PAYLOAD
+        url = output.url()
+        assert url.startswith(server.url if len(data) <= INLINE_BYTES_MAX else bucket), name
+        assert curl(url, server.folder / "back") == data[::-1], name
+    assert server.client.blobs.get(job.data.inputs["middle"]) == FILES["middle"]
+    assert job.log() == expected_log(LINES)
+    assert server.client.job(job.id).payload == PAYLOAD
     kinds = sorted((file.kind, file.name) for file in job.files())
     inputs, outputs = [("input", name) for name in FILES], [("output", f"turned-{name}") for name in FILES]
     assert kinds == sorted([*inputs, *outputs, ("log", "1"), ("payload", "payload")])
 
 
 def test_an_http_worker_transfers_files_of_every_size_with_a_bucket(tmp_path: Path, bucket: str) -> None:
-    with serving(tmp_path) as place:
-        made = place.admin("workers", id="press", types=["turn"])
-        known = {"INGOT_WORKER_ID": "press", "INGOT_WORKER_SECRET": made["secret"]}
-        with place.worker(INGOT_SERVER_URL=place.url, **known):
-            expect_all(place.client.submit("turn", PAYLOAD, file=dict(FILES)), place, bucket)
+    with serving(tmp_path) as server:
+        response = server.admin("workers", id="press", types=["turn"])
+        variables = {"INGOT_WORKER_ID": "press", "INGOT_WORKER_SECRET": response["secret"]}
+        with server.worker(INGOT_SERVER_URL=server.url, **variables):
+            check_files(server.client.submit("turn", PAYLOAD, file=dict(FILES)), server, bucket)
 
 
 def test_a_postgres_worker_transfers_files_of_every_size_with_a_bucket(
     tmp_path: Path, bucket: str, database: Database
 ) -> None:
-    with serving(tmp_path) as place, role(database) as url:
+    with serving(tmp_path) as server, role(database) as url:
         grant = {"action": "workers.run", "resource": "jobs/turn"}
-        token = place.admin("tokens", description="files of turners", grants=[grant])["token"]
-        with place.worker(INGOT_DATABASE_URL=url, INGOT_SERVER_URL=place.url, INGOT_TOKEN=token):
-            expect_all(place.client.submit("turn", PAYLOAD, file=dict(FILES)), place, bucket)
+        token = server.admin("tokens", description="files of turners", grants=[grant])["token"]
+        with server.worker(INGOT_DATABASE_URL=url, INGOT_SERVER_URL=server.url, INGOT_TOKEN=token):
+            check_files(server.client.submit("turn", PAYLOAD, file=dict(FILES)), server, bucket)
 
 
 @pytest.mark.usefixtures("bucket")
 def test_a_postgres_worker_without_a_token_names_the_settings_in_its_errors(tmp_path: Path, database: Database) -> None:
-    with serving(tmp_path) as place, role(database) as url, place.worker(INGOT_DATABASE_URL=url) as worker:
-        plain = place.client.submit("turn", {"lines": LINES, "text": "short"})
-        assert plain.wait("30s").result == 5, "what needs no files is done"
-        assert plain.log() == written(LINES)[-LOG_TAIL_CHARS_MAX:]
-        file = place.client.submit("turn", {"lines": 0, "text": ""}, file={"a": b"x"}, max_attempts=1)
-        large = place.client.submit("turn", PAYLOAD, max_attempts=1)
+    with serving(tmp_path) as server, role(database) as url, server.worker(INGOT_DATABASE_URL=url) as worker:
+        plain = server.client.submit("turn", {"lines": LINES, "text": "short"})
+        assert plain.wait("30s").result == 5, "a job without files failed"
+        assert plain.log() == expected_log(LINES)[-LOG_TAIL_CHARS_MAX:]
+        file = server.client.submit("turn", {"lines": 0, "text": ""}, file={"a": b"x"}, max_attempts=1)
+        large = server.client.submit("turn", PAYLOAD, max_attempts=1)
         for job in (file, large):
             with pytest.raises(JobDead, match="INGOT_SERVER_URL and INGOT_TOKEN"):
                 job.wait("30s")
-        assert "INGOT_TOKEN" in worker.said(), "why a log is not kept whole"
+        assert "INGOT_TOKEN" in worker.output(), "the worker did not log why the full log was not stored"

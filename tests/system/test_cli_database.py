@@ -1,4 +1,4 @@
-"""`ingot database` as the owner of a PostgreSQL database types it."""
+"""The commands of `ingot database`, which the owner of a PostgreSQL database runs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 import ingot
 from ingot.settings import Settings
 from tests.postgres import Database, empty_database
-from tests.system.programs import Done, run_ingot
+from tests.system.programs import CommandResult, run_ingot
 
 pytestmark = pytest.mark.postgres
 
 
-def typed(folder: Path, *words: str, **environment: str) -> Done:
-    known = {name: text for name, text in os.environ.items() if not name.startswith("INGOT")}
-    return run_ingot(*words, cwd=folder, env={**known, **environment})
+def run_command(folder: Path, *arguments: str, **environment: str) -> CommandResult:
+    variables = {name: text for name, text in os.environ.items() if not name.startswith("INGOT")}
+    return run_ingot(*arguments, cwd=folder, env={**variables, **environment})
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def database() -> Database:
     return asyncio.run(empty_database())
 
 
-async def ask(database: Database, statement: str) -> object:
+async def fetch_value(database: Database, statement: str) -> object:
     connection = await asyncpg.connect(database.owner_url)
     try:
         return await connection.fetchval(statement)
@@ -41,8 +41,8 @@ async def first_start(database: Database) -> None:
 
 
 def test_an_owner_prepares_a_database_for_servers_workers_and_applications(database: Database, tmp_path: Path) -> None:
-    def owner(*words: str) -> Done:
-        return typed(tmp_path, "database", *words, INGOT_DATABASE_OWNER_URL=database.owner_url)
+    def owner(*arguments: str) -> CommandResult:
+        return run_command(tmp_path, "database", *arguments, INGOT_DATABASE_OWNER_URL=database.owner_url)
 
     press, shop = f"press_{os.getpid()}", f"shop_{os.getpid()}"
     before = owner("worker-role", press)
@@ -50,30 +50,30 @@ def test_an_owner_prepares_a_database_for_servers_workers_and_applications(datab
     assert "ingot database migrate" in before.stderr
     assert "migrations" in owner("migrate").stderr
     assert "up to date" in owner("migrate").stderr
-    nobodys = owner("worker-role", press, "--tenant", "nobody")
-    assert (nobodys.code, nobodys.stderr.splitlines()[0]) == (3, "ingot: there is no tenant 'nobody'")
+    unknown_tenant = owner("worker-role", press, "--tenant", "nobody")
+    assert (unknown_tenant.code, unknown_tenant.stderr.splitlines()[0]) == (3, "ingot: there is no tenant 'nobody'")
 
     asyncio.run(first_start(database))
     try:
-        made = owner("worker-role", press)
-        assert made.code == 0, made.stderr
-        name, _, url = made.stdout.strip().partition("=")
+        created = owner("worker-role", press)
+        assert created.code == 0, created.stderr
+        name, _, url = created.stdout.strip().partition("=")
         assert name == "INGOT_DATABASE_URL"
-        well = typed(tmp_path, "doctor", INGOT_DATABASE_URL=url)
-        assert "INGOT_DATABASE_URL can be used by a worker" in well.stdout
-        asyncio.run(ask(database, f"CREATE ROLE {shop} LOGIN"))
+        doctor = run_command(tmp_path, "doctor", INGOT_DATABASE_URL=url)
+        assert "INGOT_DATABASE_URL can be used by a worker" in doctor.stdout
+        asyncio.run(fetch_value(database, f"CREATE ROLE {shop} LOGIN"))
         assert shop in owner("let-in", shop).stderr
-        held = f"SELECT count(*) FROM ingot.app_roles WHERE role = '{shop}'"
-        assert asyncio.run(ask(database, held)) == 1
+        has_access = f"SELECT count(*) FROM ingot.app_roles WHERE role = '{shop}'"
+        assert asyncio.run(fetch_value(database, has_access)) == 1
         assert owner("let-out", shop).code == 0
-        assert asyncio.run(ask(database, held)) == 0
+        assert asyncio.run(fetch_value(database, has_access)) == 0
     finally:
-        asyncio.run(ask(database, f"DROP ROLE IF EXISTS {press}"))
-        asyncio.run(ask(database, f"DROP ROLE IF EXISTS {shop}"))
+        asyncio.run(fetch_value(database, f"DROP ROLE IF EXISTS {press}"))
+        asyncio.run(fetch_value(database, f"DROP ROLE IF EXISTS {shop}"))
 
 
 @pytest.mark.parametrize(
-    ("words", "url", "code", "said"),
+    ("arguments", "url", "code", "message"),
     [
         (["migrate"], "", 1, "INGOT_DATABASE_OWNER_URL is not set"),
         (["migrate"], "mysql://db/ingot", 1, "INGOT_DATABASE_OWNER_URL must begin with postgresql://"),
@@ -81,7 +81,7 @@ def test_an_owner_prepares_a_database_for_servers_workers_and_applications(datab
     ],
 )
 def test_database_commands_explain_invalid_settings(
-    tmp_path: Path, words: list[str], url: str, code: int, said: str
+    tmp_path: Path, arguments: list[str], url: str, code: int, message: str
 ) -> None:
-    done = typed(tmp_path, "database", *words, INGOT_DATABASE_OWNER_URL=url)
-    assert (done.code, said in done.stderr) == (code, True), done.stderr
+    done = run_command(tmp_path, "database", *arguments, INGOT_DATABASE_OWNER_URL=url)
+    assert (done.code, message in done.stderr) == (code, True), done.stderr

@@ -1,4 +1,4 @@
-"""The demo as people and CI run it: real processes, which are left running, and ended, they and no others."""
+"""The demo: the processes that it leaves running, and how they are stopped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command(data: Path, *options: str) -> list[str]:
 
 
 def run(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """The demo where nobody sits in front of it: it returns, though what it started holds on."""
+    """Run the demo without a terminal. It returns, and the processes that it started keep running."""
     return subprocess.run(command(data, *options), cwd=HERE, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -56,21 +56,21 @@ def test_the_demo_leaves_a_server_and_two_workers_that_the_next_run_replaces(dat
     assert "6 done, 2 failed" in first.stderr
     assert (data / "markdown/tables/tables.md").read_text(encoding="utf-8") == golden("tables.md")
     assert (data / "markdown/scanned/scanned.md").read_text(encoding="utf-8") == golden("scanned.md")
-    left = read_record(data)
-    assert left is not None
-    assert [one.name for one in left.processes] == ["server", "worker-1", "worker-2"]
-    assert alive(left) == [True, True, True]
-    assert left.url != f"http://127.0.0.1:{port}", "that one was taken"
-    assert httpx.get(f"{left.url}/healthz", verify=False).json()["status"] == "ok"
+    record = read_record(data)
+    assert record is not None
+    assert [one.name for one in record.processes] == ["server", "worker-1", "worker-2"]
+    assert alive(record) == [True, True, True]
+    assert record.url != f"http://127.0.0.1:{port}", "the busy port was used"
+    assert httpx.get(f"{record.url}/healthz", verify=False).json()["status"] == "ok"
     (link,) = re.findall(r"http://\S+/auth/link\?\S+", first.stdout)
-    assert link.startswith(left.url)
+    assert link.startswith(record.url)
     assert httpx.get(link, verify=False).status_code == 200
 
     second = run(data, "--port", str(port))
     assert second.returncode == 0, second.stdout + second.stderr
     assert second.stdout.startswith("Stopped the earlier demo (PIDs ")
-    assert "The result is as expected" in second.stdout, "what was made before is made again, and written over"
-    assert alive(left) == [False, False, False]
+    assert "The result is as expected" in second.stdout, "the second run did not overwrite the outputs of the first"
+    assert alive(record) == [False, False, False]
 
     again = read_record(data)
     assert again is not None
@@ -86,23 +86,23 @@ def test_the_demo_on_a_terminal_runs_until_ctrl_c(data: Path) -> None:
     with started(command(data), cwd=HERE, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
         shown = ""
-        left: DemoRecord | None = None
-        with suppress(OSError):  # That of a terminal at which nobody writes any more.
+        record: DemoRecord | None = None
+        with suppress(OSError):  # Raised when the other side of the terminal is closed.
             while text := os.read(ours, 65_536):
-                shown += text.decode(errors="replace")  # A letter may come in two halves.
-                if left is None and "Press Ctrl-C to stop them." in shown:
-                    left = read_record(data)
-                    assert left is not None
-                    assert alive(left) == [True, True, True]
+                shown += text.decode(errors="replace")  # A character may arrive in two parts.
+                if record is None and "Press Ctrl-C to stop them." in shown:
+                    record = read_record(data)
+                    assert record is not None
+                    assert alive(record) == [True, True, True]
                     process.send_signal(signal.SIGINT)
         os.close(ours)
         process.wait(timeout=30)
     assert "The result is as expected" in shown
-    assert "━" in shown, "a bar"
+    assert "━" in shown, "no progress bar was shown"
     assert shown.rstrip().endswith("Stopped.")
     assert process.returncode == 0
-    assert left is not None
-    assert alive(left) == [False, False, False]
+    assert record is not None
+    assert alive(record) == [False, False, False]
     assert read_record(data) is None
 
 

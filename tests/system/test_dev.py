@@ -1,4 +1,4 @@
-"""`ingot dev` as people run it: files change under a real process, which keeps its number, its address and its jobs."""
+"""`ingot dev`: files change while a real process runs, which keeps its process ID, its URL and its jobs."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def long(job):
 CHANGED_SECOND = 1_800_000_000
 
 
-class Dev:
-    """A process in a folder with an app."""
+class DevProcess:
+    """A process of `ingot dev` in a folder with an app."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -66,7 +66,7 @@ class Dev:
 
     @contextmanager
     def running(self, *options: str) -> Iterator[None]:
-        """Run the real program, which replaces itself when a file is changed."""
+        """Run the installed program, which replaces itself when a file changes."""
         environment = {**os.environ, "INGOT_LOG_FORMAT": "json"}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         command = [*PYTHON_INGOT, "dev", "--port", "0", *options]
@@ -74,21 +74,21 @@ class Dev:
             open(self.log, "w", encoding="utf-8") as log,
             started(command, cwd=self.folder, env=environment, stdout=log, stderr=log) as self.process,
         ):
-            self.url = self.said(r"\"url\":\s*\"(http://[^\"]+)\"")
+            self.url = self.wait_for_log(r"\"url\":\s*\"(http://[^\"]+)\"")
             yield
 
     def write(self, version: str) -> None:
         self.write_text(APP.replace("VERSION", version))
 
     def write_text(self, text: str) -> None:
-        """Write the app. All its changes are of the same second, as those of a quick writer."""
+        """Write the app. All changes have modification times within one second."""
         app = self.folder / "app.py"
         app.write_text(text, encoding="utf-8")
         self.changes += 1
         os.utime(app, ns=(self.changes, CHANGED_SECOND * 1_000_000_000 + self.changes))
 
-    def said(self, pattern: str, times: int = 1) -> str:
-        """Wait until it has said this so often."""
+    def wait_for_log(self, pattern: str, times: int = 1) -> str:
+        """Wait until the log matches a pattern a number of times, and return the last match."""
 
         def matches() -> list[str]:
             text = self.log.read_text(encoding="utf-8")
@@ -104,29 +104,33 @@ class Dev:
 
 
 @pytest.fixture
-def dev(tmp_path: Path) -> Iterator[Dev]:
-    one = Dev(tmp_path)
+def dev(tmp_path: Path) -> Iterator[DevProcess]:
+    one = DevProcess(tmp_path)
     with one.running("--drain-seconds", "1"):
         yield one
 
 
-def test_jobs_run_new_code_after_a_change_and_running_jobs_are_not_lost(dev: Dev) -> None:
+def test_jobs_run_new_code_after_a_change_and_running_jobs_are_not_lost(dev: DevProcess) -> None:
     with dev.client() as client:
         first = client.submit("greet").wait("45s")
         assert first.result == "one"
         short, long = client.submit("short"), client.submit("long")
         for job in (short, long):
-            for now in job.watch():
-                if now.status is JobStatus.RUNNING:
+            for update in job.watch():
+                if update.status is JobStatus.RUNNING:
                     break
         (dev.folder / "go").touch()
         dev.write("two")
-        assert dev.said(r"\"file\":\s*\"([^\"]+)\"") == "app.py"
-        assert client.submit("greet").wait("30s").result in ("one", "two"), "whoever was there"
-        dev.said('"working"', times=2)
+        assert dev.wait_for_log(r"\"file\":\s*\"([^\"]+)\"") == "app.py"
+        assert client.submit("greet").wait("30s").result in ("one", "two"), (
+            "neither the old nor the new worker ran the job"
+        )
+        dev.wait_for_log('"working"', times=2)
         assert client.submit("greet").wait("30s").result == "two"
-        assert (short.wait("45s").result, short.data.attempts) == ("one", 1), "it was finished"
-        assert (long.wait("45s").result, long.data.attempts) == ("two", 2), "it was given back"
+        assert (short.wait("45s").result, short.data.attempts) == ("one", 1), (
+            "the short job was not finished by the old worker"
+        )
+        assert (long.wait("45s").result, long.data.attempts) == ("two", 2), "the long job was not released"
         assert (long.data.failures, long.data.crashes) == (0, 0)
         assert [one.pid for one in (first.attempts()[0], long.attempts()[1])] == [dev.process.pid] * 2
     dev.process.send_signal(signal.SIGINT)
@@ -135,37 +139,37 @@ def test_jobs_run_new_code_after_a_change_and_running_jobs_are_not_lost(dev: Dev
         httpx.get(f"{dev.url}/healthz", verify=False)
 
 
-def test_an_app_that_fails_to_load_is_reported_until_the_next_change(dev: Dev) -> None:
-    dev.said('"working"')
+def test_an_app_that_fails_to_load_is_reported_until_the_next_change(dev: DevProcess) -> None:
+    dev.wait_for_log('"working"')
     dev.write_text("def (")
-    dev.said("app_failed.*SyntaxError|SyntaxError.*app_failed")
+    dev.wait_for_log("app_failed.*SyntaxError|SyntaxError.*app_failed")
     with dev.client() as client:
         job = client.submit("greet")
-        assert job.status is JobStatus.QUEUED, "the server is there, the worker is not"
+        assert job.status is JobStatus.QUEUED, "a job ran without a worker"
         dev.write_text("def wrong():\n    1 / 0\n\nwrong()\n")
-        assert "in wrong" in dev.said("ZeroDivisionError(.*)")
+        assert "in wrong" in dev.wait_for_log("ZeroDivisionError(.*)")
         dev.write("three")
         assert job.wait("30s").result == "three"
     dev.process.send_signal(signal.SIGTERM)
     assert dev.process.wait(timeout=45) == 0
 
 
-def test_handler_output_is_shown_and_clients_in_handlers_find_the_server(dev: Dev) -> None:
+def test_handler_output_is_shown_and_clients_in_handlers_find_the_server(dev: DevProcess) -> None:
     with dev.client() as client:
-        asked = client.submit("ask").wait("45s")
-        dev.said("asking for another")
-        assert asked.log() == "asking for another\n"
-        assert client.job(asked.result).wait("45s").result == "one"
+        job = client.submit("ask").wait("45s")
+        dev.wait_for_log("asking for another")
+        assert job.log() == "asking for another\n"
+        assert client.job(job.result).wait("45s").result == "one"
 
 
-def test_a_busy_port_or_data_folder_is_reported(dev: Dev, tmp_path: Path) -> None:
+def test_a_busy_port_or_data_folder_is_reported(dev: DevProcess, tmp_path: Path) -> None:
     port = dev.url.rpartition(":")[2]
-    for options, code, said in (
+    for options, code, wait_for_log in (
         (["--port", port, "--data", "other"], 1, "Hint: Choose another port"),
         (["--port", "0"], 6, "holds the data folder"),
     ):
         done = run_ingot("dev", *options, cwd=tmp_path)
-        assert (done.code, said in done.stderr) == (code, True), done.stderr
+        assert (done.code, wait_for_log in done.stderr) == (code, True), done.stderr
 
 
 def test_only_python_files_of_the_app_are_watched(tmp_path: Path) -> None:
@@ -182,6 +186,6 @@ def test_only_python_files_of_the_app_are_watched(tmp_path: Path) -> None:
 
 
 def test_a_restart_keeps_the_arguments_and_the_socket() -> None:
-    words = ["-m", "ingot", "dev", "--app", "app:worker"]
-    assert restart_arguments(words, 7) == [*words, "--listening", "7"]
-    assert restart_arguments(restart_arguments(words, 7), 9) == [*words, "--listening", "9"]
+    arguments = ["-m", "ingot", "dev", "--app", "app:worker"]
+    assert restart_arguments(arguments, 7) == [*arguments, "--listening", "7"]
+    assert restart_arguments(restart_arguments(arguments, 7), 9) == [*arguments, "--listening", "9"]

@@ -1,4 +1,4 @@
-"""The shell of the pages, run as it stands against a real server: who copies it gets what the page says."""
+"""The shell and Python examples of the pages, run against a real server."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from tests.system.doc_pages import HERE, PAGES, PYTHON
 from tests.system.programs import served, worker
 from tests.waiting import SECONDS_MAX
 
-STREAM_ENDED = 28  # What curl says when it was told how long to stay.
+STREAM_ENDED = 28  # Exit code of curl after its --max-time.
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def steps(page: str) -> list[str]:
-    """What is to be typed, block by block."""
+def shell_blocks(page: str) -> list[str]:
+    """Return the shell blocks of a page."""
     return BLOCK.findall((PAGES / page).read_text(encoding="utf-8"))
 
 
-def typed(page: str, folder: Path, url: str) -> list[str]:
-    """What each block of a page printed, typed into one shell beside the data folder of a server."""
+def run_page(page: str, folder: Path, url: str) -> list[str]:
+    """Run all blocks of a page in one shell beside the data folder of a server. Return the output of each block."""
     host = url.removeprefix("http://")
-    between = f'\ncode=$?; [ $code = 0 ] || [ $code = {STREAM_ENDED} ] || exit $code; printf "\\036"\n'
-    script = between.join([*(step.replace("localhost:8080", host) for step in steps(page)), ""])
-    own = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "INGOT_SERVER_URL": url}
+    separator = f'\ncode=$?; [ $code = 0 ] || [ $code = {STREAM_ENDED} ] || exit $code; printf "\\036"\n'
+    script = separator.join([*(step.replace("localhost:8080", host) for step in shell_blocks(page)), ""])
+    variables = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "INGOT_SERVER_URL": url}
     done = subprocess.run(
         ["bash", "-u", "-o", "pipefail", "-c", script],
-        cwd=folder, env={**os.environ, **own}, capture_output=True, text=True, timeout=50, check=False,
+        cwd=folder, env={**os.environ, **variables}, capture_output=True, text=True, timeout=50, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
@@ -52,24 +52,32 @@ PAGES_TYPED = [
 @pytest.mark.parametrize("page", PAGES_TYPED)
 def test_the_shell_commands_of_a_page_run_from_top_to_bottom(tmp_path: Path, page: str) -> None:
     with served(tmp_path / "data") as (_, url):
-        printed = typed(page, tmp_path, url)
-    assert len(printed) == len(steps(page)) > 2
-    for step, said in zip(steps(page), printed, strict=True):
-        assert '"code":' not in said, f"{step}\n{said}"
+        printed = run_page(page, tmp_path, url)
+    assert len(printed) == len(shell_blocks(page)) > 2
+    for step, message in zip(shell_blocks(page), printed, strict=True):
+        assert '"code":' not in message, f"{step}\n{message}"
         if "curl -s -w" in step:
-            assert said.endswith("\n")
-    whole = "".join(printed)
+            assert message.endswith("\n")
+    output = "".join(printed)
     if page in ("serve.md", "run-workers.md"):
-        assert '"status":"succeeded"' in whole
-        assert "Hello, " in whole
+        assert '"status":"succeeded"' in output
+        assert "Hello, " in output
     if page == "ingest-a-folder.md":
-        assert ("papers/2026/march.pdf" in whole, "owt 7.1-FDP%" in whole, '"outputs":' in whole) == (True, True, True)
+        assert ("papers/2026/march.pdf" in output, "owt 7.1-FDP%" in output, '"outputs":' in output) == (
+            True,
+            True,
+            True,
+        )
     if page == "store-files.md":
-        assert ("reports/2026/march.csv" in whole, "206\n" in whole, "upload-offset: 4" in whole) == (True, True, True)
+        assert ("reports/2026/march.csv" in output, "206\n" in output, "upload-offset: 4" in output) == (
+            True,
+            True,
+            True,
+        )
 
 
 @pytest.mark.parametrize(
-    ("page", "blocks", "said"),
+    ("page", "blocks", "message"),
     [
         ("how-to/write-a-worker.md", (0, 1), "Hello, Ada\n"),
         ("how-to/write-a-worker.md", (2, 3), "HELLO, ADA\n"),
@@ -79,20 +87,20 @@ def test_the_shell_commands_of_a_page_run_from_top_to_bottom(tmp_path: Path, pag
     ],
 )
 def test_the_worker_and_client_examples_of_a_page_work(
-    tmp_path: Path, page: str, blocks: tuple[int, int], said: str
+    tmp_path: Path, page: str, blocks: tuple[int, int], message: str
 ) -> None:
-    found = PYTHON.findall((PAGES.parent / page).read_text(encoding="utf-8"))
-    app, ask = (found[block] for block in blocks)
+    examples = PYTHON.findall((PAGES.parent / page).read_text(encoding="utf-8"))
+    app, client_code = (examples[block] for block in blocks)
     (tmp_path / "app.py").write_text(app, encoding="utf-8")
     with served(tmp_path / "data") as (_, url):
         environment = {**os.environ, "INGOT_SERVER_URL": url}
         with worker("--app", "app:worker", url=url, cwd=tmp_path, stderr=subprocess.DEVNULL):
-            asked = subprocess.run(
-                [sys.executable, "-c", ask],
+            client = subprocess.run(
+                [sys.executable, "-c", client_code],
                 cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=40, check=False,
             )  # fmt: skip
-    assert (asked.returncode, asked.stderr) == (0, "")
-    assert asked.stdout.startswith(said)
+    assert (client.returncode, client.stderr) == (0, "")
+    assert client.stdout.startswith(message)
 
 
 def test_the_pdf_example_of_the_page_works(tmp_path: Path) -> None:
@@ -100,12 +108,12 @@ def test_the_pdf_example_of_the_page_works(tmp_path: Path) -> None:
     with served(tmp_path / "data") as (_, url):
         environment = {**os.environ, "INGOT_SERVER_URL": url, "INGOT_DATA": str(tmp_path / "data")}
         with worker("--handlers", "pdf", url=url, cwd=tmp_path, stderr=subprocess.DEVNULL):
-            asked = subprocess.run(
+            client = subprocess.run(
                 [sys.executable, "-c", code],
                 cwd=HERE, env=environment, capture_output=True, text=True, timeout=40, check=False,
             )  # fmt: skip
-    assert (asked.returncode, asked.stderr) == (0, "")
-    assert asked.stdout.startswith("---\ntitle: ")
+    assert (client.returncode, client.stderr) == (0, "")
+    assert client.stdout.startswith("---\ntitle: ")
 
 
 def test_the_python_example_of_store_files_works(tmp_path: Path) -> None:
@@ -130,21 +138,21 @@ filterwarnings = error
 
 
 def test_the_example_tests_of_the_page_pass_and_can_fail(tmp_path: Path) -> None:
-    app, test, awaiting = PYTHON.findall((PAGES / "test-your-handlers.md").read_text(encoding="utf-8"))
+    app, test, async_test = PYTHON.findall((PAGES / "test-your-handlers.md").read_text(encoding="utf-8"))
     (tmp_path / "pytest.ini").write_text(PYTEST_INI, encoding="utf-8")
     (tmp_path / "test_app.py").write_text(test, encoding="utf-8")
-    (tmp_path / "test_awaiting.py").write_text(awaiting, encoding="utf-8")
+    (tmp_path / "test_awaiting.py").write_text(async_test, encoding="utf-8")
 
-    def tested(app: str, *options: str) -> subprocess.CompletedProcess[str]:
+    def run_tests(app: str, *options: str) -> subprocess.CompletedProcess[str]:
         (tmp_path / "app.py").write_text(app, encoding="utf-8")
         plugins = ["-p", "pytest_asyncio.plugin", "-p", "no:cacheprovider"]
         return subprocess.run(
             [sys.executable, "-m", "pytest", "-q", *plugins, *options],
-            cwd=tmp_path, env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # Our own plugins take seconds.
+            cwd=tmp_path, env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # Our own plugins load slowly.
             capture_output=True, text=True, timeout=50, check=False,
         )  # fmt: skip
 
-    done = tested(app)
+    done = run_tests(app)
     assert (done.returncode, "6 passed" in done.stdout) == (0, True), done.stdout
-    wrong = tested(app.replace("Hello, ", "Hallo, "), "-k", "greets")
+    wrong = run_tests(app.replace("Hello, ", "Hallo, "), "-k", "greets")
     assert "1 failed" in wrong.stdout

@@ -1,4 +1,4 @@
-"""What a server logs as people run it: lines of JSON with what was done by whom, and never what is secret."""
+"""Logs of a real server: JSON lines that name request, worker and job, and never contain secrets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ main()
 
 
 class Served:
-    """A server that runs, and all that it has logged."""
+    """A running server, and its log."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -39,35 +39,37 @@ class Served:
         self.url = ""
 
     def lines(self) -> list[dict[str, Any]]:
-        """Its lines; each is a JSON object."""
+        """Return the log lines, each of which is a JSON object."""
         return [json.loads(line) for line in self.text]
 
 
 @contextmanager
 def served(folder: Path, **environment: str) -> Iterator[Served]:
-    """A server at the level `debug`, stopped at the end."""
-    everything = {**os.environ, "INGOT_LOG_LEVEL": "debug", **environment}
-    with ingot("serve", "--data", str(folder), "--port", "0", stderr=subprocess.PIPE, env=everything) as process:
+    """Run a server that logs at the level `debug`, and stop it at the end."""
+    environment_variables = {**os.environ, "INGOT_LOG_LEVEL": "debug", **environment}
+    with ingot(
+        "serve", "--data", str(folder), "--port", "0", stderr=subprocess.PIPE, env=environment_variables
+    ) as process:
         assert process.stderr is not None
-        one, begun = Served(process), threading.Event()
+        server, started = Served(process), threading.Event()
 
         def read(lines: Any) -> None:
             for line in lines:
-                one.text.append(line)
+                server.text.append(line)
                 if '"message":"serving"' in line:
-                    one.url = json.loads(line)["url"]
-                    begun.set()
+                    server.url = json.loads(line)["url"]
+                    started.set()
 
-        reading = threading.Thread(target=read, args=[process.stderr])
-        reading.start()
+        reader = threading.Thread(target=read, args=[process.stderr])
+        reader.start()
         try:
-            assert begun.wait(timeout=45), one.text
-            yield one
+            assert started.wait(timeout=45), server.text
+            yield server
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=45) == 0
         finally:
             process.kill()
-            reading.join()
+            reader.join()
 
 
 def test_log_lines_name_the_request_the_worker_and_the_job(tmp_path: Path) -> None:
@@ -87,68 +89,70 @@ def test_log_lines_name_the_request_the_worker_and_the_job(tmp_path: Path) -> No
         httpx.get(f"{server.url}/api/v1/jobs/{job['id']}", headers={**headers, "x-request-id": "r3"}, verify=False)
     lines = server.lines()
     assert {"timestamp", "level", "message"} <= set.intersection(*(set(line) for line in lines))
-    told = {line["message"]: line for line in lines if line.get("request_id") in ("r1", "r2")}
-    made, claimed = told["job_enqueued"], told["job_claimed"]
-    of_job = {"tenant_id": job["tenant"], "job_id": job["id"], "job_type": "greet"}
-    assert made.items() >= {"request_id": "r1", "trace_id": TRACE, **of_job}.items()
-    assert claimed.items() >= {"request_id": "r2", "attempt_no": 1, "worker_id": "w1", **of_job}.items()
-    (asked,) = [line for line in lines if line.get("request_id") == "r3"]
-    assert asked.items() >= {"message": "request", "status": 200, "route": "/api/v1/jobs/{id}"}.items()
-    assert (asked["job_id"], asked["tenant_id"]) == (job["id"], job["tenant"])
-    assert asked["duration_ms"] > 0
+    by_message = {line["message"]: line for line in lines if line.get("request_id") in ("r1", "r2")}
+    enqueued, claimed = by_message["job_enqueued"], by_message["job_claimed"]
+    job_fields = {"tenant_id": job["tenant"], "job_id": job["id"], "job_type": "greet"}
+    assert enqueued.items() >= {"request_id": "r1", "trace_id": TRACE, **job_fields}.items()
+    assert claimed.items() >= {"request_id": "r2", "attempt_no": 1, "worker_id": "w1", **job_fields}.items()
+    (request_line,) = [line for line in lines if line.get("request_id") == "r3"]
+    assert request_line.items() >= {"message": "request", "status": 200, "route": "/api/v1/jobs/{id}"}.items()
+    assert (request_line["job_id"], request_line["tenant_id"]) == (job["id"], job["tenant"])
+    assert request_line["duration_ms"] > 0
 
 
-class Canaries(list[str]):
-    """What must not be found anywhere."""
+class Secrets(list[str]):
+    """Secrets that must not occur in the log."""
 
-    def new(self) -> str:
-        """One more."""
-        return self.keep(f"canary-{new_id()}")
+    def create(self) -> str:
+        """Create a secret."""
+        return self.add(f"canary-{new_id()}")
 
-    def keep(self, secret: str) -> str:
-        """One that somebody else made."""
+    def add(self, secret: str) -> str:
+        """Add an existing secret."""
         self.append(secret)
         return secret
 
 
-def leak(url: str, operator: str, canaries: Canaries) -> None:
-    """Put something secret everywhere a request has room for it, in ways that work and in ways that do not."""
+def send_secrets(url: str, operator: str, secrets: Secrets) -> None:
+    """Send secrets in every part of valid and invalid requests."""
     with httpx.Client(
         base_url=f"{url}/api/v1", headers={"authorization": f"Bearer {operator}"}, verify=False
     ) as client:
         for number in range(7):
-            made = client.post("/admin/tokens", json={"description": "x", "grants": [{"action": "jobs.*"}]}).json()
-            token = canaries.keep(made["token"])
+            enqueued = client.post("/admin/tokens", json={"description": "x", "grants": [{"action": "jobs.*"}]}).json()
+            token = secrets.add(enqueued["token"])
             assert client.get("/jobs", headers={"authorization": f"Bearer {token}"}).status_code == 200
             worker = client.post("/admin/workers", json={"id": f"w{number}"}).json()
-            as_worker = {"x-worker-id": f"w{number}", "x-worker-secret": canaries.keep(worker["secret"])}
-            body = {"type": "greet", "payload": {"a": canaries.new()}, "metadata": {"b": canaries.new()}}
-            body["idempotency_key"] = canaries.new()
+            as_worker = {"x-worker-id": f"w{number}", "x-worker-secret": secrets.add(worker["secret"])}
+            body = {"type": "greet", "payload": {"a": secrets.create()}, "metadata": {"b": secrets.create()}}
+            body["idempotency_key"] = secrets.create()
             assert client.post("/jobs", json=body).status_code == 201
-            assert client.post("/jobs", json={**body, "payload": canaries.new()}).status_code == 422
+            assert client.post("/jobs", json={**body, "payload": secrets.create()}).status_code == 422
             with httpx.Client(base_url=f"{url}/api/v1", headers=as_worker, verify=False) as own:
                 (job,) = own.post("/jobs/claim", json={"types": ["greet"]}).json()["jobs"]
-                end = {"fence": job["fence"], "error": canaries.new(), "retry": False}
+                end = {"fence": job["fence"], "error": secrets.create(), "retry": False}
                 assert own.post(f"/jobs/{job['id']}/fail", json=end).status_code == 200
-        for odd in (new_token(new_id()), new_secret(WORKER_PREFIX), f"canary-{new_id()}"):
-            canaries.keep(odd)
-            assert client.get("/jobs", headers={"authorization": f"Bearer {odd}"}).status_code == 401
-            client.get(f"/nowhere/{odd}")
-            client.get("/jobs", params={"type": odd, "what": odd})
-            client.post("/jobs", content=f'{{"type": "{odd}", '.encode(), headers={"content-type": "application/json"})
-            client.post("/jobs", json={"type": 1, odd: odd})
-            client.get("/jobs", headers={"x-request-id": f"not {odd}"})
+        for wrong_token in (new_token(new_id()), new_secret(WORKER_PREFIX), f"canary-{new_id()}"):
+            secrets.add(wrong_token)
+            assert client.get("/jobs", headers={"authorization": f"Bearer {wrong_token}"}).status_code == 401
+            client.get(f"/nowhere/{wrong_token}")
+            client.get("/jobs", params={"type": wrong_token, "what": wrong_token})
+            client.post(
+                "/jobs", content=f'{{"type": "{wrong_token}", '.encode(), headers={"content-type": "application/json"}
+            )
+            client.post("/jobs", json={"type": 1, wrong_token: wrong_token})
+            client.get("/jobs", headers={"x-request-id": f"not {wrong_token}"})
 
 
 def test_secrets_are_never_logged(tmp_path: Path) -> None:
-    canaries = Canaries()
-    operator = canaries.keep(new_token(new_id()))
+    secrets = Secrets()
+    operator = secrets.add(new_token(new_id()))
     with served(tmp_path / "data", INGOT_OPERATOR_TOKEN=operator) as server:
-        leak(server.url, operator, canaries)
-    assert len(canaries) >= 50
+        send_secrets(server.url, operator, secrets)
+    assert len(secrets) >= 50
     assert len(server.lines()) > 50
     log = "".join(server.text)
-    assert [one for one in canaries if one in log] == []
+    assert [server for server in secrets if server in log] == []
 
 
 def test_a_missing_span_exporter_is_reported_with_a_hint(tmp_path: Path) -> None:

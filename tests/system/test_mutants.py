@@ -1,4 +1,4 @@
-"""The planted bugs fit the package of today, and one of each kind is caught; `make mutants` plants them all."""
+"""The planted bugs apply to the current source, and one of each kind is caught. `make mutants` plants all of them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ def test_a_planted_bug_is_caught(tmp_path: Path, mutant: Mutant) -> None:
 
 
 def test_every_planted_bug_has_its_place() -> None:
-    found = {mutant.name: (PACKAGE / mutant.file).read_text(encoding="utf-8").count(mutant.old) for mutant in MUTANTS}
-    assert {name for name, times in found.items() if times != 1} == set()
-    assert len(found) == len(MUTANTS)
+    occurrences = {
+        mutant.name: (PACKAGE / mutant.file).read_text(encoding="utf-8").count(mutant.old) for mutant in MUTANTS
+    }
+    assert {name for name, count in occurrences.items() if count != 1} == set()
+    assert len(occurrences) == len(MUTANTS)
 
 
 def test_every_planted_bug_has_a_test_that_exists() -> None:
@@ -35,7 +37,7 @@ def test_every_planted_bug_has_a_test_that_exists() -> None:
 
 
 def exists(selection: str) -> bool:
-    """Whether there is such a file, and a test function of that name in it."""
+    """Whether the file exists and contains a function of that name."""
     file, _, function = selection.partition("::")
     names = functions_in(ROOT / file)
     return function.partition("[")[0] in names if function else bool(names)
@@ -43,7 +45,7 @@ def exists(selection: str) -> bool:
 
 @cache
 def functions_in(file: Path) -> set[str]:
-    """The names of the functions of a file; none when there is no such file."""
+    """Return the names of the functions in a file, or nothing if it does not exist."""
     body = ast.parse(file.read_text(encoding="utf-8")).body if file.is_file() else []
     return {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 

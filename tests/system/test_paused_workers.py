@@ -1,4 +1,4 @@
-"""Workers that stood still; `python -m tests.soak` has them do so 300 times."""
+"""Paused workers. `python -m tests.soak` pauses workers 300 times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PDFs that people really made, through server, worker and command line: none crashes, and pages come out of all."""
+"""Real PDFs, converted by server, worker and command line: none fails, and every page is in the output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.campaigns import IS_WHOLE
 from tests.pdf_corpus import corpus
 from tests.system.programs import run_ingot, served, worker
 
-# One for each program that made PDFs of the corpus, each version of PDF, with and without images and an outline.
+# A PDF of each generator and each PDF version in the corpus, with and without images and an outline.
 # `make soak` converts the whole corpus.
 SAMPLE = (
     "asymptote-doc/CAD.pdf",  # pdfTeX, an image
@@ -43,13 +43,13 @@ def test_pdfs_of_debians_manuals_are_converted(tmp_path: Path) -> None:
     with served(tmp_path / "data") as (_, url):
         environment = {**os.environ, "INGOT_SERVER_URL": url, "INGOT_DATA": str(tmp_path / "data")}
         with worker("--handlers", "pdf", url=url, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL):
-            began = time.monotonic()
-            words = ("ingest", str(folder), "--output", str(tmp_path / "out"), "--json")
-            done = run_ingot(*words, cwd=tmp_path, env=environment, seconds=280)
-            seconds = time.monotonic() - began
-    told = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {one["path"]: one["error"] for one in told if one["status"] != "succeeded"} == {}
-    assert len(told) == len(files)
+            started = time.monotonic()
+            arguments = ("ingest", str(folder), "--output", str(tmp_path / "out"), "--json")
+            done = run_ingot(*arguments, cwd=tmp_path, env=environment, seconds=280)
+            seconds = time.monotonic() - started
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {result["path"]: result["error"] for result in results if result["status"] != "succeeded"} == {}
+    assert len(results) == len(files)
     assert len(files) > 50 or not IS_WHOLE
     pages = sum(markdown.read_text(encoding="utf-8").count("<!-- page ") for markdown in tmp_path.rglob("out/**/*.md"))
     assert pages == sum(page_count(file) for file in files)

@@ -1,4 +1,4 @@
-"""Signing in with a real provider: the certified one of npm, on a port of this machine."""
+"""Sign-in with a real provider: the certified `oidc-provider` of npm, on a local port."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def real() -> AsyncIterator[RealProvider]:
 
 
 @asynccontextmanager
-async def opened(settings: Settings) -> AsyncIterator[Provider]:
+async def open_provider(settings: Settings) -> AsyncIterator[Provider]:
     provider = Provider(settings, SystemClock())
     try:
         yield provider
@@ -39,10 +39,10 @@ async def opened(settings: Settings) -> AsyncIterator[Provider]:
         await provider.close()
 
 
-async def come_back(
+async def authorize(
     real: RealProvider, provider: Provider, login: str, client: httpx.AsyncClient | None = None, **options: Any
 ) -> dict[str, str]:
-    """What a browser comes back with."""
+    """Sign in at the provider, and return the query of the callback."""
     url = await provider.authorization_url(state="the-state", nonce="n", verifier=VERIFIER, **options)
     answer = await real.sign_in(url, login, client)
     assert answer["state"] == "the-state"
@@ -53,7 +53,7 @@ async def come_back(
 async def sign_in(
     real: RealProvider, provider: Provider, login: str, client: httpx.AsyncClient | None = None, **options: Any
 ) -> Person:
-    answer = await come_back(real, provider, login, client, **options)
+    answer = await authorize(real, provider, login, client, **options)
     return await provider.fetch_person(code=answer["code"], nonce="n", verifier=VERIFIER, iss=answer["iss"])
 
 
@@ -77,36 +77,36 @@ async def test_people_sign_in_with_every_client_authentication_method(
     secret: str | None, methods: tuple[str, ...], claims_in_token: bool
 ) -> None:
     options: dict[str, Any] = {"client_secret": secret, "methods": methods, "claims_in_token": claims_in_token}
-    async with real_provider(CALLBACK, **options) as real, opened(real.settings()) as provider:
+    async with real_provider(CALLBACK, **options) as real, open_provider(real.settings()) as provider:
         assert await sign_in(real, provider, "ada") == ada(real)
 
 
 async def test_a_code_can_be_used_once(real: RealProvider) -> None:
-    async with opened(real.settings()) as provider:
-        answer = await come_back(real, provider, "ada")
-        given = {"code": answer["code"], "nonce": "n", "verifier": VERIFIER, "iss": answer["iss"]}
-        await provider.fetch_person(**given)
+    async with open_provider(real.settings()) as provider:
+        answer = await authorize(real, provider, "ada")
+        arguments = {"code": answer["code"], "nonce": "n", "verifier": VERIFIER, "iss": answer["iss"]}
+        await provider.fetch_person(**arguments)
         with pytest.raises(SignInRefused, match="invalid_grant"):
-            await provider.fetch_person(**given)
+            await provider.fetch_person(**arguments)
 
 
 async def test_a_code_is_bound_to_verifier_nonce_and_issuer(real: RealProvider) -> None:
-    async with opened(real.settings()) as provider:
-        answer = await come_back(real, provider, "ada")
+    async with open_provider(real.settings()) as provider:
+        answer = await authorize(real, provider, "ada")
         with pytest.raises(SignInRefused, match="invalid_grant"):
             await provider.fetch_person(code=answer["code"], nonce="n", verifier="w" * 43, iss=answer["iss"])
-        answer = await come_back(real, provider, "ada")
+        answer = await authorize(real, provider, "ada")
         with pytest.raises(SignInRefused, match="nonce"):
             await provider.fetch_person(code=answer["code"], nonce="m", verifier=VERIFIER, iss=answer["iss"])
-        answer = await come_back(real, provider, "ada")
+        answer = await authorize(real, provider, "ada")
         with pytest.raises(SignInRefused, match="another provider"):
             await provider.fetch_person(code=answer["code"], nonce="n", verifier=VERIFIER)
 
 
 async def test_a_wrong_client_secret_is_reported_as_a_server_problem(real: RealProvider) -> None:
     real.client_secret = "another"
-    async with opened(real.settings()) as provider:
-        answer = await come_back(real, provider, "ada")
+    async with open_provider(real.settings()) as provider:
+        answer = await authorize(real, provider, "ada")
         with pytest.raises(ProviderUnavailable, match="invalid_client") as caught:
             await provider.fetch_person(code=answer["code"], nonce="n", verifier=VERIFIER, iss=answer["iss"])
     assert "INGOT_OIDC_CLIENT_SECRET" in caught.value.hint
@@ -114,7 +114,7 @@ async def test_a_wrong_client_secret_is_reported_as_a_server_problem(real: RealP
 
 async def test_allowed_groups_are_checked_at_every_sign_in(real: RealProvider) -> None:
     settings = real.settings(oidc_allowed_groups=("staff",), oidc_admin_groups=("ops",))
-    async with opened(settings) as provider, httpx.AsyncClient(verify=False) as browser:
+    async with open_provider(settings) as provider, httpx.AsyncClient(verify=False) as browser:
         assert (await sign_in(real, provider, "bob", browser)).groups == ("staff",)
         with pytest.raises(SignInRefused, match="allowed groups"):
             await sign_in(real, provider, "eve")
@@ -125,13 +125,13 @@ async def test_allowed_groups_are_checked_at_every_sign_in(real: RealProvider) -
 
 async def test_an_unverified_email_is_refused(real: RealProvider) -> None:
     await real.put_account("bob", email_verified=False)
-    async with opened(real.settings()) as provider:
+    async with open_provider(real.settings()) as provider:
         with pytest.raises(SignInRefused, match="not verified"):
             await sign_in(real, provider, "bob")
 
 
 async def test_a_silent_sign_in_succeeds_with_a_provider_session(real: RealProvider) -> None:
-    async with opened(real.settings()) as provider, httpx.AsyncClient(verify=False) as browser:
+    async with open_provider(real.settings()) as provider, httpx.AsyncClient(verify=False) as browser:
         assert await sign_in(real, provider, "ada", browser) == ada(real)
         url = await provider.authorization_url(state="s", nonce="n", verifier=VERIFIER, prompt="none")
         answer = await browser.get(url)
@@ -140,12 +140,12 @@ async def test_a_silent_sign_in_succeeds_with_a_provider_session(real: RealProvi
 
 
 async def test_a_silent_sign_in_fails_without_a_provider_session(real: RealProvider) -> None:
-    async with opened(real.settings()) as provider, httpx.AsyncClient(verify=False) as browser:
+    async with open_provider(real.settings()) as provider, httpx.AsyncClient(verify=False) as browser:
         answer = await browser.get(
             await provider.authorization_url(state="s", nonce="n", verifier=VERIFIER, prompt="none")
         )
-    told = dict(parse_qsl(urlsplit(answer.headers["location"]).query))
-    assert (told["error"], told["state"]) == ("login_required", "s")
+    query = dict(parse_qsl(urlsplit(answer.headers["location"]).query))
+    assert (query["error"], query["state"]) == ("login_required", "s")
 
 
 def test_the_lock_file_of_the_provider_contains_no_urls() -> None:

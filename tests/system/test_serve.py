@@ -1,4 +1,4 @@
-"""`ingot serve` as people run it: a process of its own, a real socket, real signals."""
+"""`ingot serve` as a process with a real socket and real signals."""
 
 from __future__ import annotations
 
@@ -32,36 +32,40 @@ def test_the_first_start_creates_the_operator_token_and_later_starts_keep_it(tmp
         token = path.read_text(encoding="utf-8").strip()
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         headers = {"authorization": f"Bearer {token}"}
-        made = httpx.post(
-            f"{url}/api/v1/jobs", headers=headers, json={"type": "noop", "payload": {"kept": True}}, verify=False
+        created = httpx.post(
+            f"{url}/api/v1/jobs", headers=headers, json={"type": "noop", "payload": {"stored": True}}, verify=False
         )
-        assert made.status_code == 201
-    # Killed: what was acknowledged is there.
+        assert created.status_code == 201
+    # The server was killed. Acknowledged jobs must be stored.
     with served(tmp_path / "data") as (_, url):
         assert path.read_text(encoding="utf-8").strip() == token
-        job = httpx.get(f"{url}/api/v1/jobs/{made.json()['id']}", headers=headers, verify=False).json()
-    assert (job["status"], job["payload"]) == ("queued", {"kept": True})
+        job = httpx.get(f"{url}/api/v1/jobs/{created.json()['id']}", headers=headers, verify=False).json()
+    assert (job["status"], job["payload"]) == ("queued", {"stored": True})
 
 
 def test_built_in_handlers_have_definitions_that_operators_can_change(tmp_path: Path) -> None:
     path = tmp_path / "data" / "operator.token"
-    theirs = {"shared": True, "timeout_seconds": 7, "reuse": False}
+    changed_definition = {"shared": True, "timeout_seconds": 7, "reuse": False}
     for start in range(2):
         with served(tmp_path / "data") as (_, url):
             headers = {"authorization": f"Bearer {path.read_text(encoding='utf-8').strip()}"}
-            found = {
+            definitions = {
                 one["type"]: one
                 for one in httpx.get(f"{url}/api/v1/definitions", headers=headers, verify=False).json()["items"]
             }
-            assert found.keys() == BUILT_IN_HANDLERS.keys()
+            assert definitions.keys() == BUILT_IN_HANDLERS.keys()
             for type, ours in BUILT_IN_HANDLERS.items():
-                told = [found[type][name] for name in ("tenant", "reuse", "timeout_seconds", "version")]
+                fields = [definitions[type][name] for name in ("tenant", "reuse", "timeout_seconds", "version")]
                 if (type, start) == ("pdf", 1):
-                    assert told == [None, False, 7, ours.version]
+                    assert fields == [None, False, 7, ours.version]
                 else:
-                    assert told == [None, ours.reuse, ours.timeout_seconds, ours.version]
-            assert [type for type in found if not found[type]["reuse"]] == (["embed", "pdf"] if start else ["embed"])
-            put = httpx.put(f"{url}/api/v1/admin/definitions/pdf", headers=headers, json=theirs, verify=False)
+                    assert fields == [None, ours.reuse, ours.timeout_seconds, ours.version]
+            assert [type for type in definitions if not definitions[type]["reuse"]] == (
+                ["embed", "pdf"] if start else ["embed"]
+            )
+            put = httpx.put(
+                f"{url}/api/v1/admin/definitions/pdf", headers=headers, json=changed_definition, verify=False
+            )
             assert put.status_code == 200, put.text
 
 
@@ -92,7 +96,7 @@ def test_the_version_option_prints_the_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "environment", "code", "said"),
+    ("options", "environment", "code", "message"),
     [
         (["--host", "nowhere.invalid"], {}, 1, "--host"),
         (["--host", "192.0.2.1"], {}, 1, "this machine has no such address"),
@@ -103,14 +107,14 @@ def test_the_version_option_prints_the_version() -> None:
     ],
 )
 def test_invalid_settings_of_serve_are_reported_in_two_lines(
-    tmp_path: Path, options: list[str], environment: dict[str, str], code: int, said: str
+    tmp_path: Path, options: list[str], environment: dict[str, str], code: int, message: str
 ) -> None:
     port = [] if "--port" in options or "INGOT_PORT" in environment else ["--port", "0"]
     done = run_ingot("serve", *port, *options, cwd=tmp_path, env={**os.environ, **environment})
     assert done.code == code
-    assert said in done.stderr
-    assert "line " not in done.stderr  # As in a traceback.
-    if code != 2:  # Then the options are explained too.
+    assert message in done.stderr
+    assert "line " not in done.stderr  # Part of a traceback.
+    if code != 2:  # Invalid options also print the usage.
         assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["ingot", "Hint"]
 
 
@@ -133,8 +137,8 @@ def test_a_data_folder_in_use_is_reported_with_a_hint(tmp_path: Path) -> None:
 
 
 def test_an_unreachable_bucket_is_a_temporary_error_and_a_wrong_url_is_not(tmp_path: Path) -> None:
-    known = {"INGOT_S3_BUCKET": "files", "INGOT_S3_ACCESS_KEY": "a", "INGOT_S3_SECRET_KEY": "b"}
+    variables = {"INGOT_S3_BUCKET": "files", "INGOT_S3_ACCESS_KEY": "a", "INGOT_S3_SECRET_KEY": "b"}
     for endpoint, code in (("http://127.0.0.1:9", 6), ("127.0.0.1:9", 1)):
-        environment = {**os.environ, **known, "INGOT_S3_ENDPOINT": endpoint}
+        environment = {**os.environ, **variables, "INGOT_S3_ENDPOINT": endpoint}
         done = run_ingot("serve", "--data", str(tmp_path), "--port", "0", env=environment)
         assert (done.code, "INGOT_S3_ENDPOINT" in done.stderr) == (code, True)

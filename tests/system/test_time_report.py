@@ -1,4 +1,4 @@
-"""What a test run prints at its end, and that a missing component stops it before the first test."""
+"""The time report at the end of a test run, and missing components, which stop a run before the first test."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def run_pytest(folder: Path, *arguments: str, **environment: str) -> subprocess.
     (folder / "pytest.ini").touch()
     unused = [word for name in UNUSED_PLUGINS for word in ("-p", f"no:{name}")]
     command = [sys.executable, "-m", "pytest", *unused, f"--rootdir={folder}", *arguments]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "INGOT_"))}
-    environment = kept | {"PYTHONPATH": str(ROOT)} | environment
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "INGOT_"))}
+    environment = inherited | {"PYTHONPATH": str(ROOT)} | environment
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -79,20 +79,20 @@ def test_the_cpu_time_of_a_process_includes_its_children(monkeypatch: pytest.Mon
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", parent], **pipes) as process:  # type: ignore[call-overload]
         process.stdout.readline()
-        time_report.note_postgres(process.pid)
-        time_report.note_postgres(process.pid)
+        time_report.record_postgres(process.pid)
+        time_report.record_postgres(process.pid)
         process.communicate(b"\n")
-    assert time_report.noted(tmp_path)["PostgreSQL"] >= 4 * 0.29
+    assert time_report.recorded(tmp_path)["PostgreSQL"] >= 4 * 0.29
 
 
 def run_own_pytest(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run tests of this repository."""
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:schemathesis", *arguments]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "INGOT_"))}
-    return subprocess.run(command, cwd=ROOT, env=kept | environment, capture_output=True, text=True, check=False)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "INGOT_"))}
+    return subprocess.run(command, cwd=ROOT, env=inherited | environment, capture_output=True, text=True, check=False)
 
 
-# -- what is missing --------------------------------------------------------------------------------------------------
+# -- missing components-----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workers", [0, 2])

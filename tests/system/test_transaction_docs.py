@@ -1,4 +1,4 @@
-"""The page about transactions, run as it stands: its Python, and then its SQL, by a role that was let in."""
+"""The examples of the page about transactions: its Python, and then its SQL, run by an application role."""
 
 from __future__ import annotations
 

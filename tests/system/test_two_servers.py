@@ -1,4 +1,4 @@
-"""Two servers as processes on one database: with one key, or not at all."""
+"""Two server processes on one database need the same secret key and the same blob folder."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
 @pytest.mark.usefixtures("database")
 def test_a_server_with_another_secret_key_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(tmp_path / "a") as (_, url):
-        ended = run_ingot("serve", "--data", str(tmp_path / "b"), "--port", "0")
-        assert (ended.code != 0, "another secret key" in ended.stderr) == (True, True), ended.stderr
-        assert ("--new-secret-key" in ended.stderr, "Traceback" in ended.stderr) == (True, False), ended.stderr
+        second = run_ingot("serve", "--data", str(tmp_path / "b"), "--port", "0")
+        assert (second.code != 0, "another secret key" in second.stderr) == (True, True), second.stderr
+        assert ("--new-secret-key" in second.stderr, "Traceback" in second.stderr) == (True, False), second.stderr
         monkeypatch.setenv("INGOT_SECRET_KEY", (tmp_path / "a" / "secret.key").read_text(encoding="ascii").strip())
         token = (tmp_path / "a" / "operator.token").read_text(encoding="utf-8").strip()
         with served(tmp_path / "b") as (_, other), Client(url, token=token) as client:
             client.blobs.put(b"hello", "small")
-            address = client.blobs.url("small").url
-            got = subprocess.run(["curl", "-sSf", address.replace(url, other)], capture_output=True, check=True)
-            assert got.stdout == b"hello"
+            signed_url = client.blobs.url("small").url
+            downloaded = subprocess.run(
+                ["curl", "-sSf", signed_url.replace(url, other)], capture_output=True, check=True
+            )
+            assert downloaded.stdout == b"hello"
 
 
 @pytest.mark.usefixtures("database")

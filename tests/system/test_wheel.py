@@ -1,4 +1,4 @@
-"""What is released: a wheel with all that belongs to it, on which alone the pages hold."""
+"""The wheel: it contains every file of the package, and the examples of the pages work with it alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 
 from tests.processes import started
 from tests.system.doc_pages import HERE, PAGES, PYTHON
-from tests.system.programs import url_told
+from tests.system.programs import wait_for_url
 
 PACKAGE = HERE / "src" / "ingot"
 LIBRARY = HERE / "docs" / "reference" / "library.md"
@@ -27,7 +27,7 @@ PAGES_RUN = [HERE / "README.md", PAGES / "write-a-worker.md"]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the sdist by the locked backend without a network. The build generates the client anew."""
+    """The wheel, built from the sdist by the locked backend without a network. The build generates the sync client."""
     folder = tmp_path_factory.mktemp("dist")
     build("sdist", HERE, folder)
     (sdist,) = folder.glob("ingot-*.tar.gz")
@@ -46,36 +46,40 @@ def build(target: str, source: Path, folder: Path) -> None:
     )  # fmt: skip
 
 
-def needed_by(requirements: list[str]) -> Iterator[str]:
-    """The distributions that these name, and those that they need in turn."""
-    seen: set[str] = set()
-    waiting = [Requirement(text) for text in requirements]
-    while waiting:
-        one = waiting.pop()
-        if one.name in seen or (one.marker is not None and not one.marker.evaluate({"extra": ""})):
+def all_requirements(requirements: list[str]) -> Iterator[str]:
+    """Yield the names of the required distributions and of all their requirements."""
+    names: set[str] = set()
+    pending = [Requirement(text) for text in requirements]
+    while pending:
+        requirement = pending.pop()
+        if requirement.name in names or (
+            requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})
+        ):
             continue
-        seen.add(one.name)
-        yield one.name
-        waiting += [Requirement(text) for text in distribution(one.name).requires or []]
+        names.add(requirement.name)
+        yield requirement.name
+        pending += [Requirement(text) for text in distribution(requirement.name).requires or []]
 
 
 @pytest.fixture(scope="module")
 def programs(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of a new environment that holds the wheel, and what the wheel says that it needs."""
+    """The programs of a new environment with the wheel and its requirements."""
     home = tmp_path_factory.mktemp("environment") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True, timeout=60)
     (packages,) = home.glob("lib/python*/site-packages")
-    with zipfile.ZipFile(wheel) as whole:
-        (metadata,) = (name for name in whole.namelist() if name.endswith(".dist-info/METADATA"))
-        needs = re.findall(r"^Requires-Dist: (.*)$", whole.read(metadata).decode(), re.MULTILINE)
-    for name in needed_by(needs):
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        needs = re.findall(r"^Requires-Dist: (.*)$", archive.read(metadata).decode(), re.MULTILINE)
+    for name in all_requirements(needs):
         for file in distribution(name).files or []:
             if ".." not in file.parts:
                 (packages / file).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(str(file.locate()), packages / file)  # With its time: what is compiled is found so.
+                shutil.copy2(
+                    str(file.locate()), packages / file
+                )  # Keeps the modification time, so that the compiled file stays valid.
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(home / "bin" / "python")]
-    for words in (["install", "--quiet", "--no-index", "--no-deps", str(wheel)], ["check"]):
-        subprocess.run([*pip, *words], check=True, timeout=60, capture_output=True)
+    for arguments in (["install", "--quiet", "--no-index", "--no-deps", str(wheel)], ["check"]):
+        subprocess.run([*pip, *arguments], check=True, timeout=60, capture_output=True)
     return home / "bin"
 
 
@@ -83,26 +87,28 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("INGOT_", "PYTHON", "COV_"))}
 
 
-def running(folder: Path, *words: str, **environment: str) -> AbstractContextManager[subprocess.Popen[str]]:
-    """A program, ended in the end."""
-    return started(words, cwd=folder, env=clean_environment() | environment, stderr=subprocess.PIPE)
+def run_in_background(
+    folder: Path, *arguments: str, **environment: str
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    """Run a program, and kill it at the end of the block."""
+    return started(arguments, cwd=folder, env=clean_environment() | environment, stderr=subprocess.PIPE)
 
 
 def test_the_wheel_contains_every_file_of_the_package(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as whole:
-        shipped = {name for name in whole.namelist() if name.startswith("ingot/")}
-        others = {Path(name).name for name in whole.namelist() if not name.startswith("ingot/")}
-    ours = {
+    with zipfile.ZipFile(wheel) as archive:
+        shipped = {name for name in archive.namelist() if name.startswith("ingot/")}
+        other_files = {Path(name).name for name in archive.namelist() if not name.startswith("ingot/")}
+    source_files = {
         f"ingot/{path.relative_to(PACKAGE)}"
         for path in PACKAGE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert shipped == ours
+    assert shipped == source_files
     assert {name for name in shipped if name.startswith("ingot/client/synchronous/")} == {
         name.replace("asynchronous", "synchronous") for name in shipped if name.startswith("ingot/client/asynchronous/")
     }
     assert {Path(name).suffix for name in shipped} >= {".py", ".sql", ".css", ".html", ".typed"}
-    assert others == {"METADATA", "WHEEL", "entry_points.txt", "LICENSE", "RECORD"}
+    assert other_files == {"METADATA", "WHEEL", "entry_points.txt", "LICENSE", "RECORD"}
 
 
 @pytest.mark.long
@@ -110,20 +116,20 @@ def test_the_examples_of_the_pages_work_with_the_wheel_alone(programs: Path, tmp
     for page in PAGES_RUN:
         folder = tmp_path / page.stem
         folder.mkdir()
-        app, ask, *_ = PYTHON.findall(page.read_text(encoding="utf-8"))
+        app, client_code, *_ = PYTHON.findall(page.read_text(encoding="utf-8"))
         (folder / "app.py").write_text(app, encoding="utf-8")
         assert run(programs, folder, "import ingot; print(ingot.__file__)").startswith(str(programs.parent))
-        with running(folder, str(programs / "ingot"), "serve", "--port", "0") as server:
-            url = url_told(server)
+        with run_in_background(folder, str(programs / "ingot"), "serve", "--port", "0") as server:
+            url = wait_for_url(server)
             worker = [str(programs / "ingot"), "worker", "--app", "app:worker"]
-            with running(folder, *worker, INGOT_SERVER_URL=url):
-                assert run(programs, folder, ask, INGOT_SERVER_URL=url).startswith("Hello, Ada\n")
+            with run_in_background(folder, *worker, INGOT_SERVER_URL=url):
+                assert run(programs, folder, client_code, INGOT_SERVER_URL=url).startswith("Hello, Ada\n")
     example, *_ = PYTHON.findall(LIBRARY.read_text(encoding="utf-8"))
     assert "succeeded {'width': 200, 'of': 'cat.png'}" in run(programs, tmp_path, example)
 
 
 def run(programs: Path, folder: Path, text: str, **environment: str) -> str:
-    """What some Python prints in the new environment."""
+    """Run Python code in the new environment, and return its output."""
     done = subprocess.run(
         [str(programs / "python"), "-c", text],
         cwd=folder, env=clean_environment() | environment,

@@ -1,4 +1,4 @@
-"""What goes wrong around a worker is told in a sentence that says what to do."""
+"""Workers report bad results, settings, servers and credentials in messages that say what to do."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pytest
 
 from ingot.client.errors import JobDead
 from ingot.jobs.model import JobStatus
-from tests.system.deployment import crew, running
+from tests.system.deployment import deploy, wait_until_running
 from tests.system.programs import run_ingot
 from tests.waiting import until
 
 pytestmark = pytest.mark.long
 
-ODD = """
+BAD_HANDLERS = """
 import os, sys
 from ingot import Worker
 
@@ -72,7 +72,7 @@ def plain(job):
 async def awaited(job):
     return do(job.payload, job)
 
-@worker.handler("apart", isolate=True, concurrency=4)
+@worker.handler("isolated", isolate=True, concurrency=4)
 def apart(job):
     if job.payload == "die":
         os._exit(7)
@@ -80,7 +80,7 @@ def apart(job):
         os.write(1, b"raw \\xfe\\n")
     return do(job.payload, job)
 """
-SAID = {
+ERRORS = {
     "object": "Encoding objects of type object is unsupported",
     "circular": "the result contains itself",
     "large": "70002",
@@ -90,58 +90,58 @@ SAID = {
     "odd name": "FileNotFoundError: [Errno 2] No such file: 'caf\\udce9.txt'",
     "snooze": "got -1.0 seconds",
 }
-SAID_HERE = {
+ERRORS_IN_WORKER = {
     "exit": "SystemExit: 3 (",
     "interrupt": "KeyboardInterrupt",
     "base": "BaseException: base",
     "stop iteration": "StopIteration",
 }
-SAID_APART = {
+ERRORS_IN_CHILD = {
     "exit": "exited with code 3 (",
     "die": "exited with code 7 (",
 }
 
 
-@pytest.mark.parametrize("kind", ["plain", "async", "apart"])
+@pytest.mark.parametrize("kind", ["plain", "async", "isolated"])
 def test_a_misbehaving_handler_fails_its_own_job_with_a_clear_error(tmp_path: Path, kind: str) -> None:
-    (tmp_path / "odd.py").write_text(ODD, encoding="utf-8")
-    with crew(tmp_path) as one:
-        worker = one.work(app="odd:worker", PYTHONPATH=with_folder(tmp_path))
-        said = SAID | (SAID_APART if kind == "apart" else SAID_HERE)
-        jobs = {what: one.client.submit(kind, what, max_attempts=1) for what in said}
-        for what, job in jobs.items():
+    (tmp_path / "odd.py").write_text(BAD_HANDLERS, encoding="utf-8")
+    with deploy(tmp_path) as deployment:
+        worker = deployment.start_worker(app="odd:worker", PYTHONPATH=with_folder(tmp_path))
+        message = ERRORS | (ERRORS_IN_CHILD if kind == "isolated" else ERRORS_IN_WORKER)
+        jobs = {case: deployment.client.submit(kind, case, max_attempts=1) for case in message}
+        for case, job in jobs.items():
             with pytest.raises(JobDead):
                 job.wait("60s")
-            assert said[what] in (job.error or ""), what
+            assert message[case] in (job.error or ""), case
             assert job.data.attempts == 1
-        assert one.client.submit(kind, "set").wait("30s").result == [1]
-        assert one.client.submit(kind, "nan").wait("30s").result == [None, "YWI="]
-        printed = one.client.submit(kind, "prints").wait("30s")
+        assert deployment.client.submit(kind, "set").wait("30s").result == [1]
+        assert deployment.client.submit(kind, "nan").wait("30s").result == [None, "YWI="]
+        printed = deployment.client.submit(kind, "prints").wait("30s")
         log = printed.log()
-        for words in ("nul \ufffd and half a letter ?\n", "bytes \ufffd\n", "lines\n"):
-            assert words in log
-        assert ("raw \ufffd\n" in log) is (kind == "apart")
-        assert worker.runs
-        assert "heartbeat_failed" not in worker.said()
+        for arguments in ("nul \ufffd and half a letter ?\n", "bytes \ufffd\n", "lines\n"):
+            assert arguments in log
+        assert ("raw \ufffd\n" in log) is (kind == "isolated")
+        assert worker.is_running
+        assert "heartbeat_failed" not in worker.output()
 
 
 def with_folder(folder: Path) -> str:
-    """Where Python looks for modules, with this folder first."""
+    """Return a PYTHONPATH that begins with this folder."""
     return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-class Elsewhere(http.server.BaseHTTPRequestHandler):
-    """A program that is not Ingot, or another Ingot."""
+class OtherServer(http.server.BaseHTTPRequestHandler):
+    """A server that is not Ingot, or another version of it."""
 
-    answer: tuple[int, bytes] = (200, b"<html>Welcome</html>")
+    response: tuple[int, bytes] = (200, b"<html>Welcome</html>")
 
     def do_POST(self) -> None:
-        self._say(*self.answer)
+        self._send(*self.response)
 
     def do_GET(self) -> None:
-        self._say(200, b'{"status": "ok", "version": "99.0"}')
+        self._send(200, b'{"status": "ok", "version": "99.0"}')
 
-    def _say(self, status: int, body: bytes) -> None:
+    def _send(self, status: int, body: bytes) -> None:
         self.rfile.read(int(self.headers.get("content-length", 0)))
         self.send_response(status)
         self.send_header("content-length", str(len(body)))
@@ -153,10 +153,10 @@ class Elsewhere(http.server.BaseHTTPRequestHandler):
 
 
 @contextmanager
-def elsewhere(status: int, body: bytes) -> Iterator[str]:
-    """A server that always answers the same."""
-    kind = type("Answering", (Elsewhere,), {"answer": (status, body)})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+def other_server(status: int, body: bytes) -> Iterator[str]:
+    """Run a server with the same response to every request."""
+    handler_class = type("Answering", (OtherServer,), {"answer": (status, body)})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler_class) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -166,10 +166,10 @@ def elsewhere(status: int, body: bytes) -> Iterator[str]:
             thread.join()
 
 
-def worker_with(folder: Path, *, app: str = "tests.system.handlers:worker", **environment: str) -> tuple[int, str]:
-    """How a worker ends that cannot start, and what it says."""
-    known = {name: value for name, value in os.environ.items() if not name.startswith("INGOT_")}
-    done = run_ingot("worker", "--app", app, env={**known, "INGOT_DATA": str(folder), **environment})
+def run_worker(folder: Path, *, app: str = "tests.system.handlers:worker", **environment: str) -> tuple[int, str]:
+    """Run a worker that cannot start. Return the exit code and stderr."""
+    environment_variables = {name: value for name, value in os.environ.items() if not name.startswith("INGOT_")}
+    done = run_ingot("worker", "--app", app, env={**environment_variables, "INGOT_DATA": str(folder), **environment})
     assert "Traceback" not in done.stderr
     return done.code, done.stderr
 
@@ -178,7 +178,7 @@ NO_ROUTE = b'{"status": 404, "code": "no_such_route", "detail": "there is no POS
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said", "hint"),
+    ("status", "body", "message", "hint"),
     [
         (
             200,
@@ -192,13 +192,13 @@ NO_ROUTE = b'{"status": 404, "code": "no_such_route", "detail": "there is no POS
     ],
 )
 def test_a_worker_distinguishes_another_program_from_another_version(
-    tmp_path: Path, status: int, body: bytes, said: str, hint: str
+    tmp_path: Path, status: int, body: bytes, message: str, hint: str
 ) -> None:
-    with elsewhere(status, body) as url:
-        code, words = worker_with(tmp_path, INGOT_SERVER_URL=url, INGOT_TOKEN="any")
+    with other_server(status, body) as url:
+        code, arguments = run_worker(tmp_path, INGOT_SERVER_URL=url, INGOT_TOKEN="any")
     assert code == 10
-    assert said in words
-    assert hint in words.partition("Hint: ")[2]
+    assert message in arguments
+    assert hint in arguments.partition("Hint: ")[2]
 
 
 APPS = {
@@ -211,7 +211,7 @@ APPS = {
 
 
 @pytest.mark.parametrize(
-    ("app", "said"),
+    ("app", "message"),
     [
         ("nowhere:worker", ["nowhere", "app:worker"]),
         ("broken:worker", ["broken cannot be imported: ModuleNotFoundError", "line 2, in helper", "nowhere_to_be"]),
@@ -222,64 +222,82 @@ APPS = {
         ("idle:wroker", ["idle:wroker", "module 'idle' has no attribute 'wroker'"]),
     ],
 )
-def test_an_app_that_cannot_be_loaded_is_reported_with_its_location(tmp_path: Path, app: str, said: list[str]) -> None:
+def test_an_app_that_cannot_be_loaded_is_reported_with_its_location(
+    tmp_path: Path, app: str, message: list[str]
+) -> None:
     for name, text in APPS.items():
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-    code, words = worker_with(tmp_path, app=app, PYTHONPATH=with_folder(tmp_path), INGOT_TOKEN="any")
+    code, arguments = run_worker(tmp_path, app=app, PYTHONPATH=with_folder(tmp_path), INGOT_TOKEN="any")
     assert code == 2
-    for part in said:
-        assert part in words
+    for part in message:
+        assert part in arguments
 
 
 def test_a_worker_without_a_credential_names_the_settings(tmp_path: Path) -> None:
-    code, words = worker_with(tmp_path)
-    assert (code, "INGOT_WORKER_ID and INGOT_WORKER_SECRET" in words) == (7, True)
-    code, words = worker_with(tmp_path, INGOT_WORKER_ID="press")
-    assert (code, "INGOT_WORKER_SECRET is not" in words) == (1, True)
+    code, arguments = run_worker(tmp_path)
+    assert (code, "INGOT_WORKER_ID and INGOT_WORKER_SECRET" in arguments) == (7, True)
+    code, arguments = run_worker(tmp_path, INGOT_WORKER_ID="press")
+    assert (code, "INGOT_WORKER_SECRET is not" in arguments) == (1, True)
 
 
 def test_a_worker_whose_credential_is_not_sufficient_exits_with_7(tmp_path: Path) -> None:
-    with crew(tmp_path) as one:
-        known = one.credential("press", "tick")
-        for environment, said in (
-            ({**known, "INGOT_WORKER_SECRET": known["INGOT_WORKER_SECRET"][:-2] + "xx"}, "secret"),
-            (known, "The credential press runs tick"),
+    with deploy(tmp_path) as deployment:
+        environment_variables = deployment.create_credential("press", "tick")
+        for environment, message in (
+            (
+                {
+                    **environment_variables,
+                    "INGOT_WORKER_SECRET": environment_variables["INGOT_WORKER_SECRET"][:-2] + "xx",
+                },
+                "secret",
+            ),
+            (environment_variables, "The credential press runs tick"),
             ({"INGOT_TOKEN": "ingot_wrong"}, "token"),
         ):
-            code, words = worker_with(tmp_path / "none", INGOT_SERVER_URL=one.url, **environment)
-            assert (code, said in words) == (7, True), words
+            code, arguments = run_worker(tmp_path / "none", INGOT_SERVER_URL=deployment.url, **environment)
+            assert (code, message in arguments) == (7, True), arguments
 
 
 def test_a_worker_stops_when_its_credential_is_regenerated(tmp_path: Path) -> None:
-    with crew(tmp_path) as one:
-        worker = one.work(**one.credential("press"))
-        one.online(worker)
-        job = running(one.client.submit("wait", {"place": one.place()}))
-        done = httpx.post(f"{one.url}/api/v1/admin/workers/press/regenerate", headers=one.headers, verify=False)
+    with deploy(tmp_path) as deployment:
+        worker = deployment.start_worker(**deployment.create_credential("press"))
+        deployment.wait_until_online(worker)
+        job = wait_until_running(deployment.client.submit("wait", {"note_file": deployment.note_file()}))
+        done = httpx.post(
+            f"{deployment.url}/api/v1/admin/workers/press/regenerate", headers=deployment.headers, verify=False
+        )
         assert done.is_success, done.text
         assert worker.wait(60) == 7
-        assert "disabled" in worker.said().partition("ingot: ")[2]
-        assert [words[0] for words in one.noted()] == ["stopped"], "the handler was told"
+        assert "disabled" in worker.output().partition("ingot: ")[2]
+        assert [arguments[0] for arguments in deployment.notes()] == ["stopped"], "the handler was not stopped"
         assert (job.refresh().status, job.data.crashes) == (JobStatus.QUEUED, 0)
 
 
 def test_a_worker_with_a_disabled_credential_exits_although_a_handler_does_not_stop(tmp_path: Path) -> None:
-    with crew(tmp_path) as one:
-        worker = one.work(**one.credential())
-        one.online(worker)
-        running(one.client.submit("deaf", {"place": one.place(), "seconds": 300}))
-        done = httpx.post(f"{one.url}/api/v1/admin/workers/press/disable", headers=one.headers, verify=False)
+    with deploy(tmp_path) as deployment:
+        worker = deployment.start_worker(**deployment.create_credential())
+        deployment.wait_until_online(worker)
+        wait_until_running(deployment.client.submit("deaf", {"note_file": deployment.note_file(), "seconds": 300}))
+        done = httpx.post(
+            f"{deployment.url}/api/v1/admin/workers/press/disable", headers=deployment.headers, verify=False
+        )
         assert done.is_success, done.text
         assert worker.wait(60) == 7
 
 
 def test_a_worker_waits_until_the_server_is_reachable(tmp_path: Path) -> None:
-    with crew(tmp_path) as one:
-        one.server.kill()
-        waiting, impatient = one.work(), one.work()
-        until(lambda: all("waiting_for_server" in worker.said() for worker in (waiting, impatient)), why="they say so")
-        assert "INGOT_SERVER_URL" in waiting.said()
-        impatient.tell(signal.SIGTERM)
+    with deploy(tmp_path) as deployment:
+        deployment.server.kill()
+        waiting, impatient = deployment.start_worker(), deployment.start_worker()
+        until(
+            lambda: all("waiting_for_server" in worker.output() for worker in (waiting, impatient)),
+            why="both workers log that they wait",
+        )
+        assert "INGOT_SERVER_URL" in waiting.output()
+        impatient.send_signal(signal.SIGTERM)
         assert impatient.wait() == 0
-        one.serve()
-        assert one.client.submit("tick", {"place": one.place()}).wait("60s").result["pid"] == waiting.pid
+        deployment.start_server()
+        assert (
+            deployment.client.submit("tick", {"note_file": deployment.note_file()}).wait("60s").result["pid"]
+            == waiting.pid
+        )

@@ -1,4 +1,4 @@
-"""Workers as processes of their own on PostgreSQL, with a role and no HTTP, beside a server that people look at."""
+"""Worker processes that connect to PostgreSQL with a role and without HTTP, beside a server."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def short(job):
 """
 
 
-class Scene(NamedTuple):
-    """A server on PostgreSQL, a client of it, and the role of a worker."""
+class PostgresServer(NamedTuple):
+    """A server on PostgreSQL, its client, and the database URL of a worker role."""
 
     folder: Path
     client: Client
@@ -59,7 +59,7 @@ class Scene(NamedTuple):
 
 
 @pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresServer]:
     database = asyncio.run(database_for(tmp_path))
     monkeypatch.setenv("INGOT_DATABASE_URL", database.server_url)
     monkeypatch.setenv("INGOT_LEASE_SECONDS", str(LEASE_SECONDS))
@@ -68,21 +68,23 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     try:
         with served(tmp_path / "data") as (_, url):
             token = (tmp_path / "data" / "operator.token").read_text(encoding="utf-8").strip()
-            password = asyncio.run(_make(database, role))
+            password = asyncio.run(_create_role(database, role))
             with Client(url, token=token) as client:
-                yield Scene(tmp_path, client, with_database(database.owner_url, database.name, f"{role}:{password}"))
+                yield PostgresServer(
+                    tmp_path, client, with_database(database.owner_url, database.name, f"{role}:{password}")
+                )
     finally:
-        asyncio.run(_drop(database, role))
+        asyncio.run(_drop_role(database, role))
 
 
-async def _make(database: Database, role: str) -> str:
+async def _create_role(database: Database, role: str) -> str:
     owner = await asyncpg.connect(database.owner_url)
     tenant = await owner.fetchval("SELECT id::text FROM ingot.tenants WHERE slug = 'default'")
     await owner.close()
     return await make_worker_role(database.owner_url, role, tenant)
 
 
-async def _drop(database: Database, role: str) -> None:
+async def _drop_role(database: Database, role: str) -> None:
     owner = await asyncpg.connect(database.owner_url)
     await owner.execute("DELETE FROM ingot.worker_roles WHERE role = $1", role)
     await owner.execute(f"DROP ROLE IF EXISTS {role}")
@@ -90,94 +92,97 @@ async def _drop(database: Database, role: str) -> None:
 
 
 @contextmanager
-def at_work(scene: Scene, **more: str) -> Iterator[Process]:
-    """A worker process that knows no server, which is told to go in the end."""
-    known = {**os.environ, "INGOT_DATABASE_URL": scene.url, **more}
+def running_worker(server: PostgresServer, **variables: str) -> Iterator[Process]:
+    """Run a worker process without a server. It gets SIGTERM at the end of the block."""
+    environment = {**os.environ, "INGOT_DATABASE_URL": server.url, **variables}
     options = ("--app", "app:worker", "--drain-seconds", "5")
-    with worker(*options, url="http://127.0.0.1:9", cwd=scene.folder, env=known) as process:
+    with worker(*options, url="http://127.0.0.1:9", cwd=server.folder, env=environment) as process:
         yield process
 
 
-def test_a_postgres_worker_runs_jobs_is_listed_and_unregisters(scene: Scene) -> None:
-    with at_work(scene) as process:
-        jobs = scene.client.submit_many("greet", ["Ada", "Grace"])
+def test_a_postgres_worker_runs_jobs_is_listed_and_unregisters(server: PostgresServer) -> None:
+    with running_worker(server) as process:
+        jobs = server.client.submit_many("greet", ["Ada", "Grace"])
         assert [job.wait("60s").result for job in jobs] == ["Hello, Ada", "Hello, Grace"]
-        (known,) = scene.client.workers()
-        assert (known.status, known.types) == ("online", ("greet", "short", "slow"))
-        assert known.id.startswith("resize_")
+        (environment,) = server.client.workers()
+        assert (environment.status, environment.types) == ("online", ("greet", "short", "slow"))
+        assert environment.id.startswith("resize_")
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=WAIT_SECONDS) == 0
-    assert list(scene.client.workers()) == []
+    assert list(server.client.workers()) == []
 
 
-def test_clients_see_the_progress_and_log_of_a_job_and_can_cancel_it(scene: Scene) -> None:
-    with at_work(scene):
-        job = scene.client.submit("slow")
-        until(lambda: job.refresh().data.progress is not None, why="its progress is shown")
+def test_clients_see_the_progress_and_log_of_a_job_and_can_cancel_it(server: PostgresServer) -> None:
+    with running_worker(server):
+        job = server.client.submit("slow")
+        until(lambda: job.refresh().data.progress is not None, why="the job reports progress")
         assert job.data.progress is not None
         assert (job.data.progress.percent, job.data.progress.stage) == (40, "half way")
-        until(lambda: job.log() == "at work\n", why="its log is shown")
+        until(lambda: job.log() == "at work\n", why="the log is visible")
         job.cancel()
         with pytest.raises(JobCanceled):
             job.wait("60s")
 
 
-def test_a_server_can_drain_a_postgres_worker(scene: Scene) -> None:
-    with at_work(scene) as process:
-        job = scene.client.submit("short")
-        until(lambda: job.refresh().status is JobStatus.RUNNING, why="it runs")
-        (known,) = scene.client.workers()
-        scene.client.drain(known.id)
+def test_a_server_can_drain_a_postgres_worker(server: PostgresServer) -> None:
+    with running_worker(server) as process:
+        job = server.client.submit("short")
+        until(lambda: job.refresh().status is JobStatus.RUNNING, why="the job runs")
+        (environment,) = server.client.workers()
+        server.client.drain(environment.id)
         assert process.wait(timeout=WAIT_SECONDS) == 0
         assert job.refresh().result == 1
-        waiting = scene.client.submit("short")
+        waiting = server.client.submit("short")
         assert waiting.refresh().status is JobStatus.QUEUED
 
 
-def test_another_worker_runs_the_jobs_of_a_killed_postgres_worker(scene: Scene) -> None:
-    with at_work(scene) as process:
-        job = scene.client.submit("short")
-        until(lambda: job.refresh().status is JobStatus.RUNNING, why="it runs")
+def test_another_worker_runs_the_jobs_of_a_killed_postgres_worker(server: PostgresServer) -> None:
+    with running_worker(server) as process:
+        job = server.client.submit("short")
+        until(lambda: job.refresh().status is JobStatus.RUNNING, why="the job runs")
         process.kill()
         process.wait()
-    (dead,) = scene.client.workers()
-    with at_work(scene):
+    (killed,) = server.client.workers()
+    with running_worker(server):
         assert job.wait("30s").result == 2
         assert (job.data.crashes, job.data.failures) == (1, 0)
-        statuses = {one.id: one.status for one in scene.client.workers()}
+        statuses = {one.id: one.status for one in server.client.workers()}
         until(
-            lambda: {w.id: w.status for w in scene.client.workers()}[dead.id] == "offline", why=f"offline: {statuses}"
+            lambda: {w.id: w.status for w in server.client.workers()}[killed.id] == "offline",
+            why=f"offline: {statuses}",
         )
 
 
-def test_a_postgres_worker_that_resumes_after_its_lease_changes_nothing(scene: Scene) -> None:
-    with at_work(scene) as stopped:
-        job = scene.client.submit("short")
-        until(lambda: job.refresh().status is JobStatus.RUNNING, why="it runs")
+def test_a_postgres_worker_that_resumes_after_its_lease_changes_nothing(server: PostgresServer) -> None:
+    with running_worker(server) as stopped:
+        job = server.client.submit("short")
+        until(lambda: job.refresh().status is JobStatus.RUNNING, why="the job runs")
         stopped.send_signal(signal.SIGSTOP)
         try:
-            with at_work(scene):
+            with running_worker(server):
                 assert job.wait("30s").result == 2
         finally:
             stopped.send_signal(signal.SIGCONT)
-        until(lambda: any(one.status == "online" for one in scene.client.workers()), why="it is back")
+        until(lambda: any(one.status == "online" for one in server.client.workers()), why="the worker is online again")
         assert (job.refresh().result, job.data.attempts) == (2, 2)
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("variables", "message"),
     [
         ({"INGOT_WORKER_ID": "press", "INGOT_WORKER_SECRET": "s"}, "INGOT_DATABASE_URL and a worker credential"),
         ({"INGOT_DATABASE_URL": "mysql://db"}, "must begin with postgresql://"),
     ],
 )
-def test_conflicting_settings_are_reported(scene: Scene, more: dict[str, str], said: str) -> None:
-    with at_work(scene, **more) as process:
-        _, told = process.communicate(timeout=WAIT_SECONDS)
-        assert (process.returncode != 0, said in told, "Traceback" in told) == (True, True, False), told
+def test_conflicting_settings_are_reported(server: PostgresServer, variables: dict[str, str], message: str) -> None:
+    with running_worker(server, **variables) as process:
+        _, output = process.communicate(timeout=WAIT_SECONDS)
+        assert (process.returncode != 0, message in output, "Traceback" in output) == (True, True, False), output
 
 
-def test_a_worker_refuses_the_role_of_servers(scene: Scene) -> None:
-    with at_work(scene, INGOT_DATABASE_URL=os.environ["INGOT_DATABASE_URL"]) as process:
-        _, told = process.communicate(timeout=WAIT_SECONDS)
-        assert (process.returncode != 0, "only for servers" in told, "Traceback" in told) == (True, True, False), told
+def test_a_worker_refuses_the_role_of_servers(server: PostgresServer) -> None:
+    with running_worker(server, INGOT_DATABASE_URL=os.environ["INGOT_DATABASE_URL"]) as process:
+        _, output = process.communicate(timeout=WAIT_SECONDS)
+        assert (process.returncode != 0, "only for servers" in output, "Traceback" in output) == (True, True, False), (
+            output
+        )

@@ -1,8 +1,8 @@
-"""An interpreter that has imported `ingot`, and forks a process for each command: the same program without its imports.
+"""An interpreter that has imported `ingot` and forks a process for each command, which saves the time of the imports.
 
-It is started with a socket as its standard input. Each byte on the socket comes with a connection, on which one request
-is made: a line of JSON, and the three standard streams. It answers the process ID, and later the exit code. When the
-socket is closed, it kills what still runs, and ends.
+Its standard input is a socket. Each byte on the socket comes with a connection for one request: a line of JSON, and the
+three standard streams. The response is the process ID, and later the exit code. When the socket is closed, the
+interpreter kills all processes that still run, and ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import ingot.cli
 from ingot.kernel.msgspec_warmup import prepare_structs
 from ingot.worker.isolation.linux import adopt_orphans
 
-# Modules that commands import only when they run.
+# Modules that commands import late.
 LATE_IMPORTS: Final = (
     *(f"ingot.cli.{name}" for name in ingot.cli.COMMANDS),
     "ingot.engines.sqlite",
@@ -46,7 +46,7 @@ REQUEST_BYTES: Final = 64 * 1024
 
 
 class Forks:
-    """The processes that were forked, and the connections on which their ends are reported."""
+    """The forked processes, and the connections on which their exit codes are reported."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -83,15 +83,15 @@ class Forks:
         request = json.loads(text)
         if (pid := os.fork()) == 0:
             for one in (self._control, self._woken, self._wake, connection, *self._connections.values()):
-                one.detach()  # Their descriptors are closed with all others.
-            become(request, streams)
+                one.detach()  # The child closes all descriptors itself.
+            run_command(request, streams)
         for stream in streams:
             os.close(stream)
         self._connections[pid] = connection
         connection.sendall(f"{pid}\n".encode())
 
     def _reap(self) -> None:
-        """Report what has ended. Orphans of these processes are children of this one, and are reaped too."""
+        """Report processes that have ended. Orphans of forked processes become children of this one, and are reaped."""
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if (connection := self._connections.pop(ended[0], None)) is not None:
@@ -99,8 +99,8 @@ class Forks:
                         connection.sendall(f"{os.waitstatus_to_exitcode(ended[1])}\n".encode())
 
 
-def become(request: dict[str, Any], streams: list[int]) -> NoReturn:
-    """Run a command as `python -m ingot` does, in a session of its own, and end as an interpreter does."""
+def run_command(request: dict[str, Any], streams: list[int]) -> NoReturn:
+    """Run a command like `python -m ingot`, in its own session, and exit like an interpreter."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -111,7 +111,7 @@ def become(request: dict[str, Any], streams: list[int]) -> NoReturn:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         if request["terminal"]:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        _take_over(request)
+        _set_up_process(request)
         ingot.cli.main()
         code = 0
     except SystemExit as end:
@@ -127,17 +127,17 @@ def become(request: dict[str, Any], streams: list[int]) -> NoReturn:
     os._exit(code)
 
 
-def _take_over(request: dict[str, Any]) -> None:
-    """Have the folder, the environment, the arguments and the streams of the command."""
-    sys.stdin = sys.__stdin__ = open(0)  # type: ignore[misc] # noqa: SIM115 - as long as it runs
+def _set_up_process(request: dict[str, Any]) -> None:
+    """Set the folder, environment, arguments and streams of the command."""
+    sys.stdin = sys.__stdin__ = open(0)  # type: ignore[misc] # noqa: SIM115 - open until the process ends
     sys.stdout = sys.__stdout__ = open(1, "w")  # type: ignore[misc] # noqa: SIM115
     sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace")  # type: ignore[misc] # noqa: SIM115
     os.chdir(request["folder"])
-    multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined] # Templates are started there.
+    multiprocessing.process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined] # Templates start in this folder.
     os.environ.clear()
     os.environ.update(request["environment"])
     time.tzset()
-    sys.argv = ["ingot", *request["words"]]
+    sys.argv = ["ingot", *request["arguments"]]
     sys.path[:1] = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
@@ -149,18 +149,18 @@ def _exit_code(end: SystemExit) -> int:
 
 
 def _finish() -> None:
-    """Do what an interpreter does at its end, except for clearing its modules."""
+    """Do what an interpreter does at exit, except clearing its modules."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()
-    with suppress(Exception):  # Whoever read them may be gone.
+    with suppress(Exception):  # The reader may have closed the pipe.
         sys.stdout.flush()
         sys.stderr.flush()
 
 
-def rehearse() -> None:
-    """Run a command that fails before it connects: what typer imports to parse one is imported here, once."""
+def warm_up() -> None:
+    """Run a command that fails before it connects, to import everything that typer needs to parse one."""
     sys.argv = ["ingot", "jobs", "list", "--server", "nowhere"]
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere), suppress(SystemExit):
         ingot.cli.main()
@@ -169,7 +169,7 @@ def rehearse() -> None:
 if __name__ == "__main__":
     for name in LATE_IMPORTS:
         import_module(name)
-    rehearse()
+    warm_up()
     prepare_structs()
     adopt_orphans()
     gc.collect()
