@@ -50,7 +50,7 @@ class FaultyTransport(httpx.AsyncHTTPTransport):
 
 
 class Fault:
-    """What happens to a request: its bytes or those of its response are cut, changed or lost."""
+    """A fault of a request: its bytes or those of its response are cut, changed or lost."""
 
     def __init__(
         self,
@@ -101,13 +101,13 @@ def blobs_client(transport: FaultyTransport, url: str, token: str, *, retry_seco
 
 def fault_once(method: str, part: str, fault: Fault, *, skip: int = 0) -> Callable[[httpx.Request], Fault | None]:
     """A plan that injects a fault into the first matching request, or after skipping some."""
-    seen = 0
+    matching = 0
 
     def plan(request: httpx.Request) -> Fault | None:
-        nonlocal seen
+        nonlocal matching
         if request.method != method or part not in str(request.url):
             return None
-        seen += 1
-        return fault if seen == skip + 1 else None
+        matching += 1
+        return fault if matching == skip + 1 else None
 
     return plan

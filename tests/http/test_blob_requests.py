@@ -23,8 +23,8 @@ SVG = "image/svg+xml"
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "data") as one:
-        yield one
+    async with serving(tmp_path / "data") as server:
+        yield server
 
 
 async def request(

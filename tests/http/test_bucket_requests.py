@@ -20,8 +20,8 @@ MIB = 1024 * 1024
 
 @pytest.fixture
 async def bucket(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "data", bucket_settings()) as one:
-        yield one
+    async with serving(tmp_path / "data", bucket_settings()) as server:
+        yield server
 
 
 @pytest.mark.s3

@@ -26,8 +26,8 @@ from tests.http.serving import Served
 
 @pytest.fixture
 async def client(served: Served) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(served.url, token=served.operator, patience=0) as one:
-        yield one
+    async with AsyncClient(served.url, token=served.operator, patience=0) as opened_client:
+        yield opened_client
 
 
 async def run_one_job(served: Served, *, error: str | None = None) -> None:

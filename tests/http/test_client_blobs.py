@@ -51,8 +51,8 @@ class Stop(Exception):
 @asynccontextmanager
 async def serving_on(store: str, folder: Path) -> AsyncIterator[Served]:
     """A server that stores blobs in a folder or in a bucket."""
-    async with serving(folder / "data", bucket_settings() if store == "bucket" else None) as one:
-        yield one
+    async with serving(folder / "data", bucket_settings() if store == "bucket" else None) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -64,8 +64,8 @@ async def close_transports() -> AsyncIterator[None]:
 
 @pytest.fixture
 async def client(served: Served) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(served.url, token=served.operator, patience=5) as one:
-        yield one
+    async with AsyncClient(served.url, token=served.operator, patience=5) as opened_client:
+        yield opened_client
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ async def test_an_upload_resumes_after_its_connection_broke(store: str, tmp_path
         blobs = blobs_client(transport, served.url, served.operator)
         assert (await blobs.put(big, "big")).blob_id == blake3(BIG).hexdigest()
         if store == "folder":
-            offsets = [int(one.headers["upload-offset"]) for one in transport.requests_to("PATCH", "/bytes")]
+            offsets = [int(request.headers["upload-offset"]) for request in transport.requests_to("PATCH", "/bytes")]
             assert offsets[:2] == [0, 16 * MIB]
             assert 16 * MIB <= offsets[2] <= 18 * MIB, "the bytes that arrived of the cut piece count"
         assert await blobs.get("big") == BIG
@@ -272,7 +272,7 @@ async def test_a_download_resumes_after_its_connection_broke(store: str, tmp_pat
             blobs = blobs_client(transport, served.url, served.operator)
             content = await blobs.get("big") if to is None else (await blobs.get("big", to)).read_bytes()
             assert content == BIG
-            assert [one.headers.get("range") for one in transport.requests_to("GET", where)] == [
+            assert [request.headers.get("range") for request in transport.requests_to("GET", where)] == [
                 None,
                 f"bytes={3 * MIB}-",
             ]
@@ -335,7 +335,7 @@ async def test_a_partial_file_of_an_earlier_download_is_continued_if_its_bytes_m
         part.write_bytes(partial)
         transport.requests.clear()
         await blobs.get("big", to)
-        assert [one.headers.get("range") for one in transport.requests_to("GET", "/keys/big")] == ranges
+        assert [request.headers.get("range") for request in transport.requests_to("GET", "/keys/big")] == ranges
         assert (to.read_bytes() == BIG, part.exists()) == (True, False)
 
 
@@ -401,7 +401,7 @@ async def test_a_signed_url_that_expires_during_the_upload_is_renewed(tmp_path: 
         transport = FaultyTransport(expire)
         stored_key = await blobs_client(transport, served.url, served.operator).put(big, "big")
         assert stored_key.blob_id == blake3(BIG).hexdigest()
-        assert len({str(one.url) for one in transport.requests_to("PATCH", "/bytes")}) == 2
+        assert len({str(request.url) for request in transport.requests_to("PATCH", "/bytes")}) == 2
 
 
 async def test_an_unfinished_upload_of_other_bytes_is_abandoned(served: Served, big: Path) -> None:
@@ -434,7 +434,7 @@ async def test_a_resumed_upload_does_not_send_stored_parts_again(tmp_path: Path)
         assert 0 < len(stored) < 7
         transport.requests.clear()
         stored_key: Key = await blobs.put(large, "big", unfinished=unfinished)
-        numbers = {int(one.url.params["partNumber"]) for one in transport.requests_to("PUT", "partNumber=")}
+        numbers = {int(request.url.params["partNumber"]) for request in transport.requests_to("PUT", "partNumber=")}
         assert (numbers & set(stored), bool(numbers)) == (set(), True)
         assert stored_key.blob_id == blake3(BIG * 5).hexdigest()
         assert (await blobs.get("big", tmp_path / "back")).read_bytes() == BIG * 5

@@ -38,8 +38,8 @@ async def app_db() -> AsyncIterator[AppDatabase]:
 @pytest.fixture
 async def client(unused_tcp_port: int) -> AsyncIterator[AsyncClient]:
     """A client whose server does not respond."""
-    async with AsyncClient(f"http://127.0.0.1:{unused_tcp_port}", token="x", patience=0) as one:
-        yield one
+    async with AsyncClient(f"http://127.0.0.1:{unused_tcp_port}", token="x", patience=0) as opened_client:
+        yield opened_client
 
 
 Opened = tuple[HasCursor, Callable[[str], Awaitable[Any]]]

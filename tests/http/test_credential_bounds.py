@@ -123,16 +123,16 @@ async def test_an_invalid_settle_entry_does_not_stop_the_others(served: Served) 
 async def test_a_page_of_large_jobs_is_short_and_has_a_cursor(served: Served) -> None:
     order = {"jobs": [{"type": "noop", "payload": "x" * 60_000} for _ in range(150)]}
     assert (await served.call("POST", "/jobs/batch", json=order)).status_code == 201
-    seen: list[str] = []
+    listed_ids: list[str] = []
     cursor: dict[str, str] = {}
     while True:
         page = await served.call("GET", "/jobs", params={"limit": 1000, **cursor})
         assert len(page.content) < 6_000_000
-        seen += [job["id"] for job in page.json()["items"]]
+        listed_ids += [job["id"] for job in page.json()["items"]]
         if (more := page.json()["next_cursor"]) is None:
             break
         cursor = {"cursor": more}
-    assert len(seen) == len(set(seen)) == 150
+    assert len(listed_ids) == len(set(listed_ids)) == 150
 
 
 async def test_one_tenant_cannot_hold_all_connections(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from tests.http.serving import PEOPLE, Served, serving
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "data", PEOPLE) as one:
-        await one.give_groups(admins="admin")
-        yield one
+    async with serving(tmp_path / "data", PEOPLE) as server:
+        await server.give_groups(admins="admin")
+        yield server
 
 
 async def test_no_route_that_changes_something_accepts_get(served: Served) -> None:

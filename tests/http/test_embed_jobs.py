@@ -32,14 +32,14 @@ def running_ingot(model: Path) -> Iterator[testing.LocalIngot]:
         patch.setenv("INGOT_EMBED_MODEL", str(model))
         worker = Worker()
         worker.include("embed", concurrency=2)
-        with testing.start(worker) as one:
-            yield one
+        with testing.start(worker) as local_ingot:
+            yield local_ingot
 
 
 @pytest.fixture(scope="module")
 def ingot() -> Iterator[testing.LocalIngot]:
-    with running_ingot(model_folder()) as one:
-        yield one
+    with running_ingot(model_folder()) as local_ingot:
+        yield local_ingot
 
 
 def lines_of(data: bytes) -> list[dict[str, Any]]:

@@ -27,8 +27,8 @@ from tests.waiting import SECONDS_MAX, eventually
 
 @pytest.fixture
 async def client(served: Served) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(served.url, token=served.operator) as one:
-        yield one
+    async with AsyncClient(served.url, token=served.operator) as opened_client:
+        yield opened_client
 
 
 async def test_a_metric_counts_waiting_worker_heartbeats(served: Served) -> None:
@@ -95,7 +95,7 @@ async def test_a_second_run_of_a_job_is_independent_of_the_first_run_in_the_same
         nonlocal runs
         runs += 1
         if job.attempt == 1:
-            # The job is released behind the worker's back, as after a lost connection.
+            # The test releases the job without notice to the worker, as if its connection had been lost.
             await served.ingot.jobs.settle(job.id, job.data.fence, Release())
             try:
                 await asyncio.sleep(60)

@@ -17,8 +17,8 @@ from tests.sample_images import BLUE, GPS, RED, bomb, gif_bomb, opened, photo, p
 def ingot() -> Iterator[testing.LocalIngot]:
     worker = Worker()
     worker.include("image", concurrency=2)
-    with testing.start(worker) as one:
-        yield one
+    with testing.start(worker) as local_ingot:
+        yield local_ingot
 
 
 def test_a_photo_becomes_a_thumbnail_without_metadata(ingot: testing.LocalIngot) -> None:

@@ -31,8 +31,8 @@ PR_SET_CHILD_SUBREAPER = 36
 
 @pytest.fixture
 async def client(served: Served) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(served.url, token=served.operator) as one:
-        yield one
+    async with AsyncClient(served.url, token=served.operator) as opened_client:
+        yield opened_client
 
 
 @pytest.fixture(scope="module")
@@ -128,9 +128,9 @@ async def test_concurrent_isolated_jobs_share_no_open_files(
 ) -> None:
     async with running_worker(served, worker, templates=templates):
         jobs = await client.submit_many("isolated", [{"together": str(open_folder)}] * 2)
-        one, other = [set((await job.wait("30s")).result) for job in jobs]
-    assert one & other <= {os.devnull}, "neither keeps a pipe of the other open"
-    for opened in (one, other):
+        first, second = [set((await job.wait("30s")).result) for job in jobs]
+    assert first & second <= {os.devnull}, "neither keeps a pipe of the other open"
+    for opened in (first, second):
         kinds = sorted(name.partition(":")[0] for name in opened if name.partition(":")[0] in ("pipe", "socket"))
         assert kinds == ["pipe", "socket"], "a child has its output and its control socket, and nothing else"
 

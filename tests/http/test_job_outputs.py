@@ -20,8 +20,8 @@ def split(job: WorkerJob) -> None:
 
 @pytest.fixture(scope="module")
 def ingot() -> Iterator[testing.LocalIngot]:
-    with testing.start(worker) as one:
-        yield one
+    with testing.start(worker) as local_ingot:
+        yield local_ingot
 
 
 def test_iterating_over_outputs_yields_their_names(ingot: testing.LocalIngot) -> None:

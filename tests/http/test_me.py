@@ -16,9 +16,9 @@ CREATE = {"action": "jobs.create"}
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "data", PEOPLE) as one:
-        await one.give_groups(makers="member", admins="admin", readers="viewer")
-        yield one
+    async with serving(tmp_path / "data", PEOPLE) as server:
+        await server.give_groups(makers="member", admins="admin", readers="viewer")
+        yield server
 
 
 async def test_me_describes_the_caller(served: Served) -> None:

@@ -32,8 +32,8 @@ async def creator(served: Served) -> str:
 
 @pytest.fixture
 async def client(served: Served, creator: str) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(served.url, token=creator) as one:
-        yield one
+    async with AsyncClient(served.url, token=creator) as opened_client:
+        yield opened_client
 
 
 async def begin(served: Served, token: str, **order: Any) -> httpx.Response:

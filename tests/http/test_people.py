@@ -17,9 +17,9 @@ from tests.http.serving import PEOPLE, Served, serving
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "data", PEOPLE) as one:
-        await one.give_groups(admins="admin", readers="viewer")
-        yield one
+    async with serving(tmp_path / "data", PEOPLE) as server:
+        await server.give_groups(admins="admin", readers="viewer")
+        yield server
 
 
 async def request(served: Served, headers: dict[str, str], method: str, path: str, **more: Any) -> httpx.Response:

@@ -26,8 +26,8 @@ FEW = RateLimit(0.001, 3)
 
 @pytest.fixture
 async def behind_a_proxy(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path, Settings(trusted_proxies=("127.0.0.0/8",))) as one:
-        yield one
+    async with serving(tmp_path, Settings(trusted_proxies=("127.0.0.0/8",))) as server:
+        yield server
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ async def test_callers_of_a_tenant_share_a_rate_that_other_tenants_do_not(tmp_pa
 
 @pytest.mark.usefixtures("few_failures")
 async def test_an_address_with_many_wrong_credentials_is_blocked(served: Served) -> None:
-    known, unknown = await served.token(), await served.token()
-    assert await list_jobs(served, known) == (200, "")
+    verified, unknown = await served.token(), await served.token()
+    assert await list_jobs(served, verified) == (200, "")
     for _ in range(3):
         assert await list_jobs(served, credential_secrets.new_token(new_id())) == (401, "unauthorized")
     for headers in ({}, {"x-forwarded-for": "192.0.2.7"}):
@@ -73,7 +73,7 @@ async def test_an_address_with_many_wrong_credentials_is_blocked(served: Served)
     assert (response.status_code, response.json()["code"]) == (429, "too_many_failures")
     assert int(response.headers["retry-after"]) > 1
     assert await list_jobs(served, unknown) == (429, "too_many_failures")
-    assert await list_jobs(served, known) == (200, "")  # A credential that was verified before is not blocked.
+    assert await list_jobs(served, verified) == (200, "")  # A credential that was verified before is not blocked.
     assert await list_jobs(served, "nonsense") == (401, "unauthorized")  # Rejecting it needs no query.
 
 

@@ -45,9 +45,9 @@ ORDER: dict[str, Any] = {"type": "noop", "uploads": [UPLOAD]}
 
 @pytest.fixture(params=["folder", "bucket"])
 async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "data", bucket_settings() if request.param == "bucket" else None) as one:
-        await one.ingot.jobs.define(Definition(type="noop", reuse=True))
-        yield one
+    async with serving(tmp_path / "data", bucket_settings() if request.param == "bucket" else None) as server:
+        await server.ingot.jobs.define(Definition(type="noop", reuse=True))
+        yield server
 
 
 @pytest.fixture(autouse=True)

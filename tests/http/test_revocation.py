@@ -16,9 +16,9 @@ Revoke = Callable[[Served, str], Awaitable[object]]
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "data", PEOPLE) as one:
-        await one.give_groups(makers="member")
-        yield one
+    async with serving(tmp_path / "data", PEOPLE) as server:
+        await server.give_groups(makers="member")
+        yield server
 
 
 async def remove_group_role(served: Served, user: str) -> None:

@@ -193,9 +193,9 @@ async def test_another_tenant_reads_and_changes_nothing(served: Served) -> None:
 
 @pytest.fixture
 async def people(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "people", PEOPLE) as one:
-        await one.give_groups(readers="viewer", makers="member", admins="admin")
-        yield one
+    async with serving(tmp_path / "people", PEOPLE) as server:
+        await server.give_groups(readers="viewer", makers="member", admins="admin")
+        yield server
 
 
 @pytest.mark.parametrize(

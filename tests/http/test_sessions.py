@@ -23,9 +23,9 @@ HOUR = 3600 * MICROS
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "data", PEOPLE) as one:
-        await one.give_groups(makers="member", admins="admin", readers="viewer")
-        yield one
+    async with serving(tmp_path / "data", PEOPLE) as server:
+        await server.give_groups(makers="member", admins="admin", readers="viewer")
+        yield server
 
 
 async def status(

@@ -71,10 +71,10 @@ async def test_an_altered_token_is_rejected_without_a_query(
 
 
 async def test_a_forged_token_with_a_valid_id_is_rejected(served: Served) -> None:
-    made = await served.ingot.credentials.create_token(
+    created = await served.ingot.credentials.create_token(
         served.ingot.default_tenant.id, description="x", grants=[Grant(action="*")]
     )
-    for wrong in (credential_secrets.new_token(made.token.id), credential_secrets.new_token(new_id())):
+    for wrong in (credential_secrets.new_token(created.token.id), credential_secrets.new_token(new_id())):
         response = await served.client.get("/api/v1/jobs", headers=bearer(wrong))
         assert (response.status_code, response.json()["code"]) == (401, "unauthorized")
         assert response.headers["www-authenticate"] == "Bearer"
@@ -100,11 +100,11 @@ async def test_a_grant_for_tasks_does_not_cover_tasks_private(served: Served) ->
     async def status(method: str, path: str, **more: Any) -> int:
         return (await served.call(method, path, token=token, **more)).status_code
 
-    for type, listed, made in (("tasks", 200, 201), ("tasks.daily", 200, 201), ("tasks-private", 403, 403)):
+    for type, listed, created in (("tasks", 200, 201), ("tasks.daily", 200, 201), ("tasks-private", 403, 403)):
         assert await status("GET", f"/jobs?type={type}") == listed, type
         assert await status("GET", f"/jobs/summary?type={type}") == listed, type
-        assert await status("POST", "/jobs", json={"type": type}) == made, type
-        assert await status("POST", "/events", json={"name": f"{type}.done"}) == made, type
+        assert await status("POST", "/jobs", json={"type": type}) == created, type
+        assert await status("POST", "/events", json={"name": f"{type}.done"}) == created, type
     assert await status("GET", "/jobs") == 403, "a grant for one type does not permit listing all"
     for method, path in (("GET", f"/jobs/{hidden}"), ("POST", f"/jobs/{hidden}/cancel")):
         assert await status(method, path) in (403, 404)

@@ -28,8 +28,8 @@ from tests.s3_proxy import proxied
 
 @pytest.fixture(params=["folder", "bucket"])
 async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Served]:
-    async with serving(tmp_path / "data", bucket_settings() if request.param == "bucket" else None) as one:
-        yield one
+    async with serving(tmp_path / "data", bucket_settings() if request.param == "bucket" else None) as server:
+        yield server
 
 
 async def usage(served: Served) -> tuple[int, int]:
@@ -127,10 +127,10 @@ async def unconditional(tmp_path: Path) -> AsyncIterator[Served]:
     async with proxied() as proxy:
         proxy.ignores_conditions = True
         settings = msgspec.structs.replace(bucket_settings(), s3_endpoint=proxy.url)
-        async with serving(tmp_path / "unconditional", settings) as one:
-            assert one.ingot.bucket is not None
-            assert not one.ingot.bucket.conditional_writes
-            yield one
+        async with serving(tmp_path / "unconditional", settings) as server:
+            assert server.ingot.bucket is not None
+            assert not server.ingot.bucket.conditional_writes
+            yield server
 
 
 async def test_a_large_upload_fails_if_its_key_is_created_meanwhile(

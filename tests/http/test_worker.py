@@ -24,17 +24,17 @@ from tests.worker_roles import serving_postgres, worker_role
 async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Served]:
     """A server whose worker uses HTTP or the database."""
     if request.param == "http":
-        async with serving(tmp_path / "data") as one:
-            yield one
+        async with serving(tmp_path / "data") as server:
+            yield server
         return
-    async with serving_postgres(tmp_path / "data") as one:
-        yield one
+    async with serving_postgres(tmp_path / "data") as server:
+        yield server
 
 
 @pytest.fixture
 async def client(served: Served) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(served.url, token=served.operator) as one:
-        yield one
+    async with AsyncClient(served.url, token=served.operator) as opened_client:
+        yield opened_client
 
 
 async def test_handlers_return_results_and_logs(served: Served, client: AsyncClient) -> None:

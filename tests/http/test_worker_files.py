@@ -65,14 +65,14 @@ def twice(job: WorkerJob) -> None:
 @worker.handler("misuse")
 def misuse(job: WorkerJob) -> None:
     """Make invalid calls, and record their errors."""
-    here = Path(job.payload)
+    existing_file = Path(job.payload)
     calls: dict[str, Callable[[], object]] = {
         "which": job.download,
         "unknown": lambda: job.download("c"),
-        "path or text": lambda: job.upload(str(here), "x"),
+        "path or text": lambda: job.upload(str(existing_file), "x"),
         "folder": lambda: job.upload(b"", "a/.."),
         "number": lambda: job.upload(7, "x"),  # type: ignore[arg-type]
-        "missing": lambda: job.upload(here.with_name("nowhere"), "x"),
+        "missing": lambda: job.upload(existing_file.with_name("nowhere"), "x"),
     }
     for name, call in calls.items():
         try:
@@ -164,8 +164,8 @@ def source_of(size: int) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def ingot() -> Iterator[testing.LocalIngot]:
-    with testing.start(worker) as one:
-        yield one
+    with testing.start(worker) as local_ingot:
+        yield local_ingot
 
 
 @pytest.mark.parametrize("job_type", ["shout", "shout.async"])
@@ -268,9 +268,9 @@ def test_a_small_input_is_read_without_its_url(ingot: testing.LocalIngot, tmp_pa
 
 
 def test_invalid_file_calls_of_a_handler_are_rejected(ingot: testing.LocalIngot, tmp_path: Path) -> None:
-    here = tmp_path / "here"
-    here.touch()
-    ingot.client.submit("misuse", str(here), file={"a": b"1", "b": b"2"})
+    existing_file = tmp_path / "here"
+    existing_file.touch()
+    ingot.client.submit("misuse", str(existing_file), file={"a": b"1", "b": b"2"})
     ingot.drain(raise_errors=True)
     assert "2 inputs" in str(observed["which"])
     assert "Its inputs are a, b." in observed["unknown"].hint

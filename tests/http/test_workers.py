@@ -32,8 +32,8 @@ class WorkerClient:
 
 async def worker_client(served: Served, name: str = "press", *, shared: bool = False, **options: Any) -> WorkerClient:
     tenant = None if shared else served.ingot.default_tenant.id
-    made = await served.ingot.credentials.create_worker_credential(tenant, name, **options)
-    return WorkerClient(served, name, made.secret)
+    created = await served.ingot.credentials.create_worker_credential(tenant, name, **options)
+    return WorkerClient(served, name, created.secret)
 
 
 async def until_waiting(served: Served, count: int) -> None:

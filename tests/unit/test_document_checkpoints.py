@@ -33,8 +33,8 @@ def attempt(job: FakeJob, **options: Any) -> ConvertedDocument:
     """Convert the document of a job, with a checkpoint after every page."""
     folder = job.workdir() / "made"
     folder.mkdir()
-    known = PdfOptions(converter="counting", **options)
-    return convert(job.download(), known, folder=folder, progress=job, save_seconds=0.0)
+    pdf_options = PdfOptions(converter="counting", **options)
+    return convert(job.download(), pdf_options, folder=folder, progress=job, save_seconds=0.0)
 
 
 def interrupted_attempt(folder: Path, *, at: int) -> dict[str, bytes]:

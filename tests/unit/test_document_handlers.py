@@ -36,13 +36,13 @@ def handle_pdf(folder: Path, source: bytes, **options: Any) -> tuple[dict[str, A
 
 
 def with_pictures(jpeg: bytes, times: int) -> bytes:
-    made = io.BytesIO()
-    canvas = Canvas(made, pagesize=(100, 100))
+    buffer = io.BytesIO()
+    canvas = Canvas(buffer, pagesize=(100, 100))
     canvas.drawString(10, 80, "Three times the same.")
     for number in range(times):
         canvas.drawImage(ImageReader(io.BytesIO(jpeg)), 20 * number, 20, 16, 16)
     canvas.save()
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def hide_tesseract(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,14 +96,14 @@ def test_a_repeated_picture_is_stored_once(tmp_path: Path) -> None:
 
 
 def test_many_pictures_are_only_in_the_archive(tmp_path: Path) -> None:
-    made = io.BytesIO()
-    canvas = Canvas(made, pagesize=(100, 100))
+    buffer = io.BytesIO()
+    canvas = Canvas(buffer, pagesize=(100, 100))
     for number in range(pdf.PICTURE_FILES_MAX + 1):
         canvas.drawImage(ImageReader(Image.new("RGB", (8, 8), (number, 9, 9))), 0, 0, 8, 8)
         canvas.drawString(9, 50, "words")
         canvas.showPage()
     canvas.save()
-    result, job = handle_pdf(tmp_path, made.getvalue())
+    result, job = handle_pdf(tmp_path, buffer.getvalue())
     assert (result["images"], result["images_only_in_archive"]) == (pdf.PICTURE_FILES_MAX + 1, True)
     assert list(job.uploads) == ["sheet.md", "sheet.zip"]
     with zipfile.ZipFile(io.BytesIO(job.uploads["sheet.zip"])) as archive:
@@ -161,11 +161,11 @@ def test_a_language_that_is_not_installed_is_named(tmp_path: Path) -> None:
 
 def pictured(kind: str) -> bytes:
     fonts()
-    made = io.BytesIO()
+    buffer = io.BytesIO()
     sheet = scan()
     more = {"save_all": True, "append_images": [sheet]} if kind == "TIFF" else {}
-    sheet.save(made, kind, **more)
-    return made.getvalue()
+    sheet.save(buffer, kind, **more)
+    return buffer.getvalue()
 
 
 @pytest.mark.fonts
@@ -224,9 +224,9 @@ def test_a_truncated_image_is_reported_as_damaged(tmp_path: Path) -> None:
 @pytest.mark.tesseract
 def test_an_image_with_too_many_pixels_is_not_decoded(tmp_path: Path) -> None:
     ensure_tesseract()
-    made = io.BytesIO()
-    Image.new("1", (1, 1)).save(made, "BMP")
-    huge = bytearray(made.getvalue())
+    buffer = io.BytesIO()
+    Image.new("1", (1, 1)).save(buffer, "BMP")
+    huge = bytearray(buffer.getvalue())
     huge[18:26] = (20_000).to_bytes(4, "little") * 2
     with pytest.raises(NoRetry, match="20000 × 20000 pixels"):
         ocr.handle(FakeJob(tmp_path, bytes(huge), name="wall.bmp"))

@@ -117,16 +117,16 @@ def test_an_invalid_subject_is_rejected(subject: object) -> None:
         person_from_claims({**ADA, "sub": subject}, RULES)
 
 
-@pytest.mark.parametrize(("said", "verified"), [(True, True), ("true", True), (None, False)])
-def test_an_email_is_verified_only_if_the_claim_says_so(said: object, verified: bool) -> None:
-    person = person_from_claims({**ADA, "email_verified": said}, RULES)
+@pytest.mark.parametrize(("claim", "verified"), [(True, True), ("true", True), (None, False)])
+def test_an_email_is_verified_only_if_the_claim_says_so(claim: object, verified: bool) -> None:
+    person = person_from_claims({**ADA, "email_verified": claim}, RULES)
     assert (person.email, person.email_verified) == ("ada@example.com", verified)
 
 
-@pytest.mark.parametrize("said", [False, "false", "", 0, 1, "yes", []])
-def test_an_unverified_email_is_rejected(said: object) -> None:
+@pytest.mark.parametrize("claim", [False, "false", "", 0, 1, "yes", []])
+def test_an_unverified_email_is_rejected(claim: object) -> None:
     with pytest.raises(SignInRefused, match="verified"):
-        person_from_claims({**ADA, "email_verified": said}, RULES)
+        person_from_claims({**ADA, "email_verified": claim}, RULES)
 
 
 def test_a_person_without_an_email_is_not_verified() -> None:
@@ -183,7 +183,7 @@ def test_distributed_groups_claims_are_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "said"),
+    ("groups", "message"),
     [
         ("staff", "str"),
         ({"staff": True}, "dict"),
@@ -197,8 +197,8 @@ def test_distributed_groups_claims_are_rejected() -> None:
     ],
 )
 @pytest.mark.parametrize("rules", [RULES, STAFF])
-def test_an_invalid_groups_claim_is_rejected(groups: object, said: str, rules: IdTokenRules) -> None:
-    with pytest.raises(SignInRefused, match=said):
+def test_an_invalid_groups_claim_is_rejected(groups: object, message: str, rules: IdTokenRules) -> None:
+    with pytest.raises(SignInRefused, match=message):
         person_from_claims({**ADA, "groups": groups}, rules)
 
 

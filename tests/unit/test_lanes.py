@@ -16,11 +16,11 @@ def simulate(share: FairShare, weights: dict[str, int], claim_sizes: list[int]) 
     starts = []
     for jobs in claim_sizes:
         shares = share.next_turns(jobs, weights)
-        taken = Counter[str]()
+        claimed = Counter[str]()
         for turn in shares:
             starts += [turn.tenant] * turn.jobs
-            taken[turn.tenant] += turn.jobs
-        share.record_claimed(taken, weights, waiting=weights)
+            claimed[turn.tenant] += turn.jobs
+        share.record_claimed(claimed, weights, waiting=weights)
     return starts
 
 

@@ -29,20 +29,20 @@ def convert_sample(name: str, folder: Path) -> ConvertedDocument:
 def test_the_script_reproduces_the_samples(tmp_path: Path) -> None:
     fonts()
     main(tmp_path)
-    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert made.keys() == {f"{name}.pdf" for name in SAMPLES}
-    assert [name for name, data in made.items() if (FOLDER / name).read_bytes() != data] == []
-    assert sum(map(len, made.values())) < BYTES_MAX
+    generated = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert generated.keys() == {f"{name}.pdf" for name in SAMPLES}
+    assert [name for name, data in generated.items() if (FOLDER / name).read_bytes() != data] == []
+    assert sum(map(len, generated.values())) < BYTES_MAX
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.md")))
 def test_a_sample_becomes_its_golden_markdown(name: str, tmp_path: Path) -> None:
-    made = convert_sample(name, tmp_path)
-    text = made.markdown.read_text(encoding="utf-8")
+    converted = convert_sample(name, tmp_path)
+    text = converted.markdown.read_text(encoding="utf-8")
     assert text == (GOLDEN / f"{name}.md").read_text(encoding="utf-8")
     referenced = set(REFERENCE.findall(text))
-    assert referenced == {path.name for path in made.pictures}
-    with zipfile.ZipFile(made.archive) as archive:
+    assert referenced == {path.name for path in converted.pictures}
+    with zipfile.ZipFile(converted.archive) as archive:
         assert set(archive.namelist()) == referenced | {f"{name}.md"}
 
 

@@ -66,21 +66,21 @@ def test_every_part_of_the_query_is_signed() -> None:
     path, query = signed()
     pairs = parse_qsl(query.decode(), keep_blank_values=True)
     assert [name for name, _ in pairs] == ["empty", "name", "tenant", "expires", "signature"]
-    others: list[list[tuple[str, str]]] = []
+    altered_queries: list[list[tuple[str, str]]] = []
     for index, (name, value) in enumerate(pairs):
         without = pairs[:index] + pairs[index + 1 :]
-        others.append(without)
-        others.append([*pairs[:index], (name, value + "1"), *pairs[index + 1 :]])
-        others.append([*pairs[:index], (name, value), (name, value), *pairs[index + 1 :]])
-        others.append([(name, value), *without] if index else [*without, (name, value)])
-    others.append([("x", "1"), *pairs])
-    others.append([*pairs, ("x", "1")])
-    others.append([*pairs[:-1], ("x", "1"), pairs[-1]])
-    others.append([*pairs[:-2], ("expires", "99999999999"), pairs[-1]])
+        altered_queries.append(without)
+        altered_queries.append([*pairs[:index], (name, value + "1"), *pairs[index + 1 :]])
+        altered_queries.append([*pairs[:index], (name, value), (name, value), *pairs[index + 1 :]])
+        altered_queries.append([(name, value), *without] if index else [*without, (name, value)])
+    altered_queries.append([("x", "1"), *pairs])
+    altered_queries.append([*pairs, ("x", "1")])
+    altered_queries.append([*pairs[:-1], ("x", "1"), pairs[-1]])
+    altered_queries.append([*pairs[:-2], ("expires", "99999999999"), pairs[-1]])
     assert SIGNER.verify("GET", path, urlencode(pairs, quote_via=quote, safe="").encode()) == PARAMS
-    for other in others:
+    for altered in altered_queries:
         with pytest.raises(SignatureInvalid):
-            SIGNER.verify("GET", path, urlencode(other, quote_via=quote, safe="").encode())
+            SIGNER.verify("GET", path, urlencode(altered, quote_via=quote, safe="").encode())
 
 
 def test_a_url_signed_with_another_key_is_rejected() -> None:
