@@ -78,6 +78,10 @@ async def test_an_unknown_tenant_gets_a_hint_about_the_header(served: Served) ->
         ("/jobs/actions", {"action": "cancel", "filter": {"status": "x"}}, ": blocked, queued"),
         ("/admin/tenants", {"slug": "a", "groups": {"staff": "boss"}}, ": admin, member, viewer"),
         ("/jobs/settle", {"jobs": [{"id": "x", "fence": 1, "outcome": "ok"}]}, ": succeeded, failed"),
+        ("/jobs", {"type": 5}, "`type` must be a string, got an integer"),
+        ("/jobs", [], "the body must be an object, got an array"),
+        ("/jobs/batch", {"jobs": [{}]}, "`type` is missing in `jobs[0]`"),
+        ("/jobs", {"type": "a", "run_at": "2026-01-01"}, "`run_at` must be a timestamp with a time zone"),
         ("/jobs", {"type": "a", "priority": 9}, "`priority` must be at most 5"),
         ("/jobs", {"type": "a", "idempotency_key": "x" * 513}, "`idempotency_key` must have at most 512 characters"),
         ("/jobs", {"type": "a", "inputs": {"": "0" * 64}}, "a name in `inputs` must have at least 1 character"),
@@ -91,7 +95,7 @@ async def test_an_unknown_tenant_gets_a_hint_about_the_header(served: Served) ->
     ],
 )
 async def test_the_problem_of_an_invalid_body_names_the_field_and_the_allowed_values(
-    served: Served, path: str, body: dict[str, Any], message: str
+    served: Served, path: str, body: dict[str, Any] | list[Any], message: str
 ) -> None:
     response = await served.call("POST", path, json=body)
     assert response.status_code == 422

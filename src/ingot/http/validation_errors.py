@@ -28,6 +28,18 @@ _UNITS: Final = {  # Singular and plural.
     "array": ("entry", "entries"),
     "object": ("entry", "entries"),
 }
+_TYPE_MESSAGE = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
+_MISSING_FIELD_MESSAGE = re.compile(r"Object missing required field `([^`]+)`")
+_ENUM_MESSAGE = re.compile(r"Invalid enum value (.*)", re.DOTALL)
+_TIMESTAMP_MESSAGE: Final = "Invalid RFC3339 encoded datetime"
+_JSON_TYPES: Final = {
+    "str": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "an array",
+    "object": "an object",
+}
 _UNKNOWN_FIELD_MESSAGE = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
@@ -39,7 +51,9 @@ def invalid_body(error: msgspec.ValidationError, body_type: Any) -> InvalidInput
     types = _types_at(body_type, location)
     if match := _UNKNOWN_FIELD_MESSAGE.match(message):
         return _unknown_name_error("field", match[1], (name for type in types for name in _field_names(type)), location)
-    return InvalidInput(_truncate(f"{error}{_allowed_values_text(types, body_type, location)}"))
+    path = _LOCATION.search(str(error))
+    field = f"`{path[1].lstrip('.')}`" if path is not None else "the body"
+    return InvalidInput(_truncate(f"{_plain_text(message, field)}{_allowed_values_text(types, body_type, location)}"))
 
 
 def invalid_query(error: msgspec.ValidationError, query_type: Any) -> InvalidInput:
@@ -51,9 +65,24 @@ def invalid_query(error: msgspec.ValidationError, query_type: Any) -> InvalidInp
     if match := _UNKNOWN_FIELD_MESSAGE.match(message):
         known_names = (name for type in types for name in _field_names(type))
         return _unknown_name_error(QUERY_PARAMETER, match[1], known_names, location)
-    subject = f"the {QUERY_PARAMETER} `{location[-1]}` is invalid" if location else f"a {QUERY_PARAMETER} is invalid"
-    allowed = _allowed_values_text(types, query_type, location)
-    return InvalidInput(_truncate(f"{subject}: {message[:1].lower()}{message[1:]}{allowed}"))
+    parameter = f"the {QUERY_PARAMETER} `{location[-1]}`" if location else "the query"
+    return InvalidInput(
+        _truncate(f"{_plain_text(message, parameter)}{_allowed_values_text(types, query_type, location)}")
+    )
+
+
+def _plain_text(message: str, field: str) -> str:
+    """Translate a message of msgspec about a field or a query parameter."""
+    if match := _TYPE_MESSAGE.fullmatch(message):
+        allowed = " or ".join(_JSON_TYPES.get(name, name) for name in match[1].split(" | "))
+        return f"{field} must be {allowed}, got {_JSON_TYPES.get(match[2], match[2])}"
+    if match := _MISSING_FIELD_MESSAGE.fullmatch(message):
+        return f"`{match[1]}` is missing in {field}"
+    if message == _TIMESTAMP_MESSAGE:
+        return f"{field} must be a timestamp with a time zone, such as 2027-01-31T12:00:00Z"
+    if match := _ENUM_MESSAGE.fullmatch(message):
+        return f"{field} cannot be {match[1]}"
+    return f"{field} is invalid: {message[:1].lower()}{message[1:]}"
 
 
 def _out_of_bounds_error(type_name: str, sign: str, bound: str, is_name: str | None, field: str) -> InvalidInput:
