@@ -1,6 +1,6 @@
-"""Make the PDFs in `samples`: the same bytes whenever it is run. `make samples` calls it.
+"""Generates the PDFs in `samples`, always with the same bytes. `make samples` runs it.
 
-Needs the DejaVu fonts (Debian's package fonts-dejavu-core); the files carry the letters that they use.
+It needs the DejaVu fonts (Debian's package fonts-dejavu-core). The used characters are embedded in the files.
 """
 
 from __future__ import annotations
@@ -68,81 +68,81 @@ COLUMNS: Final = (
 
 
 class RightToLeftLine(Flowable):  # type: ignore[misc]
-    """A line of right-to-left text as it is painted: the letters from left to right, the first word last."""
+    """A line of right-to-left text in visual order: characters from left to right, the first word last."""
 
     def __init__(self, text: str, size: float = 12) -> None:
         super().__init__()
         self._words, self._size = text.split(), size
 
     def wrap(self, width: float, height: float) -> tuple[float, float]:
-        """How much room it takes."""
+        """Return the width and height of the line."""
         self._width = width
         return width, 1.6 * self._size
 
     def draw(self) -> None:
-        """Paint it."""
-        painted = " ".join(word if word.isascii() else word[::-1] for word in reversed(self._words))
+        """Draw the line."""
+        visual_text = " ".join(word if word.isascii() else word[::-1] for word in reversed(self._words))
         self.canv.setFont("DejaVu", self._size)
-        self.canv.drawRightString(self._width, 0.4 * self._size, painted)
+        self.canv.drawRightString(self._width, 0.4 * self._size, visual_text)
 
 
 def main(folder: Path = FOLDER) -> None:
-    """Write all of them."""
+    """Write all samples to a folder."""
     folder.mkdir(exist_ok=True)
     pdfmetrics.registerFont(TTFont("DejaVu", str(FONTS / "DejaVuSans.ttf")))
-    for name, make in SAMPLES.items():
-        (folder / f"{name}.pdf").write_bytes(make())
+    for name, generate in SAMPLES.items():
+        (folder / f"{name}.pdf").write_bytes(generate())
 
 
-def written(story: list[Flowable], *, title: str, columns: int = 1, secret: str | None = None) -> bytes:
-    """A document with this content."""
-    made = io.BytesIO()
+def build_pdf(story: list[Flowable], *, title: str, columns: int = 1, secret: str | None = None) -> bytes:
+    """Return a PDF with this content. With a `secret`, it is encrypted with this password."""
+    pdf = io.BytesIO()
     width, height = A5
-    wide = (width - 2 * MARGIN - (columns - 1) * GAP) / columns
+    column_width = (width - 2 * MARGIN - (columns - 1) * GAP) / columns
     frames = [
-        Frame(MARGIN + number * (wide + GAP), MARGIN, wide, height - 2 * MARGIN, 0, 0, 0, 0)
+        Frame(MARGIN + number * (column_width + GAP), MARGIN, column_width, height - 2 * MARGIN, 0, 0, 0, 0)
         for number in range(columns)
     ]
-    document = BaseDocTemplate(made, pagesize=A5, title=title, author="Ingot", invariant=1)
+    document = BaseDocTemplate(pdf, pagesize=A5, title=title, author="Ingot", invariant=1)
     if secret is not None:
         document.encrypt = pdfencrypt.StandardEncryption(secret, strength=128)
     document.addPageTemplates(PageTemplate(frames=frames))
     document.build(story)
-    return made.getvalue()
+    return pdf.getvalue()
 
 
 def text(*paragraphs: str) -> list[Flowable]:
-    """Plain paragraphs."""
-    return [Paragraph(words, PLAIN) for words in paragraphs]
+    """Return plain paragraphs."""
+    return [Paragraph(paragraph, PLAIN) for paragraph in paragraphs]
 
 
-def listed(*items: str, numbered: bool = False) -> Flowable:
-    """A list."""
-    kind = {"bulletType": "1", "bulletFormat": "%s."} if numbered else {"bulletType": "bullet", "start": "•"}
-    return ListFlowable([Paragraph(item, PLAIN) for item in items], leftIndent=18, bulletFontSize=10, **kind)
+def bullet_list(*items: str, numbered: bool = False) -> Flowable:
+    """Return a list with bullets or numbers."""
+    style = {"bulletType": "1", "bulletFormat": "%s."} if numbered else {"bulletType": "bullet", "start": "•"}
+    return ListFlowable([Paragraph(item, PLAIN) for item in items], leftIndent=18, bulletFontSize=10, **style)
 
 
 def handbook() -> bytes:
-    """Headings, emphasis and lists, on two pages."""
+    """Return a PDF of two pages with headings, emphasis and lists."""
     story = [
         Paragraph("The Workshop Handbook", TITLE),
         Paragraph("Opening", FIRST),
         *text(*HANDBOOK[:2]),
         Paragraph("In the morning", SECOND),
-        listed("Unlock both doors.", "Switch on the light above the lathe.", "Look into the <i>green book</i>."),
+        bullet_list("Unlock both doors.", "Switch on the light above the lathe.", "Look into the <i>green book</i>."),
         PageBreak(),
         Paragraph("Repairs", FIRST),
         *text(HANDBOOK[2]),
         Paragraph("In this order", SECOND),
-        listed("Stop the machine.", "Tell the others.", "Find the fault, and only then the tool.", numbered=True),
+        bullet_list("Stop the machine.", "Tell the others.", "Find the fault, and only then the tool.", numbered=True),
         Paragraph("Closing", FIRST),
         *text("The last one out turns the key twice."),
     ]
-    return written(story, title="The Workshop Handbook")
+    return build_pdf(story, title="The Workshop Handbook")
 
 
 def tables() -> bytes:
-    """A table with lines around its cells, and one whose columns are only aligned."""
+    """Return a PDF with a table that has lines around its cells, and one with only aligned columns."""
     ruled = Table(
         [
             ["Tool", "Shelf", "Pieces"],
@@ -178,34 +178,34 @@ def tables() -> bytes:
         Spacer(1, 8),
         aligned,
     ]
-    return written(story, title="What we have")
+    return build_pdf(story, title="What we have")
 
 
 def columns() -> bytes:
-    """Two columns, read one after the other."""
+    """Return a PDF with two columns of text."""
     story = [
         Paragraph("The River and the Mill", FIRST),
         *text(*COLUMNS),
         Paragraph("The wheel", FIRST),
         *text(*reversed(COLUMNS)),
     ]
-    return written(story, title="The River and the Mill", columns=2)
+    return build_pdf(story, title="The River and the Mill", columns=2)
 
 
 def drawing(shade: tuple[int, int, int]) -> bytes:
-    """A small drawing: a hill with a sun."""
+    """Return a PNG of two hills and a sun."""
     image = Image.new("RGB", (240, 120), (236, 244, 250))
     draw = ImageDraw.Draw(image)
     draw.ellipse((170, 14, 214, 58), fill=(250, 190, 60))
     draw.polygon([(0, 120), (90, 40), (180, 120)], fill=shade)
     draw.polygon([(90, 120), (170, 66), (240, 120)], fill=tuple(part // 2 for part in shade))
-    made = io.BytesIO()
-    image.save(made, "PNG")
-    return made.getvalue()
+    png = io.BytesIO()
+    image.save(png, "PNG")
+    return png.getvalue()
 
 
 def pictures() -> bytes:
-    """Text with pictures in between."""
+    """Return a PDF with pictures between paragraphs."""
     story = [
         Paragraph("Two Hills", TITLE),
         *text("The first hill stands in the north. In the morning it is green."),
@@ -216,11 +216,11 @@ def pictures() -> bytes:
         Picture(io.BytesIO(drawing((180, 70, 50))), width=180, height=90),
         *text("Nobody has climbed both on one day."),
     ]
-    return written(story, title="Two Hills")
+    return build_pdf(story, title="Two Hills")
 
 
 def scan() -> Image.Image:
-    """A sheet as a scanner sees it: a little turned, a little grey."""
+    """Return the image of a scanned sheet, slightly rotated and with grey dots."""
     sheet = Image.new("L", (1100, 760), 250)
     draw = ImageDraw.Draw(sheet)
     large, plain = (ImageFont.truetype(str(FONTS / name), size) for name, size in SCAN_FONTS)
@@ -228,11 +228,11 @@ def scan() -> Image.Image:
     for number, line in enumerate(SCANNED):
         draw.text((110, 190 + 48 * number), line, fill=35, font=plain)
     sheet = sheet.rotate(0.6, resample=Image.Resampling.BICUBIC, fillcolor=250)
-    numbers = random.Random(SEED)
-    dots = sheet.load()
-    assert dots is not None
+    generator = random.Random(SEED)
+    pixels = sheet.load()
+    assert pixels is not None
     for _ in range(1500):
-        dots[numbers.randrange(sheet.width), numbers.randrange(sheet.height)] = numbers.randrange(120, 220)
+        pixels[generator.randrange(sheet.width), generator.randrange(sheet.height)] = generator.randrange(120, 220)
     return sheet
 
 
@@ -249,18 +249,18 @@ SCANNED: Final = (
 
 
 def scanned() -> bytes:
-    """A page that is only the picture of a text."""
-    picture, made = io.BytesIO(), io.BytesIO()
+    """Return a PDF whose page is the image of a text."""
+    picture, pdf = io.BytesIO(), io.BytesIO()
     scan().save(picture, "JPEG", quality=45)
-    canvas = Canvas(made, pagesize=(528, 365), invariant=1)
+    canvas = Canvas(pdf, pagesize=(528, 365), invariant=1)
     canvas.setTitle("Minutes")
     canvas.drawImage(ImageReader(picture), 0, 0, 528, 365)
     canvas.save()
-    return made.getvalue()
+    return pdf.getvalue()
 
 
 def right_to_left() -> bytes:
-    """A page in Hebrew, with numbers and a Latin name."""
+    """Return a PDF with a page in Hebrew, with numbers and a Latin name."""
     story = [
         RightToLeftLine("המדריך של בית המלאכה", 20),
         Spacer(1, 12),
@@ -273,21 +273,21 @@ def right_to_left() -> bytes:
         RightToLeftLine("בודקים את האור, את המכונה ואת 12 הברגים."),
         RightToLeftLine("התוכנה Ingot שומרת את הרשימה."),
     ]
-    return written(story, title="המדריך של בית המלאכה")
+    return build_pdf(story, title="המדריך של בית המלאכה")
 
 
 def encrypted() -> bytes:
-    """A document that opens only with a password."""
-    return written(text("Nobody reads this without the word."), title="Secret", secret="open sesame")
+    """Return a PDF that opens only with a password."""
+    return build_pdf(text("Nobody reads this without the word."), title="Secret", secret="open sesame")
 
 
 def damaged() -> bytes:
-    """The first part of a document, with a stain on it."""
-    whole = bytearray(handbook())
-    del whole[len(whole) // 3 :]
-    for place in range(200, len(whole), 97):
-        whole[place] ^= 0x5A
-    return bytes(whole)
+    """Return the first third of a PDF, with changed bytes."""
+    content = bytearray(handbook())
+    del content[len(content) // 3 :]
+    for position in range(200, len(content), 97):
+        content[position] ^= 0x5A
+    return bytes(content)
 
 
 SAMPLES: Final[dict[str, Callable[[], bytes]]] = {
