@@ -1,4 +1,4 @@
-"""The command: run every part in turns, print the ratios, keep the results."""
+"""The command: measure all parts, print the report, and append it to the results."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from benchmarks.queue.report import append_report, count_disturbed, other_load_l
 from benchmarks.worker import ingot_server
 from benchmarks.worker.run_environment import RunEnvironment
 
-ABOUT: Final = "Measure blobs beside nginx, a copy with fsync, a file for each blob, and boto3."
+ABOUT: Final = "Compare blobs with nginx, a copy with fsync, one file per blob, and boto3."
 
 
 class RunSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """How often each is measured, and for how long where it is counted. `runs` are of what has a server of its own."""
+    """The sizes of runs. `runs` and `seconds` are for measurements that need their own server."""
 
     rounds: int = 15
     runs: int = 3
@@ -43,71 +43,74 @@ QUICK: Final = RunSizes(rounds=3, runs=1, seconds=1.0)
 
 
 class BlobBenchmark:
-    """One run: a folder on the disk that is measured, and what was found."""
+    """A benchmark run on a folder of the measured disk, and its results."""
 
     def __init__(self, folder: Path, sizes: RunSizes) -> None:
         self._folder, self._sizes = folder, sizes
-        self.found = Measurements()
-        self.left_out: list[str] = []
+        self.measurements = Measurements()
+        self.skipped: list[str] = []
         self.others_shares: list[float] = []
 
     def run(self, part: str) -> None:
-        """Measure one part, with a process of its own that asks."""
-        others, before = OtherLoad(), self.found.servers_seconds
+        """Measure one part with a new client process."""
+        other_load, seconds_before = OtherLoad(), self.measurements.servers_seconds
         try:
             with started() as self._client:
                 PARTS[part](self)
         except MissingDependency as error:
-            self.left_out.append(f"- {part} is left out: {error}")
-        used = (self.found.servers_seconds - before) / others.seconds
-        self.others_shares.append(max(0.0, others.share() - used))
+            self.skipped.append(f"- {part} was skipped: {error}")
+        servers_share = (self.measurements.servers_seconds - seconds_before) / other_load.seconds
+        self.others_shares.append(max(0.0, other_load.share() - servers_share))
 
     @contextmanager
-    def _place(self) -> Iterator[Path]:
-        place = Path(tempfile.mkdtemp(dir=self._folder))
+    def _temporary_folder(self) -> Iterator[Path]:
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
         try:
-            yield place
+            yield folder
         finally:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
     def get(self) -> None:
-        """64 MiB out."""
-        with self._place() as place, ingot_server.serving(place) as running:
-            large_blobs.out(self._client, running, place, self.found, self._sizes.rounds)
+        """Measure downloads of 64 MiB."""
+        with self._temporary_folder() as folder, ingot_server.serving(folder) as server:
+            large_blobs.measure_downloads(self._client, server, folder, self.measurements, self._sizes.rounds)
 
     def put(self) -> None:
-        """64 MiB in."""
-        with self._place() as place, ingot_server.serving(place) as running:
-            large_blobs.into(self._client, running, place, self.found, self._sizes.rounds)
+        """Measure uploads of 64 MiB."""
+        with self._temporary_folder() as folder, ingot_server.serving(folder) as server:
+            large_blobs.measure_uploads(self._client, server, folder, self.measurements, self._sizes.rounds)
 
     def small(self) -> None:
-        """1 KiB in, many at once."""
+        """Measure uploads of 1 KiB, many at a time."""
         with serving(self._folder) as postgres:
-            grounds = RunEnvironment(postgres, self._folder)
+            environment = RunEnvironment(postgres, self._folder)
             for _ in range(self._sizes.runs):
-                with self._place() as place:
-                    self.found.note("files", small_blobs.files(place, self._sizes.seconds).per_second)
-                    self.found.note("small inside", small_blobs.inside(place, self._sizes.seconds).per_second)
+                with self._temporary_folder() as folder:
+                    self.measurements.record("files", small_blobs.files(folder, self._sizes.seconds).per_second)
+                    self.measurements.record("small inside", small_blobs.inside(folder, self._sizes.seconds).per_second)
                 for name, on_postgres in (("small sqlite", False), ("small postgres", True)):
-                    with self._place() as place, grounds.ingot_server(place, on_postgres=on_postgres) as (running, _):
-                        self.found.note(name, small_blobs.puts(running, self._sizes.seconds).per_second)
-            self.found.servers_seconds += grounds.cpu_seconds()
+                    with (
+                        self._temporary_folder() as folder,
+                        environment.ingot_server(folder, on_postgres=on_postgres) as (server, _),
+                    ):
+                        self.measurements.record(name, small_blobs.puts(server, self._sizes.seconds).per_second)
+            self.measurements.servers_seconds += environment.cpu_seconds()
 
     def memory(self) -> None:
-        """1 GiB in and out."""
+        """Measure the memory for a blob of 1 GiB."""
         for _ in range(self._sizes.runs):
-            with self._place() as place, ingot_server.serving(place) as running:
-                memory_growth.grown(self._client, running, place, self.found)
+            with self._temporary_folder() as folder, ingot_server.serving(folder) as server:
+                memory_growth.measure_growth(self._client, server, folder, self.measurements)
 
     def listing(self) -> None:
-        """Pages of keys."""
-        with self._place() as place:
-            listing.compare(self._client, place, self.found, self._sizes.rounds)
+        """Measure pages of keys."""
+        with self._temporary_folder() as folder:
+            listing.compare(self._client, folder, self.measurements, self._sizes.rounds)
 
     def bucket(self) -> None:
-        """64 MiB in and out of a bucket."""
-        with self._place() as place:
-            bucket.compare(self._client, place, self.found, max(3, self._sizes.rounds // 3))
+        """Measure uploads to and downloads from a bucket."""
+        with self._temporary_folder() as folder:
+            bucket.compare(self._client, folder, self.measurements, max(3, self._sizes.rounds // 3))
 
 
 PARTS: Final[dict[str, Callable[[BlobBenchmark], None]]] = {
@@ -122,50 +125,56 @@ PARTS: Final[dict[str, Callable[[BlobBenchmark], None]]] = {
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.blobs", description=ABOUT)
-    parser.add_argument("--quick", action="store_true", help="a smoke run of about a minute; figures mean little")
+    parser.add_argument(
+        "--quick", action="store_true", help="run a smoke test of about a minute, without meaningful numbers"
+    )
     parser.add_argument(
         "--only", action="append", choices=tuple(PARTS), metavar="NAME",
-        help=f"only this part; may be repeated: {', '.join(PARTS)}",
+        help=f"part to measure; can be repeated: {', '.join(PARTS)}",
     )  # fmt: skip
-    parser.add_argument("--rounds", type=int, help=f"turns of each row (default {RunSizes().rounds})")
-    parser.add_argument("--keep", action="store_true", help=f"write to {RESULTS.name} whatever this run was like")
+    parser.add_argument("--rounds", type=int, help=f"number of rounds (default: {RunSizes().rounds})")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help=f"append the report to {RESULTS.name} even if the run was partial or disturbed",
+    )
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # The servers must not outlive us.
-    wanted = parse(arguments)
-    sizes = QUICK if wanted.quick else RunSizes()
-    if wanted.rounds:
-        sizes = msgspec.structs.replace(sizes, rounds=wanted.rounds)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # Stop the servers before this process ends.
+    options = parse(arguments)
+    sizes = QUICK if options.quick else RunSizes()
+    if options.rounds:
+        sizes = msgspec.structs.replace(sizes, rounds=options.rounds)
     folder = bench_folder().resolve()
     began, machine, sync_before = time.monotonic(), describe(folder), sync_micros(folder)
-    bench = BlobBenchmark(folder, sizes)
-    for part in wanted.only or PARTS:
+    benchmark = BlobBenchmark(folder, sizes)
+    for part in options.only or PARTS:
         print(f"  {part} ...", flush=True)
-        bench.run(part)
+        benchmark.run(part)
     lines = [f"## Blobs: {machine.when}, revision {machine.revision}", "", *machine.lines, f"nginx {nginx_version()}"]
     lines.append(
         f"fdatasync of a 4 KiB page: {sync_before:.0f} µs before, {sync_micros(folder):.0f} µs after; "
         f"{(time.monotonic() - began) / 60:.0f} min"
     )
-    lines += [other_load_line(bench.others_shares), "", *bench.left_out]
+    lines += [other_load_line(benchmark.others_shares), "", *benchmark.skipped]
     lines += [
-        f"Medians of {sizes.rounds} turns, of {sizes.runs} where each has a server of its own; ratios are medians"
+        f"Medians of {sizes.rounds} rounds, or of {sizes.runs} if each needs its own server. Ratios are medians of the"
     ]
-    lines += ["of what the two of one turn are to each other.", "", *render(bench.found)]
+    lines += ["ratios within a round.", "", *render(benchmark.measurements)]
     text = "\n".join(lines)
     print(f"\n{text}")
-    if not wanted.keep and (wanted.quick or wanted.only or count_disturbed(bench.others_shares)):
-        print(f"Not kept in benchmarks/{RESULTS.name}: part of a run, or disturbed. --keep keeps it all the same.")
+    if not options.keep and (options.quick or options.only or count_disturbed(benchmark.others_shares)):
+        print(f"Not appended to benchmarks/{RESULTS.name}: the run was partial or disturbed. --keep appends it anyway.")
     else:
         append_report(text, RESULTS)
-        print(f"Kept in benchmarks/{RESULTS.name}.")
+        print(f"Appended to benchmarks/{RESULTS.name}.")
     return 0
 
 
 def nginx_version() -> str:
-    """The version of the nginx that is there, if any."""
+    """Return the version of the installed nginx, or the reason why it cannot be used."""
     try:
         return nginx.version()
     except MissingDependency as error:

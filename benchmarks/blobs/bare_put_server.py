@@ -1,7 +1,7 @@
-"""The process of a bare intake: what a PUT has to do at least, and nothing else. Prints its port.
+"""The process of a bare PUT server, which does only what a PUT needs at least. It prints its port.
 
-A thread reads from the socket, one makes the SHA-256, one the BLAKE3 and the checks, one writes; then the file and its
-folder are synced. No database, no application, and one sender at a time.
+One thread reads from the socket, one computes the SHA-256, one the BLAKE3 and the part checksums, and one writes. Then
+the file and its folder are synced. There is no database and no application, and one client at a time.
 """
 
 from __future__ import annotations
@@ -20,52 +20,52 @@ from typing import Final
 import blake3
 import xxhash
 
-from benchmarks.blobs.socket_client import length_of
+from benchmarks.blobs.socket_client import content_length
 
 PART_BYTES: Final = 1024 * 1024
-ROOMS: Final = 6  # Parts that are under way.
+BUFFERS: Final = 6
 STEPS: Final = 3
 HEAD_BYTES_MAX: Final = 64 * 1024
-ANSWER: Final = b"HTTP/1.1 201 Created\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+RESPONSE: Final = b"HTTP/1.1 201 Created\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class PartBuffer:
-    """Memory for a part, free again when all steps are done with it."""
+    """Memory for a part. It is free again after all steps have processed the part."""
 
     def __init__(self, free: SimpleQueue[PartBuffer]) -> None:
         self._free = free
-        self._left = 0
+        self._steps_left = 0
         self._lock = threading.Lock()
         self._memory = memoryview(bytearray(PART_BYTES))
         self.part = self._memory
 
-    def fill(self, connection: socket.socket, begun: bytes, size: int) -> None:
-        """Read a part of this size, of which the beginning is here."""
+    def fill(self, connection: socket.socket, beginning: bytes, size: int) -> None:
+        """Read a part of this size, whose beginning has been read already."""
         self.part = self._memory[:size]
-        self.part[: len(begun)] = begun
-        done = len(begun)
-        while done < size and (count := connection.recv_into(self.part[done:])):
-            done += count
-        self._left = STEPS
+        self.part[: len(beginning)] = beginning
+        received = len(beginning)
+        while received < size and (count := connection.recv_into(self.part[received:])):
+            received += count
+        self._steps_left = STEPS
 
     def done(self) -> None:
-        """One step more is done."""
+        """Record that one step has processed the part."""
         with self._lock:
-            self._left -= 1
-            if not self._left:
+            self._steps_left -= 1
+            if not self._steps_left:
                 self._free.put(self)
 
 
-def take(connection: socket.socket, path: Path) -> None:
-    """Take one body in, and answer when it is safe."""
-    head, _, rest = connection.recv(HEAD_BYTES_MAX).partition(b"\r\n\r\n")
-    left = length_of(head)
+def receive(connection: socket.socket, path: Path) -> None:
+    """Write the body of a request to a file, and respond when it is durable."""
+    head, _, beginning = connection.recv(HEAD_BYTES_MAX).partition(b"\r\n\r\n")
+    bytes_left = content_length(head)
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    os.posix_fallocate(file, 0, left)
-    sha256, whole, offset = hashlib.sha256(), blake3.blake3(), 0
+    os.posix_fallocate(file, 0, bytes_left)
+    sha256, blake3_hasher, offset = hashlib.sha256(), blake3.blake3(), 0
 
-    def name(part: memoryview) -> None:
-        whole.update(part)
+    def hash_part(part: memoryview) -> None:
+        blake3_hasher.update(part)
         xxhash.xxh3_128_digest(part)
 
     def write(part: memoryview) -> None:
@@ -73,19 +73,19 @@ def take(connection: socket.socket, path: Path) -> None:
         offset += os.pwrite(file, part, offset)
 
     free: SimpleQueue[PartBuffer] = SimpleQueue()
-    for _ in range(ROOMS):
+    for _ in range(BUFFERS):
         free.put(PartBuffer(free))
     queues = [SimpleQueue[PartBuffer | None]() for _ in range(STEPS)]
-    steps: list[Callable[[memoryview], None]] = [sha256.update, name, write]
+    steps: list[Callable[[memoryview], None]] = [sha256.update, hash_part, write]
     threads = [threading.Thread(target=run, args=pair) for pair in zip(queues, steps, strict=True)]
     for thread in threads:
         thread.start()
-    while left:
-        room, size = free.get(), min(left, PART_BYTES)
-        room.fill(connection, rest[:size], size)
-        rest, left = rest[size:], left - size
+    while bytes_left:
+        buffer, size = free.get(), min(bytes_left, PART_BYTES)
+        buffer.fill(connection, beginning[:size], size)
+        beginning, bytes_left = beginning[size:], bytes_left - size
         for queue in queues:
-            queue.put(room)
+            queue.put(buffer)
     for queue in queues:
         queue.put(None)
     for thread in threads:
@@ -95,24 +95,24 @@ def take(connection: socket.socket, path: Path) -> None:
     folder = os.open(path.parent, os.O_RDONLY)
     os.fsync(folder)
     os.close(folder)
-    connection.sendall(ANSWER)
+    connection.sendall(RESPONSE)
 
 
 def run(queue: SimpleQueue[PartBuffer | None], step: Callable[[memoryview], None]) -> None:
-    """Do one step with each part."""
-    while (room := queue.get()) is not None:
-        step(room.part)
-        room.done()
+    """Run one step for each part."""
+    while (buffer := queue.get()) is not None:
+        step(buffer.part)
+        buffer.done()
 
 
 def serve(path: Path) -> None:
-    """Take one body after the other, until TERM."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        print(listening.getsockname()[1], flush=True)
+    """Receive one body after the other, until SIGTERM."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        print(listener.getsockname()[1], flush=True)
         while True:
-            connection, _ = listening.accept()
+            connection, _ = listener.accept()
             with closing(connection):
-                take(connection, path)
+                receive(connection, path)
             path.unlink()
 
 

@@ -1,4 +1,4 @@
-"""64 MiB in a bucket of SeaweedFS: at addresses that we sign, through the server, and through boto3 alone."""
+"""64 MiB in a bucket of SeaweedFS: with signed URLs, through the server, and with boto3 alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.blobs.client_process import ClientProcess, curl, started
-from benchmarks.blobs.large_blobs import KEYS, StoredBlob, authorized, make, put, signed_url
+from benchmarks.blobs.large_blobs import KEYS, StoredBlob, authorized, put, signed_url, write_random_file
 from benchmarks.blobs.measurements import Measurements
 from benchmarks.blobs.socket_client import TransferRequest
 from benchmarks.queue.other_load import TICKS_PER_SECOND
@@ -23,16 +23,16 @@ BUCKET: Final = "bench"
 
 
 @contextmanager
-def weed(folder: Path, found: Measurements) -> Iterator[str]:
-    """A SeaweedFS with a bucket; its address. It is no child that is waited for, so what it used is noted."""
+def seaweedfs(folder: Path, measurements: Measurements) -> Iterator[str]:
+    """Run SeaweedFS with a bucket, and yield its URL. Its CPU time is recorded, since it is not our child process."""
     server = Server(folder)
     server.start()
     try:
         client_of(server.url).create_bucket(Bucket=BUCKET)
         yield server.url
     finally:
-        found.servers_seconds += _cpu_seconds(server.pid)
-        os.kill(server.pid, signal.SIGKILL)  # It takes half a minute to stop by itself.
+        measurements.servers_seconds += _cpu_seconds(server.pid)
+        os.kill(server.pid, signal.SIGKILL)  # A normal stop takes half a minute.
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -41,39 +41,41 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def settings(url: str) -> dict[str, str]:
-    """What the server has to know of the bucket."""
-    known = {"BUCKET": BUCKET, "ENDPOINT": url, "ACCESS_KEY": ACCESS_KEY, "SECRET_KEY": SECRET_KEY, "REGION": REGION}
-    return {f"INGOT_S3_{name}": value for name, value in known.items()}
+    """Return the settings with which a server uses the bucket."""
+    values = {"BUCKET": BUCKET, "ENDPOINT": url, "ACCESS_KEY": ACCESS_KEY, "SECRET_KEY": SECRET_KEY, "REGION": REGION}
+    return {f"INGOT_S3_{name}": value for name, value in values.items()}
 
 
-def compare(client: ClientProcess, folder: Path, found: Measurements, rounds: int) -> None:
-    """In and out, in turns."""
-    path, own = folder / "object", folder / "weed"
-    own.mkdir()
-    make(path)
+def compare(client: ClientProcess, folder: Path, measurements: Measurements, rounds: int) -> None:
+    """Upload and download in each way, in turn."""
+    path, store_folder = folder / "object", folder / "weed"
+    store_folder.mkdir()
+    write_random_file(path)
     with (
-        weed(own, found) as url,
-        ingot_server.serving(folder, more=settings(url)) as running,
-        started("direct_bucket_client") as straight,
+        seaweedfs(store_folder, measurements) as url,
+        ingot_server.serving(folder, more=settings(url)) as server,
+        started("direct_bucket_client") as direct_client,
     ):
-        api, headers = f"{running.url}/api/v1", authorized(running)
-        stored = msgspec.json.decode(put(client, running, "out", path).body, type=StoredBlob)
-        signed = signed_url(client, running, stored.blob_id)
-        straight.do(TransferRequest(what="put", url=url, path=str(path), to=f"{BUCKET}/straight/out"))
+        api, headers = f"{server.url}/api/v1", authorized(server)
+        stored = msgspec.json.decode(put(client, server, "out", path).body, type=StoredBlob)
+        signed = signed_url(client, server, stored.blob_id)
+        direct_client.do(TransferRequest(what="put", url=url, path=str(path), to=f"{BUCKET}/direct/out"))
         for number in range(rounds):
             client.do(TransferRequest(what="stamp", path=str(path)))
-            found.speed(
+            measurements.record_speed(
                 "boto3 put",
-                straight.do(TransferRequest(what="put", url=url, path=str(path), to=f"{BUCKET}/straight/{number}")),
+                direct_client.do(TransferRequest(what="put", url=url, path=str(path), to=f"{BUCKET}/direct/{number}")),
             )
-            found.speed(
+            measurements.record_speed(
                 "signed put",
-                straight.do(
+                direct_client.do(
                     TransferRequest(what="send", url=api, headers=headers, path=str(path), to=f"sent/{number}")
                 ),
             )
             client.do(TransferRequest(what="stamp", path=str(path)))
-            found.speed("server put", put(client, running, f"put/{number}", path))
-            found.speed("boto3 get", straight.do(TransferRequest(what="get", url=url, to=f"{BUCKET}/straight/out")))
-            found.speed("bucket get signed", client.do(TransferRequest(what="get", url=signed)))
-            found.speed("bucket get key", curl(f"{running.url}{KEYS}/out", headers, more=("-L",)))
+            measurements.record_speed("server put", put(client, server, f"put/{number}", path))
+            measurements.record_speed(
+                "boto3 get", direct_client.do(TransferRequest(what="get", url=url, to=f"{BUCKET}/direct/out"))
+            )
+            measurements.record_speed("bucket get signed", client.do(TransferRequest(what="get", url=signed)))
+            measurements.record_speed("bucket get key", curl(f"{server.url}{KEYS}/out", headers, more=("-L",)))

@@ -1,4 +1,4 @@
-"""The process of many who store small blobs at once: over HTTP, in a store of its own, or each in a file."""
+"""The process that stores many small blobs concurrently: over HTTP, in its own store, or in one file each."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ingot.settings import Settings
 from ingot.wiring import services
 from ingot.wiring.services import Ingot
 
-SHELVES: Final = 256
+FOLDERS: Final = 256
 
 
 class PutLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """Who stores what, and for how long."""
+    """The blobs to store, how many at a time, and for how long."""
 
     what: str
     at_once: int
@@ -37,109 +37,109 @@ class PutLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PutConnection(LoadConnection):
-    """One connection: a put of a new key with new bytes, over and over."""
+    """A connection that repeatedly puts a new key with new bytes."""
 
-    def __init__(self, order: PutLoad, numbers: count[int], meter: ResponseMeter) -> None:
+    def __init__(self, load: PutLoad, numbers: count[int], meter: ResponseMeter) -> None:
         super().__init__(b"", meter)
-        self._order, self._numbers = order, numbers
+        self._load, self._numbers = load, numbers
 
-    def _ask(self) -> None:
-        order = self._order
+    def _send(self) -> None:
+        load = self._load
         head = (
             f"PUT /api/v1/keys/small/{next(self._numbers):09} HTTP/1.1\r\nhost: 127.0.0.1\r\n"
-            f"authorization: Bearer {order.token}\r\ncontent-length: {order.bytes}\r\n\r\n"
+            f"authorization: Bearer {load.token}\r\ncontent-length: {load.bytes}\r\n\r\n"
         )
-        self._text = head.encode() + os.urandom(order.bytes)
-        super()._ask()
+        self._request = head.encode() + os.urandom(load.bytes)
+        super()._send()
 
 
-async def put(order: PutLoad) -> LoadResult:
-    """Over HTTP."""
+async def put(load: PutLoad) -> LoadResult:
+    """Store keys over HTTP."""
     loop = asyncio.get_running_loop()
     meter, numbers = ResponseMeter(), count(time.time_ns() // 1_000_000 % 1_000_000 * 1000)
-    for _ in range(order.at_once):
-        await loop.create_connection(lambda: PutConnection(order, numbers, meter), "127.0.0.1", order.port)
-    over = await meter.count(order.seconds)
+    for _ in range(load.at_once):
+        await loop.create_connection(lambda: PutConnection(load, numbers, meter), "127.0.0.1", load.port)
+    seconds = await meter.count(load.seconds)
     await asyncio.sleep(0.2)
-    return meter.figures(over)
+    return meter.result(seconds)
 
 
-async def put_inside(order: PutLoad) -> LoadResult:
-    """In a store that this process has open, as `ingot.open` gives it: without HTTP, like the files."""
+async def put_inside(load: PutLoad) -> LoadResult:
+    """Store keys in a store that this process has opened with `ingot.open`, without HTTP."""
     meter, numbers = ResponseMeter(), count()
 
-    async def one(ingot: Ingot) -> None:
-        arrival = IncomingBlob(tenant=ingot.default_tenant.id, owner="bench", size=order.bytes)
+    async def call(ingot: Ingot) -> None:
+        incoming = IncomingBlob(tenant=ingot.default_tenant.id, owner="bench", size=load.bytes)
         while meter.running:
-            data = os.urandom(order.bytes)
+            data = os.urandom(load.bytes)
             began = time.perf_counter()
-            await ingot.blobs.put(f"small/{next(numbers):09}", _only(data), arrival)
+            await ingot.blobs.put(f"small/{next(numbers):09}", _stream(data), incoming)
             if meter.counting:
                 meter.seconds.append(time.perf_counter() - began)
 
-    async with services.open(settings=Settings(data=Path(order.folder) / "data")) as ingot:
-        putting = [asyncio.create_task(one(ingot)) for _ in range(order.at_once)]
-        over = await meter.count(order.seconds)
-        await asyncio.gather(*putting)
-    return meter.figures(over)
+    async with services.open(settings=Settings(data=Path(load.folder) / "data")) as ingot:
+        tasks = [asyncio.create_task(call(ingot)) for _ in range(load.at_once)]
+        seconds = await meter.count(load.seconds)
+        await asyncio.gather(*tasks)
+    return meter.result(seconds)
 
 
-async def _only(data: bytes) -> AsyncIterator[bytes]:
+async def _stream(data: bytes) -> AsyncIterator[bytes]:
     yield data
 
 
-def files(order: PutLoad) -> LoadResult:
-    """In files: each is written, synced, renamed, and its folder synced. The folders are there already."""
-    shelves = [Path(order.folder) / f"{number:02x}" for number in range(SHELVES)]
-    for shelf in shelves:
-        shelf.mkdir()
+def files(load: PutLoad) -> LoadResult:
+    """Write one file per blob: write, sync, rename, sync the folder. The folders exist already."""
+    folders = [Path(load.folder) / f"{number:02x}" for number in range(FOLDERS)]
+    for folder in folders:
+        folder.mkdir()
     meter = ResponseMeter()
 
-    def one() -> None:
+    def call() -> None:
         while meter.running:
-            data = os.urandom(order.bytes)
+            data = os.urandom(load.bytes)
             name = data[:16].hex()
             began = time.perf_counter()
-            store(shelves[data[0]], name, data)
+            store(folders[data[0]], name, data)
             if meter.counting:
                 meter.seconds.append(time.perf_counter() - began)
 
-    threads = [threading.Thread(target=one) for _ in range(order.at_once)]
+    threads = [threading.Thread(target=call) for _ in range(load.at_once)]
     for thread in threads:
         thread.start()
     time.sleep(WARM_SECONDS)
     meter.counting = True
     began = time.perf_counter()
-    time.sleep(order.seconds)
+    time.sleep(load.seconds)
     meter.counting = False
-    over = time.perf_counter() - began
+    seconds = time.perf_counter() - began
     meter.running = False
     for thread in threads:
         thread.join()
-    return meter.figures(over)
+    return meter.result(seconds)
 
 
-def store(shelf: Path, name: str, data: bytes) -> None:
-    """A blob that survives the loss of power when this returns."""
-    part = f"{shelf}/{name}.part"
-    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+def store(folder: Path, name: str, data: bytes) -> None:
+    """Write a file that is durable when this returns."""
+    partial_path = f"{folder}/{name}.part"
+    file = os.open(partial_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     os.write(file, data)
     os.fsync(file)
     os.close(file)
-    os.rename(part, f"{shelf}/{name}")
-    folder = os.open(shelf, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+    os.rename(partial_path, f"{folder}/{name}")
+    descriptor = os.open(folder, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
 
 
 def main() -> LoadResult:
-    """What was ordered."""
-    order = msgspec.json.decode(sys.argv[1], type=PutLoad)
-    if order.what == "files":
-        return files(order)
+    """Run the requested load."""
+    load = msgspec.json.decode(sys.argv[1], type=PutLoad)
+    if load.what == "files":
+        return files(load)
     uvloop: Any = component("uvloop")
-    found: LoadResult = uvloop.run(put_inside(order) if order.what == "inside" else put(order))
-    return found
+    result: LoadResult = uvloop.run(put_inside(load) if load.what == "inside" else put(load))
+    return result
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""64 MiB out and in, in turns: beside nginx, and beside a copy with fsync."""
+"""Downloads and uploads of 64 MiB, compared with nginx and with a copy with fsync."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.blobs import nginx
-from benchmarks.blobs.client_process import ClientProcess, bare, curl
+from benchmarks.blobs.client_process import ClientProcess, bare_put_server, curl
 from benchmarks.blobs.measurements import Measurements
 from benchmarks.blobs.socket_client import TransferRequest, TransferResult
 from benchmarks.worker.ingot_server import IngotServer
@@ -19,77 +19,85 @@ KEYS: Final = "/api/v1/keys"
 
 
 class StoredBlob(msgspec.Struct):
-    """What matters of a key."""
+    """The fields of a key that are used here."""
 
     blob_id: str
     size: int
 
 
 class SignedBlobUrl(msgspec.Struct):
-    """What matters of a signed address."""
+    """The field of a signed URL that is used here."""
 
     url: str
 
 
-def authorized(site: IngotServer) -> dict[str, str]:
-    """The headers of a request."""
-    return {"authorization": f"Bearer {site.token}"}
+def authorized(server: IngotServer) -> dict[str, str]:
+    """Return the headers that authenticate a request."""
+    return {"authorization": f"Bearer {server.token}"}
 
 
-def make(path: Path, size: int = BYTES) -> None:
-    """A file of chance."""
+def write_random_file(path: Path, size: int = BYTES) -> None:
+    """Write a file with random bytes."""
     path.write_bytes(os.urandom(size))
 
 
-def put(client: ClientProcess, site: IngotServer, key: str, path: Path, *, times: int = 1) -> TransferResult:
-    """Send a file, so many times over, as one blob."""
-    url = f"{site.url}{KEYS}/{key}"
-    return client.do(TransferRequest(what="put", url=url, headers=authorized(site), path=str(path), times=times))
+def put(client: ClientProcess, server: IngotServer, key: str, path: Path, *, times: int = 1) -> TransferResult:
+    """Upload a file, repeated `times` times, as one blob."""
+    url = f"{server.url}{KEYS}/{key}"
+    return client.do(TransferRequest(what="put", url=url, headers=authorized(server), path=str(path), times=times))
 
 
-def get(client: ClientProcess, site: IngotServer, key: str) -> TransferResult:
-    """Read a key."""
-    return client.do(TransferRequest(what="get", url=f"{site.url}{KEYS}/{key}", headers=authorized(site)))
+def get(client: ClientProcess, server: IngotServer, key: str) -> TransferResult:
+    """Download a key."""
+    return client.do(TransferRequest(what="get", url=f"{server.url}{KEYS}/{key}", headers=authorized(server)))
 
 
-def signed_url(client: ClientProcess, site: IngotServer, blob_id: str) -> str:
-    """Where a blob can be read without a credential."""
-    asked = TransferRequest(what="ask", url=f"{site.url}/api/v1/blobs/{blob_id}/url", headers=authorized(site))
-    return msgspec.json.decode(client.do(asked).body, type=SignedBlobUrl).url
+def signed_url(client: ClientProcess, server: IngotServer, blob_id: str) -> str:
+    """Return a signed URL of a blob."""
+    request = TransferRequest(what="call", url=f"{server.url}/api/v1/blobs/{blob_id}/url", headers=authorized(server))
+    return msgspec.json.decode(client.do(request).body, type=SignedBlobUrl).url
 
 
-def out(client: ClientProcess, site: IngotServer, folder: Path, found: Measurements, rounds: int) -> None:
-    """Read a blob of ours, and the same file from nginx."""
-    root, own = folder / "www", folder / "nginx"
+def measure_downloads(
+    client: ClientProcess, server: IngotServer, folder: Path, measurements: Measurements, rounds: int
+) -> None:
+    """Download a blob from Ingot and the same file from nginx, in turn."""
+    root, nginx_folder = folder / "www", folder / "nginx"
     root.mkdir()
-    own.mkdir()
-    make(root / "blob")
-    stored = msgspec.json.decode(put(client, site, "out", root / "blob").body, type=StoredBlob)
-    signed = signed_url(client, site, stored.blob_id)
-    with nginx.serving(own, root) as url:
+    nginx_folder.mkdir()
+    write_random_file(root / "blob")
+    stored = msgspec.json.decode(put(client, server, "out", root / "blob").body, type=StoredBlob)
+    signed = signed_url(client, server, stored.blob_id)
+    with nginx.serving(nginx_folder, root) as url:
         for _ in range(rounds):
-            found.speed("get key", get(client, site, "out"))
-            found.speed("get nginx", client.do(TransferRequest(what="get", url=f"{url}/blob")))
-            found.speed("get signed", client.do(TransferRequest(what="get", url=signed)))
-            found.speed("curl key", curl(f"{site.url}{KEYS}/out", authorized(site)))
-            found.speed("curl nginx", curl(f"{url}/blob", {}))
-            found.speed("curl signed", curl(signed, {}))
+            measurements.record_speed("get key", get(client, server, "out"))
+            measurements.record_speed("get nginx", client.do(TransferRequest(what="get", url=f"{url}/blob")))
+            measurements.record_speed("get signed", client.do(TransferRequest(what="get", url=signed)))
+            measurements.record_speed("curl key", curl(f"{server.url}{KEYS}/out", authorized(server)))
+            measurements.record_speed("curl nginx", curl(f"{url}/blob", {}))
+            measurements.record_speed("curl signed", curl(signed, {}))
 
 
-def into(client: ClientProcess, site: IngotServer, folder: Path, found: Measurements, rounds: int) -> None:
-    """Send blobs that are new, beside copies of the same file, a bare intake, and their digests alone."""
+def measure_uploads(
+    client: ClientProcess, server: IngotServer, folder: Path, measurements: Measurements, rounds: int
+) -> None:
+    """Upload new blobs, copy the same file, send it to a bare server, and compute its digests, in turn."""
     path = folder / "new"
-    make(path)
+    write_random_file(path)
 
-    def fresh() -> None:
+    def change_content() -> None:
         client.do(TransferRequest(what="stamp", path=str(path)))
 
-    with bare(folder / "bare") as url:
+    with bare_put_server(folder / "bare") as url:
         for number in range(rounds):
-            fresh()
-            found.speed("put", put(client, site, f"in/{number}", path))
-            found.speed("copy", client.do(TransferRequest(what="copy", path=str(path), to=str(folder / "copy"))))
-            found.speed("bare", client.do(TransferRequest(what="put", url=f"{url}/", path=str(path))))
-            fresh()
-            found.speed("curl put", curl(f"{site.url}{KEYS}/curl/{number}", authorized(site), send=str(path)))
-            found.speed("digests", client.do(TransferRequest(what="digests", path=str(path))))
+            change_content()
+            measurements.record_speed("put", put(client, server, f"in/{number}", path))
+            measurements.record_speed(
+                "copy", client.do(TransferRequest(what="copy", path=str(path), to=str(folder / "copy")))
+            )
+            measurements.record_speed("bare", client.do(TransferRequest(what="put", url=f"{url}/", path=str(path))))
+            change_content()
+            measurements.record_speed(
+                "curl put", curl(f"{server.url}{KEYS}/curl/{number}", authorized(server), send=str(path))
+            )
+            measurements.record_speed("digests", client.do(TransferRequest(what="digests", path=str(path))))

@@ -1,4 +1,4 @@
-"""A page of 1,000 keys, of few and of many."""
+"""Pages of 1,000 keys, in a store with few keys and in one with many."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ingot.engines.sqlite.store_folder import FILE_NAME
 FEW: Final = 10_000
 MANY: Final = 1_000_000
 PAGE: Final = 1_000
-STRIDE: Final = 7_919  # Keys that stand together were not made together.
-ASKED: Final = {"first": "", "later": "&prefix=b/"}
+STRIDE: Final = 7_919  # Neighboring keys have blobs that are not neighbors.
+QUERY_BY_PAGE: Final = {"first": "", "later": "&prefix=b/"}
 
 _BLOBS: Final = """
 WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < :keys)
@@ -47,7 +47,7 @@ FROM tenants, (SELECT '' AS owner UNION ALL SELECT 'bench') WHERE slug = 'defaul
 
 
 def fill(folder: Path, keys: int) -> None:
-    """Add keys, each of a blob of its own, to the closed store in a folder, as the store itself would have them."""
+    """Add keys, each with its own blob, to the closed store in a folder. The rows are those the store would write."""
     lock = FolderLock(folder)
     try:
         connection = apsw.Connection(str(folder / FILE_NAME), flags=apsw.SQLITE_OPEN_READWRITE)
@@ -65,23 +65,23 @@ def fill(folder: Path, keys: int) -> None:
 
 
 @contextmanager
-def filled(folder: Path, keys: int) -> Iterator[IngotServer]:
-    """A server that has so many keys."""
-    place = Path(tempfile.mkdtemp(dir=folder))
-    with ingot_server.serving(place):
+def server_with_keys(folder: Path, keys: int) -> Iterator[IngotServer]:
+    """Run a server with this number of keys until the end of the block."""
+    server_folder = Path(tempfile.mkdtemp(dir=folder))
+    with ingot_server.serving(server_folder):
         pass
-    fill(place / "data", keys)
-    with ingot_server.serving(place) as running:
-        yield running
+    fill(server_folder / "data", keys)
+    with ingot_server.serving(server_folder) as server:
+        yield server
 
 
-def compare(client: ClientProcess, folder: Path, found: Measurements, rounds: int) -> None:
-    """Pages of both, in turns."""
-    with filled(folder, FEW) as few, filled(folder, MANY) as many:
+def compare(client: ClientProcess, folder: Path, measurements: Measurements, rounds: int) -> None:
+    """Read pages of both stores in turn."""
+    with server_with_keys(folder, FEW) as few, server_with_keys(folder, MANY) as many:
         for _ in range(rounds):
-            for which, more in ASKED.items():
-                for name, running in (("few", few), ("many", many)):
-                    url = f"{running.url}{KEYS}?limit={PAGE}{more}"
-                    took = client.do(TransferRequest(what="ask", url=url, headers=authorized(running)))
-                    assert took.body.count('"key":') == PAGE, "the page is full"
-                    found.note(f"list {which} {name}", took.seconds * 1000)
+            for page, query in QUERY_BY_PAGE.items():
+                for name, server in (("few", few), ("many", many)):
+                    url = f"{server.url}{KEYS}?limit={PAGE}{query}"
+                    result = client.do(TransferRequest(what="call", url=url, headers=authorized(server)))
+                    assert result.body.count('"key":') == PAGE, "the page is full"
+                    measurements.record(f"list {page} {name}", result.seconds * 1000)

@@ -1,4 +1,4 @@
-"""What was found: figures by name, and what they come to."""
+"""Measured values by name, and their medians and ratios."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ MB = 1_000_000
 
 
 class Measurements:
-    """All figures of a run."""
+    """All values of a run."""
 
     def __init__(self) -> None:
-        self.servers_seconds = 0.0  # Used by servers that are not our children.
+        self.servers_seconds = 0.0  # CPU time of servers that are not our children.
         self._values: dict[str, list[float]] = defaultdict(list)
 
-    def note(self, name: str, value: float) -> None:
-        """Keep a figure."""
+    def record(self, name: str, value: float) -> None:
+        """Record a value."""
         self._values[name].append(value)
 
-    def speed(self, name: str, took: TransferResult) -> None:
-        """Keep how fast something was, in megabytes a second."""
-        self.note(name, took.bytes / took.seconds / MB)
+    def record_speed(self, name: str, result: TransferResult) -> None:
+        """Record a speed, in megabytes per second."""
+        self.record(name, result.bytes / result.seconds / MB)
 
     def has(self, *names: str) -> bool:
-        """Whether all of these were measured."""
+        """Return whether all of these were measured."""
         return all(name in self._values for name in names)
 
-    def middle(self, name: str) -> float:
-        """The median."""
+    def median(self, name: str) -> float:
+        """Return the median."""
         return statistics.median(self._values[name])
 
     def range(self, name: str) -> tuple[float, float]:
-        """The lowest and the highest."""
+        """Return the lowest and the highest value."""
         return min(self._values[name]), max(self._values[name])
 
-    def ratio(self, name: str, beside: str) -> float:
-        """The median of what one turn is to that of the other in the same round.
+    def ratio(self, name: str, baseline: str) -> float:
+        """Return the median of the ratios to the baseline in the same round.
 
-        What slows the machine for a while slows both of a pair.
+        A slow minute of the machine affects both values of a round.
         """
-        pairs = zip(self._values[name], self._values[beside], strict=True)
-        return statistics.median(one / other for one, other in pairs)
+        pairs = zip(self._values[name], self._values[baseline], strict=True)
+        return statistics.median(value / baseline_value for value, baseline_value in pairs)

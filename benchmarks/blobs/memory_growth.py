@@ -1,4 +1,4 @@
-"""What the server's memory grows by while 1 GiB goes in and out."""
+"""The growth of the server's memory while 1 GiB is uploaded and downloaded."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.blobs.client_process import ClientProcess
-from benchmarks.blobs.large_blobs import BYTES, get, make, put
+from benchmarks.blobs.large_blobs import BYTES, get, put, write_random_file
 from benchmarks.blobs.measurements import Measurements
 from benchmarks.server.processes import MeasuredProcess
 from benchmarks.worker.ingot_server import IngotServer
 
-TIMES: Final = 16  # Of 64 MiB.
-LOOK_SECONDS: Final = 0.01
+TIMES: Final = 16  # 64 MiB each.
+POLL_SECONDS: Final = 0.01
 MIB: Final = 1024 * 1024
 
 
 @contextmanager
-def watched(process: MeasuredProcess, found: Measurements, name: str) -> Iterator[None]:
-    """How far its memory grows in the block, in MiB."""
-    before = most = process.resident_bytes()
+def measured_growth(process: MeasuredProcess, measurements: Measurements, name: str) -> Iterator[None]:
+    """Record how much the memory of a process grows during the block, in MiB."""
+    before = highest = process.resident_bytes()
     ended = threading.Event()
 
-    def look() -> None:
-        nonlocal most
-        while not ended.wait(LOOK_SECONDS):
-            most = max(most, process.resident_bytes())
+    def poll() -> None:
+        nonlocal highest
+        while not ended.wait(POLL_SECONDS):
+            highest = max(highest, process.resident_bytes())
 
-    looking = threading.Thread(target=look)
-    looking.start()
+    thread = threading.Thread(target=poll)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
-        looking.join()
-    found.note(name, (most - before) / MIB)
+        thread.join()
+    measurements.record(name, (highest - before) / MIB)
 
 
-def grown(client: ClientProcess, site: IngotServer, folder: Path, found: Measurements) -> None:
-    """A blob of 1 GiB in, and out again, on a server that has done nothing else before."""
+def measure_growth(client: ClientProcess, server: IngotServer, folder: Path, measurements: Measurements) -> None:
+    """Upload and download a blob of 1 GiB, on a server that has served no other request."""
     path = folder / "part"
-    make(path, BYTES)
-    with watched(site, found, "grown"):
-        found.speed("put 1 GiB", put(client, site, "gib", path, times=TIMES))
-        found.speed("get 1 GiB", get(client, site, "gib"))
+    write_random_file(path, BYTES)
+    with measured_growth(server, measurements, "grown"):
+        measurements.record_speed("put 1 GiB", put(client, server, "gib", path, times=TIMES))
+        measurements.record_speed("get 1 GiB", get(client, server, "gib"))

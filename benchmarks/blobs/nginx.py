@@ -1,4 +1,4 @@
-"""The nginx that is measured beside: Debian's, with sendfile, on a folder."""
+"""The nginx of the comparison: Debian's package, with sendfile, serving a folder."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ http {{
 
 
 def version() -> str:
-    """As it says itself."""
+    """Return the version of the installed nginx."""
     text = subprocess.run([program(PROGRAM, package=PACKAGE), "-v"], capture_output=True, text=True, check=True).stderr
     return text.rpartition("/")[2].strip()
 
 
 @contextmanager
 def serving(folder: Path, root: Path) -> Iterator[str]:
-    """A server of the files in `root`, with its own in `folder`, ended at the end of the block; its address."""
+    """Serve the files in `root` until the end of the block, and yield the URL. `folder` holds nginx's own files."""
     port = free_port()
     user = "user root;" if os.geteuid() == 0 else ""
     settings = folder / "nginx.conf"
     settings.write_text(user + SETTINGS.format(folder=folder, root=root, port=port))
     with subprocess.Popen(
         [program(PROGRAM, package=PACKAGE), "-c", str(settings), "-e", str(folder / "error.log")]
-    ) as running:
+    ) as process:
         try:
-            await_port(port, running)
+            await_port(port, process)
             yield f"http://127.0.0.1:{port}"
         finally:
-            running.terminate()
+            process.terminate()

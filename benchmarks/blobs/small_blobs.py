@@ -1,4 +1,4 @@
-"""1 KiB blobs, 32 at once: over HTTP and without, beside a file for each."""
+"""Blobs of 1 KiB, 32 at a time: over HTTP and without it, compared with one file per blob."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ AT_ONCE: Final = 32
 BYTES: Final = 1024
 
 
-def ask(order: PutLoad) -> LoadResult:
-    """What a process that does as ordered found."""
-    command = [sys.executable, "-m", "benchmarks.blobs.concurrent_puts", msgspec.json.encode(order).decode()]
+def run_load(load: PutLoad) -> LoadResult:
+    """Run a load in a new process and return its result."""
+    command = [sys.executable, "-m", "benchmarks.blobs.concurrent_puts", msgspec.json.encode(load).decode()]
     text = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=True).stdout
     return msgspec.json.decode(text, type=LoadResult)
 
 
-def puts(site: IngotServer, seconds: float) -> LoadResult:
-    """Puts of keys over connections that are kept."""
-    port = int(site.url.rpartition(":")[2])
-    return ask(PutLoad(what="put", port=port, token=site.token, seconds=seconds, at_once=AT_ONCE, bytes=BYTES))
+def puts(server: IngotServer, seconds: float) -> LoadResult:
+    """Put keys over open connections."""
+    port = int(server.url.rpartition(":")[2])
+    return run_load(PutLoad(what="put", port=port, token=server.token, seconds=seconds, at_once=AT_ONCE, bytes=BYTES))
 
 
 def inside(folder: Path, seconds: float) -> LoadResult:
-    """Puts of keys into a store that the process has open itself."""
-    return _in_place("inside", folder, seconds)
+    """Put keys into a store that the process has opened."""
+    return _run_in_folder("inside", folder, seconds)
 
 
 def files(folder: Path, seconds: float) -> LoadResult:
-    """A file for each blob, with fsync, rename and fsync of the folder, by threads."""
-    return _in_place("files", folder, seconds)
+    """Write one file per blob, with fsync, rename and fsync of the folder, in threads."""
+    return _run_in_folder("files", folder, seconds)
 
 
-def _in_place(what: str, folder: Path, seconds: float) -> LoadResult:
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        return ask(PutLoad(what=what, folder=place, seconds=seconds, at_once=AT_ONCE, bytes=BYTES))
+def _run_in_folder(what: str, folder: Path, seconds: float) -> LoadResult:
+    with tempfile.TemporaryDirectory(dir=folder) as load_folder:
+        return run_load(PutLoad(what=what, folder=load_folder, seconds=seconds, at_once=AT_ONCE, bytes=BYTES))

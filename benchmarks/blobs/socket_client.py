@@ -1,6 +1,6 @@
-"""The process that asks: one blob at a time over a plain socket, or a copy of it on the disk. Prints what each took.
+"""The client process: transfers one blob at a time over a plain socket, or copies a file on the disk.
 
-An order is a line of JSON on its input, the answer a line on its output.
+It reads one request per line of JSON from its input, and prints one result per line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STAMP_BYTES: Final = 16
 
 
 class TransferRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do: with `url`, or from `path` to `to`. A body is `path`, `times` over."""
+    """An operation on `url`, or from `path` to `to`. An uploaded body is the file `path`, repeated `times` times."""
 
     what: str
     url: str = ""
@@ -39,7 +39,7 @@ class TransferRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How long it took, and how much came back."""
+    """The duration of an operation, and the number of bytes."""
 
     seconds: float
     bytes: int = 0
@@ -47,17 +47,17 @@ class TransferResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnexpectedResponse(Exception):
-    """An answer that was not expected."""
+    """A response is not the expected one."""
 
 
-def head_of(method: str, target: str, headers: Mapping[str, str]) -> bytes:
-    """The head of a request."""
+def request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:
+    """Return the head of an HTTP request."""
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-def connected(url: str) -> tuple[socket.socket, str, str]:
-    """A connection to a server; what to ask it for, and its name."""
+def connect(url: str) -> tuple[socket.socket, str, str]:
+    """Open a connection. Return it with the request target and the host."""
     parts = urlsplit(url)
     target = f"{parts.path}?{parts.query}" if parts.query else parts.path
     connection = socket.create_connection((parts.hostname or "", parts.port or 80))
@@ -65,87 +65,87 @@ def connected(url: str) -> tuple[socket.socket, str, str]:
     return connection, target, parts.netloc
 
 
-def get(order: TransferRequest) -> TransferResult:
-    """Read all of an answer, and throw it away."""
-    connection, target, host = connected(order.url)
-    room = memoryview(bytearray(READ_BYTES))
+def get(request: TransferRequest) -> TransferResult:
+    """Download a URL and discard the bytes."""
+    connection, target, host = connect(request.url)
+    buffer = memoryview(bytearray(READ_BYTES))
     with closing(connection):
         began = time.perf_counter()
-        connection.sendall(head_of("GET", target, {"host": host, "connection": "close", **order.headers}))
-        count = connection.recv_into(room)
-        text, _, rest = bytes(room[:count]).partition(b"\r\n\r\n")
-        size = length_of(text)
-        left = size - len(rest)
-        while left and (count := connection.recv_into(room)):
-            left -= count
-        took = time.perf_counter() - began
-    if left or not text.startswith(b"HTTP/1.1 200"):
-        raise UnexpectedResponse(bytes(room[:500]).decode(errors="replace"))
-    return TransferResult(seconds=took, bytes=size)
+        connection.sendall(request_head("GET", target, {"host": host, "connection": "close", **request.headers}))
+        count = connection.recv_into(buffer)
+        head, _, beginning = bytes(buffer[:count]).partition(b"\r\n\r\n")
+        size = content_length(head)
+        bytes_left = size - len(beginning)
+        while bytes_left and (count := connection.recv_into(buffer)):
+            bytes_left -= count
+        seconds = time.perf_counter() - began
+    if bytes_left or not head.startswith(b"HTTP/1.1 200"):
+        raise UnexpectedResponse(bytes(buffer[:500]).decode(errors="replace"))
+    return TransferResult(seconds=seconds, bytes=size)
 
 
-def put(order: TransferRequest) -> TransferResult:
-    """Send a file, and wait for the answer."""
-    connection, target, host = connected(order.url)
-    with closing(connection), Path(order.path).open("rb") as file:
+def put(request: TransferRequest) -> TransferResult:
+    """Upload a file, and wait for the response."""
+    connection, target, host = connect(request.url)
+    with closing(connection), Path(request.path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        headers = {"host": host, "connection": "close", "content-length": str(size * order.times), **order.headers}
+        headers = {"host": host, "connection": "close", "content-length": str(size * request.times), **request.headers}
         began = time.perf_counter()
-        connection.sendall(head_of("PUT", target, headers))
-        for _ in range(order.times):
+        connection.sendall(request_head("PUT", target, headers))
+        for _ in range(request.times):
             connection.sendfile(file)
-        answer = http.client.HTTPResponse(connection)
-        answer.begin()
-        body = answer.read().decode()
-        took = time.perf_counter() - began
-    if answer.status not in (200, 201):
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        body = response.read().decode()
+        seconds = time.perf_counter() - began
+    if response.status not in (200, 201):
         raise UnexpectedResponse(body)
-    return TransferResult(seconds=took, bytes=size * order.times, body=body)
+    return TransferResult(seconds=seconds, bytes=size * request.times, body=body)
 
 
-def ask(order: TransferRequest) -> TransferResult:
-    """Ask for what fits into memory, and answer it: with `body` by POST."""
-    parts = urlsplit(order.url)
+def call(request: TransferRequest) -> TransferResult:
+    """Send a GET, or a POST with `body`, and return the body of the response."""
+    parts = urlsplit(request.url)
     target = f"{parts.path}?{parts.query}" if parts.query else parts.path
     with closing(http.client.HTTPConnection(parts.hostname or "", parts.port)) as connection:
         connection.connect()
         began = time.perf_counter()
-        connection.request("POST" if order.body else "GET", target, order.body or None, dict(order.headers))
-        answer = connection.getresponse()
-        body = answer.read().decode()
-        took = time.perf_counter() - began
-    if answer.status not in (200, 201):
+        connection.request("POST" if request.body else "GET", target, request.body or None, dict(request.headers))
+        response = connection.getresponse()
+        body = response.read().decode()
+        seconds = time.perf_counter() - began
+    if response.status not in (200, 201):
         raise UnexpectedResponse(body)
-    return TransferResult(seconds=took, bytes=len(body), body=body)
+    return TransferResult(seconds=seconds, bytes=len(body), body=body)
 
 
-def length_of(head: bytes) -> int:
-    """How long an answer says it is."""
+def content_length(head: bytes) -> int:
+    """Return the content length in the head of a message."""
     lines = (line.partition(b":") for line in head.lower().split(b"\r\n"))
     return next((int(value) for name, _, value in lines if name == b"content-length"), 0)
 
 
-def copy(order: TransferRequest) -> TransferResult:
-    """Copy a file, with a sync of the copy and of its folder."""
-    room = bytearray(COPY_BYTES)
-    target = Path(order.to)
+def copy(request: TransferRequest) -> TransferResult:
+    """Copy a file, and sync the copy and its folder."""
+    buffer = bytearray(COPY_BYTES)
+    target = Path(request.to)
     began = time.perf_counter()
-    with Path(order.path).open("rb", buffering=0) as source, target.open("xb", buffering=0) as file:
-        while count := source.readinto(room):
-            file.write(memoryview(room)[:count])
+    with Path(request.path).open("rb", buffering=0) as source, target.open("xb", buffering=0) as file:
+        while count := source.readinto(buffer):
+            file.write(memoryview(buffer)[:count])
         os.fsync(file.fileno())
     folder = os.open(target.parent, os.O_RDONLY)
     os.fsync(folder)
     os.close(folder)
-    took = time.perf_counter() - began
+    seconds = time.perf_counter() - began
     size = target.stat().st_size
     target.unlink()
-    return TransferResult(seconds=took, bytes=size)
+    return TransferResult(seconds=seconds, bytes=size)
 
 
-def digests(order: TransferRequest) -> TransferResult:
-    """Only make the digests of a file: with one thread, in parts as the server does it."""
-    data = memoryview(Path(order.path).read_bytes())
+def digests(request: TransferRequest) -> TransferResult:
+    """Compute the digests of a file in one thread, in parts of the same size as in the server."""
+    data = memoryview(Path(request.path).read_bytes())
     hasher = Hasher()
     began = time.perf_counter()
     for start in range(0, len(data), COPY_BYTES):
@@ -154,29 +154,29 @@ def digests(order: TransferRequest) -> TransferResult:
     return TransferResult(seconds=time.perf_counter() - began, bytes=len(data))
 
 
-def stamp(order: TransferRequest) -> TransferResult:
-    """Make a file's bytes ones that nobody has seen."""
-    with Path(order.path).open("r+b") as file:
+def stamp(request: TransferRequest) -> TransferResult:
+    """Change the beginning of a file to random bytes, so that its content is new."""
+    with Path(request.path).open("r+b") as file:
         file.write(os.urandom(STAMP_BYTES))
     return TransferResult(seconds=0.0)
 
 
-WAYS: Final[Mapping[str, Callable[[TransferRequest], TransferResult]]] = {
+OPERATIONS: Final[Mapping[str, Callable[[TransferRequest], TransferResult]]] = {
     "get": get,
     "put": put,
-    "ask": ask,
+    "call": call,
     "copy": copy,
     "digests": digests,
     "stamp": stamp,
 }
 
 
-def serve(ways: Mapping[str, Callable[[TransferRequest], TransferResult]]) -> None:
-    """Do what is ordered until there are no more orders."""
+def serve(operations: Mapping[str, Callable[[TransferRequest], TransferResult]]) -> None:
+    """Run the requested operations until the end of the input."""
     for line in sys.stdin.buffer:
-        order = msgspec.json.decode(line, type=TransferRequest)
-        print(msgspec.json.encode(ways[order.what](order)).decode(), flush=True)
+        request = msgspec.json.decode(line, type=TransferRequest)
+        print(msgspec.json.encode(operations[request.what](request)).decode(), flush=True)
 
 
 if __name__ == "__main__":
-    serve(WAYS)
+    serve(OPERATIONS)

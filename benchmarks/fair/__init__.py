@@ -1,4 +1,4 @@
-"""Many tenants on one queue, and limits on what runs: what they cost beside one tenant without any.
+"""The cost of many tenants on one queue and of limits, compared with one tenant without limits.
 
-python -m benchmarks.fair
+Run with `python -m benchmarks.fair`.
 """

@@ -1,4 +1,4 @@
-"""The command: run every scene on both engines, print the ratios, keep the results."""
+"""The command: run all scenarios on both engines, print the report, and append it to the results."""
 
 from __future__ import annotations
 
@@ -16,103 +16,105 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.fair.scenarios import SCENES, TENANTS, CallLatency, RunRequest, RunResult, Scenario
+from benchmarks.fair.scenarios import SCENARIOS, TENANTS, CallLatency, RunRequest, RunResult, Scenario
 from benchmarks.postgres.server import PostgresServer, serving
 from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.machine import describe, sync_micros
 from benchmarks.queue.report import append_report, markdown_table
 
-ABOUT: Final = "Run a queue of a thousand tenants, and queues with limits, beside one tenant without any."
+ABOUT: Final = "Compare a queue of a thousand tenants, and queues with limits, with one tenant without limits."
 JOBS: Final = 200_000
 ROUNDS: Final = 3
 GOAL: Final = 0.9
 CALL_MS_MAX: Final = 20
 MANY_JOBS: Final = 1_000_000
 RUN_SECONDS_MAX: Final = 600
-WAYS: Final = {"sqlite": (4, 1000), "postgres": (16, 1000)}  # Claims under way, and jobs in each.
+CLAIMS_BY_ENGINE: Final = {"sqlite": (4, 1000), "postgres": (16, 1000)}  # Concurrent claims, and jobs of each.
 
 
 @contextmanager
-def place_for(engine: str, server: PostgresServer, folder: Path) -> Iterator[str]:
-    """A folder or a database for one run."""
+def new_store_address(engine: str, server: PostgresServer, folder: Path) -> Iterator[str]:
+    """Create a folder or a database for one run, and yield its address."""
     if engine == "postgres":
         with server.database() as url:
             yield url
         return
-    place = tempfile.mkdtemp(dir=folder)
+    store_folder = tempfile.mkdtemp(dir=folder)
     try:
-        yield place
+        yield store_folder
     finally:
-        shutil.rmtree(place)
+        shutil.rmtree(store_folder)
 
 
-def run_once(engine: str, scene: Scenario, server: PostgresServer, folder: Path, jobs: int) -> RunResult:
-    """One run in a process of its own."""
-    return msgspec.json.decode(run_child("measured_run", engine, scene.name, server, folder, jobs), type=RunResult)
+def run_once(engine: str, scenario: Scenario, server: PostgresServer, folder: Path, jobs: int) -> RunResult:
+    """Run a scenario in a new process."""
+    return msgspec.json.decode(run_child("measured_run", engine, scenario.name, server, folder, jobs), type=RunResult)
 
 
-def look(engine: str, server: PostgresServer, folder: Path, jobs: int) -> list[CallLatency]:
-    """The same for a store with very many jobs."""
+def measure_large_store(engine: str, server: PostgresServer, folder: Path, jobs: int) -> list[CallLatency]:
+    """Measure calls on a store with very many jobs, in a new process."""
     return msgspec.json.decode(run_child("million_jobs", engine, "one", server, folder, jobs), type=list[CallLatency])
 
 
-def run_child(module: str, engine: str, scene: str, server: PostgresServer, folder: Path, jobs: int) -> str:
-    claims, claim_jobs = WAYS[engine]
-    with place_for(engine, server, folder) as place:
-        order = RunRequest(engine=engine, scene=scene, place=place, jobs=jobs, claims=claims, claim_jobs=claim_jobs)
-        command = [sys.executable, "-m", f"benchmarks.fair.{module}", msgspec.json.encode(order).decode()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False)
-    if done.returncode:
-        sys.exit(f"benchmark: {engine}, {module}, {scene}: {done.stderr[-2000:]}")
-    return done.stdout
+def run_child(module: str, engine: str, scenario: str, server: PostgresServer, folder: Path, jobs: int) -> str:
+    claims, claim_jobs = CLAIMS_BY_ENGINE[engine]
+    with new_store_address(engine, server, folder) as address:
+        request = RunRequest(
+            engine=engine, scenario=scenario, address=address, jobs=jobs, claims=claims, claim_jobs=claim_jobs
+        )
+        command = [sys.executable, "-m", f"benchmarks.fair.{module}", msgspec.json.encode(request).decode()]
+        process = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS_MAX, check=False)
+    if process.returncode:
+        sys.exit(f"benchmark: {engine}, {module}, {scenario}: {process.stderr[-2000:]}")
+    return process.stdout
 
 
-def table_of_looks(found: dict[str, list[CallLatency]], jobs: int) -> tuple[list[str], list[str]]:
-    """How long each call took on each engine, and what became of the goal."""
-    rows = [["call", *(f"{engine}, {what} ms" for engine in found for what in ("median", "worst"))]]
-    for looks in zip(*found.values(), strict=True):
-        rows.append([looks[0].call, *(f"{ms:.1f}" for one in looks for ms in (one.median_ms, one.worst_ms))])
+def calls_table(latencies_by_engine: dict[str, list[CallLatency]], jobs: int) -> tuple[list[str], list[str]]:
+    """Return the durations of each call on each engine, and which goals are met."""
+    rows = [["call", *(f"{engine}, {what} ms" for engine in latencies_by_engine for what in ("median", "worst"))]]
+    for calls in zip(*latencies_by_engine.values(), strict=True):
+        rows.append([calls[0].call, *(f"{ms:.1f}" for call in calls for ms in (call.median_ms, call.worst_ms))])
     goals = []
-    for engine, looks_of in found.items():
-        slowest = max(looks_of, key=lambda one: one.worst_ms)
+    for engine, latencies in latencies_by_engine.items():
+        slowest = max(latencies, key=lambda latency: latency.worst_ms)
         met = "met" if slowest.worst_ms < CALL_MS_MAX else "NOT MET"
         goals.append(f"- {met}: {engine}, {jobs:,} jobs listed, counted and explained: each call under "
                      f"{CALL_MS_MAX} ms; the slowest took {slowest.worst_ms:.1f} ms ({slowest.call})")  # fmt: skip
     return markdown_table(rows, text_columns=(0,)), goals
 
 
-def table(engine: str, found: dict[str, list[RunResult]]) -> tuple[list[str], list[str]]:
-    """A table for one engine, and what became of the goals."""
-    one = statistics.median(run.jobs_per_second for run in found["one"])
-    rows = [["queue", "jobs/s", "lowest–highest", "× of one tenant", f"least of {2 * TENANTS:,} starts"]]
+def rates_table(engine: str, results: dict[str, list[RunResult]]) -> tuple[list[str], list[str]]:
+    """Return the rates of one engine, and which goals are met."""
+    baseline = statistics.median(run.jobs_per_second for run in results["one"])
+    rows = [["queue", "jobs/s", "lowest–highest", "ratio to one tenant", f"lowest share of {2 * TENANTS:,} starts"]]
     goals = []
-    for scene in SCENES:
-        rates = sorted(run.jobs_per_second for run in found[scene.name])
-        ratio = statistics.median(rates) / one
-        least = min(run.least_share for run in found[scene.name])
+    for scenario in SCENARIOS:
+        rates = sorted(run.jobs_per_second for run in results[scenario.name])
+        ratio = statistics.median(rates) / baseline
+        least = min(run.least_share for run in results[scenario.name])
         spread = f"{rates[0]:,.0f}–{rates[-1]:,.0f}"
-        share = f"{least}" if scene.tenants > 1 else "–"
-        rows.append([scene.title, f"{statistics.median(rates):,.0f}", spread, f"{ratio:.2f} ×", share])
-        if scene.name != "one":
-            goals.append(f"- {'met' if ratio >= GOAL else 'NOT MET'}: {engine}, {scene.title}: "
-                         f"at least {GOAL} × of one tenant; found {ratio:.2f} ×")  # fmt: skip
-        if scene.tenants > 1:
-            fair = least >= 1
-            goals.append(f"- {'met' if fair else 'NOT MET'}: {engine}: each of {TENANTS:,} tenants with work starts "
-                         f"in every {2 * TENANTS:,} starts; the least was {least}")  # fmt: skip
+        share = f"{least}" if scenario.tenants > 1 else "–"
+        rows.append([scenario.title, f"{statistics.median(rates):,.0f}", spread, f"{ratio:.2f} ×", share])
+        if scenario.name != "one":
+            goals.append(f"- {'met' if ratio >= GOAL else 'NOT MET'}: {engine}, {scenario.title}: "
+                         f"at least {GOAL} × of one tenant; measured {ratio:.2f} ×")  # fmt: skip
+        if scenario.tenants > 1:
+            is_fair = least >= 1
+            goals.append(f"- {'met' if is_fair else 'NOT MET'}: {engine}: each of {TENANTS:,} tenants with work starts "
+                         f"in every {2 * TENANTS:,} starts; the lowest number was {least}")  # fmt: skip
     return markdown_table(rows, text_columns=(0,)), goals
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fair", description=ABOUT)
-    parser.add_argument("--jobs", type=int, default=JOBS, help=f"jobs of each run (default {JOBS:,})")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"measured runs of each row (default {ROUNDS})")
+    parser.add_argument("--jobs", type=int, default=JOBS, help=f"number of jobs of each run (default: {JOBS:,})")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"number of runs of each row (default: {ROUNDS})")
     parser.add_argument(
-        "--many", type=int, default=MANY_JOBS, help=f"jobs of the large store (default {MANY_JOBS:,}), or 0"
+        "--many", type=int, default=MANY_JOBS, help=f"number of jobs of the large store, or 0 (default: {MANY_JOBS:,})"
     )
-    parser.add_argument("--only", choices=tuple(WAYS), help="one engine only")
-    parser.add_argument("--keep", action="store_true", help=f"write to {RESULTS.name}")
-    wanted = parser.parse_args(arguments)
+    parser.add_argument("--only", choices=tuple(CLAIMS_BY_ENGINE), help="engine to measure")
+    parser.add_argument("--keep", action="store_true", help=f"append the report to {RESULTS.name}")
+    options = parser.parse_args(arguments)
     folder = bench_folder()
     began, machine = time.monotonic(), describe(folder)
     lines, goals = [f"## Many tenants and limits: {machine.when}, revision {machine.revision}", "", *machine.lines], []
@@ -120,30 +122,31 @@ def main(arguments: list[str] | None = None) -> int:
         lines.append(f"{server.describe()}; fdatasync of a 4 KiB page: {sync_micros(folder):.0f} µs")
         lines += [
             "",
-            f"{wanted.jobs:,} jobs of about 200 bytes, medians of {wanted.rounds} runs, each a process of its own.",
+            f"{options.jobs:,} jobs of about 200 bytes, medians of {options.rounds} runs, each in a new process.",
         ]
-        engines = (wanted.only,) if wanted.only else tuple(WAYS)
-        for engine in engines if wanted.rounds else ():
-            found: dict[str, list[RunResult]] = {scene.name: [] for scene in SCENES}
-            for _ in range(wanted.rounds):  # In turns, so that what slows the machine slows all.
-                for scene in SCENES:
-                    figures = run_once(engine, scene, server, folder, wanted.jobs)
-                    found[scene.name].append(figures)
-                    print(f"  {engine}, {scene.title}: {figures.jobs_per_second:,.0f} jobs/s", flush=True)
-            rows, reached = table(engine, found)
+        engines = (options.only,) if options.only else tuple(CLAIMS_BY_ENGINE)
+        for engine in engines if options.rounds else ():
+            results: dict[str, list[RunResult]] = {scenario.name: [] for scenario in SCENARIOS}
+            for _ in range(options.rounds):  # In turn, so that a slow minute of the machine affects all.
+                for scenario in SCENARIOS:
+                    result = run_once(engine, scenario, server, folder, options.jobs)
+                    results[scenario.name].append(result)
+                    print(f"  {engine}, {scenario.title}: {result.jobs_per_second:,.0f} jobs/s", flush=True)
+            rows, goal_lines = rates_table(engine, results)
             lines += ["", f"### {engine}", "", *rows]
-            goals += reached
-        if wanted.many:
-            rows, reached = table_of_looks({e: look(e, server, folder, wanted.many) for e in engines}, wanted.many)
-            lines += ["", f"### {wanted.many:,} jobs of one tenant, a tenth of them waiting", "", *rows]
-            goals += reached
+            goals += goal_lines
+        if options.many:
+            latencies = {engine: measure_large_store(engine, server, folder, options.many) for engine in engines}
+            rows, goal_lines = calls_table(latencies, options.many)
+            lines += ["", f"### {options.many:,} jobs of one tenant, a tenth of them waiting", "", *rows]
+            goals += goal_lines
     lines += ["", "### Goals of many tenants and limits", "", *goals]
     lines.insert(3, f"{(time.monotonic() - began) / 60:.0f} min")
     text = "\n".join(lines)
     print(f"\n{text}")
-    if wanted.keep:
+    if options.keep:
         append_report(text, RESULTS)
-        print(f"Kept in benchmarks/{RESULTS.name}.")
+        print(f"Appended to benchmarks/{RESULTS.name}.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The process of one measured store: fills it with very many jobs of one tenant, then times what people ask of it."""
+"""The process of one measured store: fills it with very many jobs of one tenant, then measures read calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 
-from benchmarks.fair.measured_run import opened
+from benchmarks.fair.measured_run import open_store
 from benchmarks.fair.scenarios import TYPE, CallLatency, RunRequest
 from benchmarks.queue.adapter import component
 from ingot.identity.tenants import Tenants
@@ -23,9 +23,9 @@ from ingot.jobs.model import Done, Failed, JobStatus, NewJob, Settle, Source
 from ingot.jobs.service import Jobs
 
 LEASE_SECONDS: Final = 600
-AT_ONCE: Final = 1000
+BATCH_JOBS: Final = 1000
 CALLERS: Final = 4
-RARE: Final = 5000  # One of so many is of each rare kind.
+RARE: Final = 5000  # One of this number of jobs is of each rare kind.
 WAITING_SHARE: Final = 0.1
 RUNNING: Final = 500
 PAGE: Final = 50
@@ -34,22 +34,22 @@ TIMES: Final = 20
 VACUUM_SECONDS_MAX: Final = 300
 
 
-async def measure(order: RunRequest) -> list[CallLatency]:
-    """Fill a store, and time every call."""
-    async with opened(order) as store:
+async def measure(request: RunRequest) -> list[CallLatency]:
+    """Fill a store, and measure every call."""
+    async with open_store(request) as store:
         jobs = Jobs(store, lease_seconds=LEASE_SECONDS)
         tenant = (await Tenants(store).create("million")).id
-        middle = await fill(jobs, tenant, order.jobs)
-        if order.engine == "postgres":
-            await wait_for_vacuum(order.place)
-        return [await timed(name, call) for name, call in (await calls(jobs, tenant, middle)).items()]
+        middle = await fill(jobs, tenant, request.jobs)
+        if request.engine == "postgres":
+            await wait_for_vacuum(request.address)
+        return [await measure_call(name, call) for name, call in (await calls(jobs, tenant, middle)).items()]
 
 
 async def wait_for_vacuum(url: str) -> None:
-    """Wait until the server has swept away the rows of jobs that no longer wait, as it does by itself in a minute."""
+    """Wait until autovacuum has removed the rows of jobs that no longer wait, which takes about a minute."""
     connection = await asyncpg.connect(url)
     async with asyncio.timeout(VACUUM_SECONDS_MAX):
-        while not await connection.fetchval(  # noqa: ASYNC110 - the server tells nobody
+        while not await connection.fetchval(  # noqa: ASYNC110 - the server has no notification
             "SELECT last_autovacuum IS NOT NULL AND n_dead_tup < n_live_tup FROM pg_stat_user_tables"
             " WHERE schemaname = 'ingot' AND relname = 'ready'"
         ):
@@ -58,26 +58,31 @@ async def wait_for_vacuum(url: str) -> None:
 
 
 async def fill(jobs: Jobs, tenant: str, count: int) -> datetime:
-    """Enqueue and run; some wait, some run, a few died or were canceled. Answers a time in the middle of it."""
-    starts = iter(range(0, count, AT_ONCE))
+    """Create waiting, running, finished, dead and canceled jobs. Return a creation time in the middle."""
+    starts = iter(range(0, count, BATCH_JOBS))
     times: list[datetime] = []
 
     async def enqueue() -> None:
         for start in starts:
-            made = await jobs.enqueue_many([order(tenant, n) for n in range(start, min(start + AT_ONCE, count))])
-            times.append(made[0].job.created_at)
+            enqueued = await jobs.enqueue_many(
+                [new_order(tenant, n) for n in range(start, min(start + BATCH_JOBS, count))]
+            )
+            times.append(enqueued[0].job.created_at)
 
-    left = count - round(count * WAITING_SHARE)
+    jobs_left = count - round(count * WAITING_SHARE)
 
     async def run() -> None:
-        nonlocal left
-        while left > 0:
-            wanted = min(AT_ONCE, left)
-            left -= wanted
-            claims = await jobs.claim("worker", [TYPE, "rare"], limit=wanted)
-            ends = [Failed(error="broken", retry=False) if n % RARE == 1 else Done() for n in range(len(claims))]
+        nonlocal jobs_left
+        while jobs_left > 0:
+            limit = min(BATCH_JOBS, jobs_left)
+            jobs_left -= limit
+            claims = await jobs.claim("worker", [TYPE, "rare"], limit=limit)
+            outcomes = [Failed(error="broken", retry=False) if n % RARE == 1 else Done() for n in range(len(claims))]
             await jobs.settle_many(
-                [Settle(job_id=c.job.id, fence=c.fence, outcome=end) for c, end in zip(claims, ends, strict=True)]
+                [
+                    Settle(job_id=claim.job.id, fence=claim.fence, outcome=outcome)
+                    for claim, outcome in zip(claims, outcomes, strict=True)
+                ]
             )
 
     await asyncio.gather(*(enqueue() for _ in range(CALLERS)))
@@ -88,8 +93,8 @@ async def fill(jobs: Jobs, tenant: str, count: int) -> datetime:
     return sorted(times)[len(times) // 2]
 
 
-def order(tenant: str, n: int) -> NewJob:
-    """One of the jobs; a few of them are of a rare type, source or tag, or are put off."""
+def new_order(tenant: str, n: int) -> NewJob:
+    """Return a job. A few have a rare type, source or tag, or a delay."""
     rare = n % RARE
     return new_job(
         tenant,
@@ -102,11 +107,11 @@ def order(tenant: str, n: int) -> NewJob:
 
 
 async def calls(jobs: Jobs, tenant: str, middle: datetime) -> dict[str, Callable[[], Awaitable[object]]]:
-    """What people ask, by name."""
-    (behind,) = (await jobs.list(tenant, type=TYPE, status=JobStatus.QUEUED, limit=1)).items
+    """Return the measured calls by name."""
+    (last_in_line,) = (await jobs.list(tenant, type=TYPE, status=JobStatus.QUEUED, limit=1)).items
     parent = await jobs.enqueue(tenant, TYPE)
     child = await jobs.enqueue(tenant, TYPE, after=[parent.job.id])
-    (done,) = (await jobs.list(tenant, status=JobStatus.DEAD, limit=1)).items
+    (dead_job,) = (await jobs.list(tenant, status=JobStatus.DEAD, limit=1)).items
     cursor = None
     for _ in range(PAGES_DEEP):
         cursor = (await jobs.list(tenant, type=TYPE, created_before=middle, limit=200, cursor=cursor)).next_cursor
@@ -125,23 +130,26 @@ async def calls(jobs: Jobs, tenant: str, middle: datetime) -> dict[str, Callable
         "a time and a status": {"created_before": middle, "status": JobStatus.DEAD},
     }
     return {
-        **{f"list: {name}": partial(jobs.list, tenant, **({"limit": PAGE} | asked)) for name, asked in filters.items()},
+        **{
+            f"list: {name}": partial(jobs.list, tenant, **({"limit": PAGE} | options))
+            for name, options in filters.items()
+        },
         "counts": partial(jobs.counts, tenant),
         "summary": partial(jobs.summary, tenant),
-        "explain: the last in line": partial(jobs.explain, tenant, behind.id),
-        "explain: waits for another": partial(jobs.explain, tenant, child.job.id),
-        "explain: a dead job": partial(jobs.explain, tenant, done.id),
+        "explain: the last in line": partial(jobs.explain, tenant, last_in_line.id),
+        "explain: waits for a parent": partial(jobs.explain, tenant, child.job.id),
+        "explain: a dead job": partial(jobs.explain, tenant, dead_job.id),
     }
 
 
-async def timed(name: str, call: Callable[[], Awaitable[object]]) -> CallLatency:
-    """One call, some times."""
-    took = []
+async def measure_call(name: str, call: Callable[[], Awaitable[object]]) -> CallLatency:
+    """Run a call several times and return its median and worst duration."""
+    milliseconds = []
     for _ in range(TIMES):
         began = time.perf_counter()
         await call()
-        took.append(1000 * (time.perf_counter() - began))
-    return CallLatency(call=name, median_ms=statistics.median(took), worst_ms=max(took))
+        milliseconds.append(1000 * (time.perf_counter() - began))
+    return CallLatency(call=name, median_ms=statistics.median(milliseconds), worst_ms=max(milliseconds))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is measured: who has how many jobs, and under which limits."""
+"""The measured scenarios: tenants, their numbers of jobs, and limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ingot.jobs.model import Definition
 
 TYPE: Final = "noop"
 TENANTS: Final = 1000
-SKEW: Final = 100  # The first tenant has so many times the jobs of each other.
+SKEW: Final = 100  # Jobs of the first tenant relative to each of the others.
 KEYS: Final = 100
 
 
@@ -26,33 +26,35 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One run, in a process of its own. `place` is a folder, or the address of a database."""
+    """The request for one run, which is a new process. `address` is a folder, or the URL of a database."""
 
     engine: str
-    scene: str
-    place: str
+    scenario: str
+    address: str
     jobs: int
     claims: int
     claim_jobs: int
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run found. `least_share` is the least number of starts that a tenant with work had in twice as many as
-    there are tenants."""
+    """The result of a run.
+
+    `least_share` is the lowest number of starts of a tenant with work, in windows of two starts per tenant.
+    """
 
     jobs_per_second: float
     least_share: int
 
 
 class CallLatency(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a call took in a store with very many jobs."""
+    """The duration of a call in a store with very many jobs."""
 
     call: str
     median_ms: float
     worst_ms: float
 
 
-SCENES: Final = (
+SCENARIOS: Final = (
     Scenario(name="one", title="one tenant, no limits"),
     Scenario(name="many", title=f"{TENANTS:,} tenants, one with {SKEW} × the jobs of the others", tenants=TENANTS),
     Scenario(name="tenant", title="a limit on the tenant", limits=Limits(max_running_jobs=100_000)),
@@ -66,7 +68,7 @@ SCENES: Final = (
 
 
 def shares(tenants: int, jobs: int) -> list[int]:
-    """How many jobs each tenant has."""
+    """Return the number of jobs of each tenant."""
     if tenants == 1:
         return [jobs]
     part = max(1, jobs // (tenants - 1 + SKEW))

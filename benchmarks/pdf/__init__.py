@@ -1,4 +1,4 @@
-"""PDFs on their whole way: uploaded, converted by an isolated worker, fetched; beside converters that run alone.
+"""PDFs that are uploaded, converted by an isolated worker, and downloaded, compared with converters that run alone.
 
 `python -m benchmarks.pdf --help`
 """

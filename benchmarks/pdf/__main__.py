@@ -1,4 +1,4 @@
-"""The command: run every part in turns, print the ratios, keep the results."""
+"""The command: measure all parts, print the report, and append it to the results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import msgspec
 
 from benchmarks.blobs.measurements import Measurements
 from benchmarks.pdf import corpus
-from benchmarks.pdf.end_to_end import ingest, running
+from benchmarks.pdf.end_to_end import ingest, server_with_worker
 from benchmarks.pdf.report import render
 from benchmarks.pdf.standalone_converters import CONVERTERS, ConversionResult
 from benchmarks.queue.folders import REPOSITORY, RESULTS, bench_folder
@@ -28,12 +28,12 @@ from benchmarks.queue.report import append_report, count_disturbed, other_load_l
 from benchmarks.worker.ingot_server import serving
 from tests.pdf_corpus import corpus as debian_manuals
 
-ABOUT: Final = "Measure PDFs on their whole way beside converters alone."
-SLOW: Final = frozenset({"markitdown", "pdfplumber"})  # These get fewer files: their figure is a rate.
+ABOUT: Final = "Compare the complete conversion of PDFs with converters that run alone."
+SLOW: Final = frozenset({"markitdown", "pdfplumber"})  # Measured with fewer files. The result is a rate.
 
 
 class RunSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """How often each is measured, and on how much."""
+    """The sizes of runs."""
 
     rounds: int = 3
     books: int = 20
@@ -46,63 +46,67 @@ QUICK: Final = RunSizes(rounds=1, books=8, pages=20, slow_books=2, leaves=50)
 
 
 class PdfBenchmark:
-    """One run: a folder on the disk that is measured, and what was found."""
+    """A benchmark run on a folder of the measured disk, and its results."""
 
     def __init__(self, folder: Path, sizes: RunSizes) -> None:
         self._folder, self._sizes = folder, sizes
-        self.found = Measurements()
+        self.measurements = Measurements()
         self.others_shares: list[float] = []
 
     def run(self, part: str) -> None:
         """Measure one part."""
-        others = OtherLoad()
+        other_load = OtherLoad()
         PARTS[part](self)
-        self.others_shares.append(others.share())
+        self.others_shares.append(other_load.share())
 
     def books(self) -> None:
-        """Many pages, on the whole way and alone, in turns."""
+        """Measure files of many pages, with Ingot and with each converter alone, in turn."""
         sizes = self._sizes
         folder = corpus.books(self._folder / "pdf", count=sizes.books, pages=sizes.pages)
-        few = corpus.books(self._folder / "pdf", count=sizes.slow_books, pages=sizes.pages)
+        slow_folder = corpus.books(self._folder / "pdf", count=sizes.slow_books, pages=sizes.pages)
         for _ in range(sizes.rounds):
             for name in CONVERTERS:
-                done = alone(name, few if name in SLOW else folder)
-                self.found.note("alone" if name == "ours" else name, done.files * sizes.pages / done.seconds)
-            with self._place() as place, running(place) as site:
-                ingest(site, few, "--output", str(place / "warm"))
-                seconds = ingest(site, folder, "--force", "--output", str(place / "out"))
-                self.found.note("whole", sizes.books * sizes.pages / seconds)
+                result = run_converter(name, slow_folder if name in SLOW else folder)
+                self.measurements.record(
+                    "alone" if name == "ours" else name, result.files * sizes.pages / result.seconds
+                )
+            with self._temporary_folder() as run_folder, server_with_worker(run_folder) as server:
+                ingest(server, slow_folder, "--output", str(run_folder / "warm"))
+                seconds = ingest(server, folder, "--force", "--output", str(run_folder / "out"))
+                self.measurements.record("whole", sizes.books * sizes.pages / seconds)
 
     def manuals(self) -> None:
-        """What people really made: the manuals of some Debian packages."""
+        """Measure real PDFs: the manuals of some Debian packages."""
         folder = debian_manuals()
         pages = sum(corpus.pages_of(path) for path in folder.rglob("*.pdf"))
         for _ in range(self._sizes.rounds):
-            self.found.note("manuals alone", pages / alone("ours", folder).seconds)
-            with self._place() as place, running(place) as site:
-                self.found.note("manuals whole", pages / ingest(site, folder, "--output", str(place / "out")))
+            self.measurements.record("manuals alone", pages / run_converter("ours", folder).seconds)
+            with self._temporary_folder() as run_folder, server_with_worker(run_folder) as server:
+                self.measurements.record(
+                    "manuals whole", pages / ingest(server, folder, "--output", str(run_folder / "out"))
+                )
 
     def leaves(self) -> None:
-        """Many files of one page."""
+        """Measure many files of one page."""
         folder = corpus.books(self._folder / "pdf", count=self._sizes.leaves, pages=1)
         for _ in range(self._sizes.rounds):
-            with self._place() as place, running(place) as site:
-                self.found.note("leaves asked", self._sizes.leaves / ingest(site, folder))
-            with self._place() as place, serving(place) as site:
-                self.found.note("leaves stored", self._sizes.leaves / ingest(site, folder))
-            with self._place() as place, running(place) as site:
-                self.found.note(
-                    "leaves done", self._sizes.leaves / ingest(site, folder, "--output", str(place / "out"))
+            with self._temporary_folder() as run_folder, server_with_worker(run_folder) as server:
+                self.measurements.record("leaves asked", self._sizes.leaves / ingest(server, folder))
+            with self._temporary_folder() as run_folder, serving(run_folder) as server:
+                self.measurements.record("leaves stored", self._sizes.leaves / ingest(server, folder))
+            with self._temporary_folder() as run_folder, server_with_worker(run_folder) as server:
+                self.measurements.record(
+                    "leaves done", self._sizes.leaves / ingest(server, folder, "--output", str(run_folder / "out"))
                 )
-                self.found.note("leaves again", self._sizes.leaves / ingest(site, folder, "--wait"))
+                self.measurements.record("leaves again", self._sizes.leaves / ingest(server, folder, "--wait"))
 
     @contextmanager
-    def _place(self) -> Iterator[Path]:
-        place = Path(tempfile.mkdtemp(dir=self._folder))
+    def _temporary_folder(self) -> Iterator[Path]:
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
         try:
-            yield place
+            yield folder
         finally:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 PARTS: Final[dict[str, Callable[[PdfBenchmark], None]]] = {
@@ -112,8 +116,8 @@ PARTS: Final[dict[str, Callable[[PdfBenchmark], None]]] = {
 }
 
 
-def alone(name: str, folder: Path) -> ConversionResult:
-    """A converter in processes of its own."""
+def run_converter(name: str, folder: Path) -> ConversionResult:
+    """Run a converter alone, in separate processes."""
     command = [sys.executable, "-m", "benchmarks.pdf.standalone_converters", name, str(folder)]
     text = subprocess.run(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=True).stdout
     return msgspec.json.decode(text.splitlines()[-1], type=ConversionResult)
@@ -121,38 +125,44 @@ def alone(name: str, folder: Path) -> ConversionResult:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pdf", description=ABOUT)
-    parser.add_argument("--quick", action="store_true", help="a smoke run of about a minute; figures mean little")
+    parser.add_argument(
+        "--quick", action="store_true", help="run a smoke test of about a minute, without meaningful numbers"
+    )
     parser.add_argument(
         "--only", action="append", choices=tuple(PARTS), metavar="NAME",
-        help=f"only this part; may be repeated: {', '.join(PARTS)}",
+        help=f"part to measure; can be repeated: {', '.join(PARTS)}",
     )  # fmt: skip
-    parser.add_argument("--keep", action="store_true", help=f"write to {RESULTS.name} whatever this run was like")
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help=f"append the report to {RESULTS.name} even if the run was partial or disturbed",
+    )
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # The servers must not outlive us.
-    wanted = parse(arguments)
-    sizes = QUICK if wanted.quick else RunSizes()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # Stop the servers before this process ends.
+    options = parse(arguments)
+    sizes = QUICK if options.quick else RunSizes()
     folder = bench_folder().resolve()
     began, machine = time.monotonic(), describe(folder)
-    bench = PdfBenchmark(folder, sizes)
-    for part in wanted.only or PARTS:
+    benchmark = PdfBenchmark(folder, sizes)
+    for part in options.only or PARTS:
         print(f"  {part} ...", flush=True)
-        bench.run(part)
+        benchmark.run(part)
     lines = [f"## PDFs: {machine.when}, revision {machine.revision}", "", *machine.lines]
     lines.append(
         f"{sizes.books} books of {sizes.pages} pages, {sizes.leaves:,} leaves; medians of {sizes.rounds} rounds, "
     )
-    lines[-1] += f"ratios of one round; {(time.monotonic() - began) / 60:.0f} min"
-    lines += [other_load_line(bench.others_shares), "", *render(bench.found)]
+    lines[-1] += f"ratios within a round; {(time.monotonic() - began) / 60:.0f} min"
+    lines += [other_load_line(benchmark.others_shares), "", *render(benchmark.measurements)]
     text = "\n".join(lines)
     print(f"\n{text}")
-    if not wanted.keep and (wanted.quick or wanted.only or count_disturbed(bench.others_shares)):
-        print(f"Not kept in benchmarks/{RESULTS.name}: part of a run, or disturbed. --keep keeps it all the same.")
+    if not options.keep and (options.quick or options.only or count_disturbed(benchmark.others_shares)):
+        print(f"Not appended to benchmarks/{RESULTS.name}: the run was partial or disturbed. --keep appends it anyway.")
     else:
         append_report(text, RESULTS)
-        print(f"Kept in benchmarks/{RESULTS.name}.")
+        print(f"Appended to benchmarks/{RESULTS.name}.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""PDFs to convert: books of many pages with headings, lists and tables, and leaves of one page, no two the same."""
+"""Generates different PDFs: books of many pages with headings, lists and tables, and leaves of one page."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ RULED: Final = TableStyle([("GRID", (0, 0), (-1, -1), 0.5, colors.black)])
 
 
 def write(path: Path, *, pages: int, seed: int) -> None:
-    """One PDF, the same for the same seed."""
-    chance = random.Random(seed)
+    """Write a PDF, which is the same for the same seed."""
+    generator = random.Random(seed)
     story: list[Flowable] = []
     for number in range(1, pages + 1):
-        story += _page(number, chance)
+        story += _page(number, generator)
         story.append(PageBreak())
     document = SimpleDocTemplate(str(path), pagesize=A4, title=f"Volume {seed}", author="Ingot", invariant=True)
     document.build(story)
 
 
 def books(folder: Path, *, count: int, pages: int) -> Path:
-    """A folder of so many PDFs; one that is there already is taken."""
-    made = folder / f"{count}x{pages}"
-    if not made.exists():
-        growing = folder / f"{made.name}.part"
-        growing.mkdir(parents=True, exist_ok=True)
+    """Return a folder with this number of PDFs. It is generated if it does not exist."""
+    corpus = folder / f"{count}x{pages}"
+    if not corpus.exists():
+        partial_folder = folder / f"{corpus.name}.part"
+        partial_folder.mkdir(parents=True, exist_ok=True)
         for number in range(count):
-            write(growing / f"{number:04}.pdf", pages=pages, seed=number)
-        growing.rename(made)
-    return made
+            write(partial_folder / f"{number:04}.pdf", pages=pages, seed=number)
+        partial_folder.rename(corpus)
+    return corpus
 
 
 def pages_of(path: Path) -> int:
-    """How many pages a PDF has."""
+    """Return the number of pages of a PDF."""
     document = pypdfium2.PdfDocument(path)
     try:
         return len(document)
@@ -54,14 +54,14 @@ def pages_of(path: Path) -> int:
         document.close()
 
 
-def _page(number: int, chance: random.Random) -> list[Flowable]:
+def _page(number: int, generator: random.Random) -> list[Flowable]:
     def sentence() -> str:
-        return " ".join(chance.choices(WORDS, k=chance.randint(8, 18))).capitalize() + "."
+        return " ".join(generator.choices(WORDS, k=generator.randint(8, 18))).capitalize() + "."
 
     def paragraph() -> Paragraph:
         return Paragraph(" ".join(sentence() for _ in range(6)), STYLES["BodyText"])
 
-    rows = [[chance.choice(WORDS), str(chance.randint(1, 9999))] for _ in range(6)]
+    rows = [[generator.choice(WORDS), str(generator.randint(1, 9999))] for _ in range(6)]
     return [
         Paragraph(f"{number}. {sentence()}", STYLES["Heading1"]),
         paragraph(),

@@ -1,4 +1,4 @@
-"""The whole way: `ingot serve`, `ingot worker --handlers pdf` and `ingot ingest`, as people run them."""
+"""Conversion from upload to download: `ingot serve`, `ingot worker --handlers pdf` and `ingot ingest`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ TERM_SECONDS_MAX = 30.0
 
 
 @contextmanager
-def running(place: Path) -> Iterator[IngotServer]:
-    """A server on a new folder and one worker for PDFs, ready and warm; both ended at the end of the block."""
-    with serving(place) as site, (place / "worker.log").open("w") as log:
+def server_with_worker(folder: Path) -> Iterator[IngotServer]:
+    """Run a server on a new folder and a registered worker for PDFs, until the end of the block."""
+    with serving(folder) as server, (folder / "worker.log").open("w") as log:
         command = [sys.executable, "-m", "ingot", "worker", "--handlers", "pdf"]
-        worker = subprocess.Popen(command, cwd=place, env=_environment(site), stdout=log, stderr=log)
+        worker = subprocess.Popen(command, cwd=folder, env=_environment(server), stdout=log, stderr=log)
         try:
-            with Client(site.url, token=site.token) as client:
+            with Client(server.url, token=server.token) as client:
                 while not any(client.workers()):
                     if worker.poll() is not None:
-                        sys.exit(f"benchmark: the worker ended early: {(place / 'worker.log').read_text()[-1000:]}")
+                        sys.exit(f"benchmark: the worker ended early: {(folder / 'worker.log').read_text()[-1000:]}")
                     time.sleep(0.05)
-            yield site
+            yield server
         finally:
             worker.terminate()
             try:
@@ -39,16 +39,18 @@ def running(place: Path) -> Iterator[IngotServer]:
                 worker.wait()
 
 
-def ingest(site: IngotServer, folder: Path, *words: str) -> float:
-    """Send a folder of PDFs through; answers how long that took, the start of the command included."""
-    command = [sys.executable, "-m", "ingot", "ingest", str(folder), *words]
+def ingest(server: IngotServer, folder: Path, *options: str) -> float:
+    """Ingest a folder of PDFs, and return the seconds, including the start of the command."""
+    command = [sys.executable, "-m", "ingot", "ingest", str(folder), *options]
     began = time.perf_counter()
-    done = subprocess.run(command, cwd=REPOSITORY, env=_environment(site), capture_output=True, text=True, check=False)
+    process = subprocess.run(
+        command, cwd=REPOSITORY, env=_environment(server), capture_output=True, text=True, check=False
+    )
     seconds = time.perf_counter() - began
-    if done.returncode != 0:
-        sys.exit(f"benchmark: ingest ended with {done.returncode}: {done.stderr[-1000:]}")
+    if process.returncode != 0:
+        sys.exit(f"benchmark: ingest ended with exit code {process.returncode}: {process.stderr[-1000:]}")
     return seconds
 
 
-def _environment(site: IngotServer) -> dict[str, str]:
-    return {**os.environ, "INGOT_SERVER_URL": site.url, "INGOT_TOKEN": site.token}
+def _environment(server: IngotServer) -> dict[str, str]:
+    return {**os.environ, "INGOT_SERVER_URL": server.url, "INGOT_TOKEN": server.token}

@@ -1,4 +1,4 @@
-"""Tables for the terminal and for RESULTS.md, and the goals."""
+"""The tables of the report, and the goals."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Final
 from benchmarks.blobs.measurements import Measurements
 from benchmarks.blobs.report import Row, Table, goal_line, table_lines
 
-BOOKS: Final = "Pages a second, books of many pages"
-MANUALS: Final = "Pages a second, manuals of some Debian packages"
+BOOKS: Final = "Pages per second, books of many pages"
+MANUALS: Final = "Pages per second, manuals of some Debian packages"
 LEAVES: Final = "1,000 files of one page"
 TABLES: Final = (
     Table(
         BOOKS,
         "pages/s",
-        "On all cores. The whole way is one command, `ingot ingest --output`: hashed, uploaded, converted by an "
-        "isolated worker, fetched and written; server, worker and command share the cores. Alone, a process for each "
-        "core has nothing to do but convert. What the others make has no headings and no tables.",
+        "On all cores. The complete process is one command, `ingot ingest --output`: files are hashed, uploaded, "
+        "converted by an isolated worker, downloaded and written. Server, worker and command share the cores. A "
+        "converter alone has one process per core. The output of the other converters has no headings and no tables.",
         (
             Row("alone", "Ingot's converter alone", "alone"),
-            Row("whole", "**Ingot**, the whole way", "alone"),
+            Row("whole", "**Ingot**, the complete process", "alone"),
             Row("markitdown", "markitdown alone", "alone"),
             Row("pdfplumber", "a loop of pdfplumber alone", "alone"),
         ),
@@ -28,52 +28,53 @@ TABLES: Final = (
     Table(
         MANUALS,
         "pages/s",
-        "The same with PDFs as people make them. None fails: the command would, and the run with it.",
+        "The same with real PDFs. If one failed, the run would fail.",
         (
             Row("manuals alone", "Ingot's converter alone", "manuals alone"),
-            Row("manuals whole", "**Ingot**, the whole way", "manuals alone"),
+            Row("manuals whole", "**Ingot**, the complete process", "manuals alone"),
         ),
     ),
     Table(
         LEAVES,
         "files/s",
-        "`ingot ingest` of 1,000 files: until all are stored and asked for, with no worker, and with one at work "
-        "on the same cores meanwhile; until the last is converted and fetched; and again, when all is done already.",
+        "`ingot ingest` of 1,000 files: until all are stored and submitted, without a worker and with one that uses "
+        "the same cores; until the last is converted and downloaded; and again, when all results exist.",
         (
-            Row("leaves stored", "**Ingot**, stored and asked for, no worker", ""),
-            Row("leaves asked", "**Ingot**, stored and asked for", ""),
-            Row("leaves done", "**Ingot**, converted and fetched", ""),
-            Row("leaves again", "**Ingot**, the same again", ""),
+            Row("leaves stored", "**Ingot**, stored and submitted, no worker", ""),
+            Row("leaves asked", "**Ingot**, stored and submitted", ""),
+            Row("leaves done", "**Ingot**, converted and downloaded", ""),
+            Row("leaves again", "**Ingot**, the same again, reused", ""),
         ),
     ),
 )
-WHOLE_LEAST: Final = 0.7
-FILES_LEAST: Final = 50.0
+COMPLETE_RATIO_MIN: Final = 0.7
+FILES_PER_SECOND_MIN: Final = 50.0
 
 
-def render(found: Measurements) -> list[str]:
-    """All tables of what was measured, and the goals."""
+def render(measurements: Measurements) -> list[str]:
+    """Return the tables with measured values, and the goals."""
     lines: list[str] = []
     for table in TABLES:
-        if rows := [row for row in table.rows if found.has(row.name)]:
-            lines += [f"### {table.title}", "", table.about, "", *table_lines(table, rows, found), ""]
-    return [*lines, "### Goals of PDFs", "", *(f"- {line}" for line in judge(found))]
+        if rows := [row for row in table.rows if measurements.has(row.name)]:
+            lines += [f"### {table.title}", "", table.about, "", *table_lines(table, rows, measurements), ""]
+    return [*lines, "### Goals of PDFs", "", *(f"- {line}" for line in judge(measurements))]
 
 
-def judge(found: Measurements) -> Iterator[str]:
-    """A line for each goal of what was measured."""
+def judge(measurements: Measurements) -> Iterator[str]:
+    """Return a line for each goal whose values were measured."""
     for whole, alone, what in (("whole", "alone", "books"), ("manuals whole", "manuals alone", "manuals")):
-        if found.has(whole, alone):
-            ratio = found.ratio(whole, alone)
-            text = f"{what} the whole way at least {WHOLE_LEAST:g} × the converter alone; found {ratio:.2f} ×"
-            yield goal_line(ratio >= WHOLE_LEAST, text)
+        if measurements.has(whole, alone):
+            ratio = measurements.ratio(whole, alone)
+            text = f"{what}, complete, at least {COMPLETE_RATIO_MIN:g} × the converter alone; measured {ratio:.2f} ×"
+            yield goal_line(ratio >= COMPLETE_RATIO_MIN, text)
     for name, what in (
-        ("leaves stored", "stored and asked for"),
-        ("leaves asked", "stored and asked for beside a worker"),
-        ("leaves done", "converted and fetched"),
+        ("leaves stored", "stored and submitted"),
+        ("leaves asked", "stored and submitted beside a worker"),
+        ("leaves done", "converted and downloaded"),
     ):
-        if found.has(name):
-            rate = found.middle(name)
+        if measurements.has(name):
+            rate = measurements.median(name)
             yield goal_line(
-                rate >= FILES_LEAST, f"1,000 files {what} at least {FILES_LEAST:g} a second; found {rate:.0f}"
+                rate >= FILES_PER_SECOND_MIN,
+                f"1,000 files {what} at least {FILES_PER_SECOND_MIN:g} per second; measured {rate:.0f}",
             )

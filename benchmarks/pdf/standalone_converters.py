@@ -1,4 +1,4 @@
-"""Converters alone, one process per core: `python -m benchmarks.pdf.standalone_converters NAME FOLDER`."""
+"""Converters without a server, one process per core: `python -m benchmarks.pdf.standalone_converters NAME FOLDER`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from benchmarks.queue.adapter import component
 
 
 class ConversionResult(msgspec.Struct, frozen=True):
-    """How many files were converted, and how long that took once all processes were ready."""
+    """The number of converted files, and the seconds after all processes were ready."""
 
     files: int
     seconds: float
 
 
 def ours(path: str) -> int:
-    """The converter of Ingot's own handler."""
+    """Convert with the code of Ingot's handler."""
     from ingot.worker.handlers.documents.converting import convert  # noqa: PLC0415
 
     with TemporaryDirectory() as folder:
@@ -33,7 +33,7 @@ def ours(path: str) -> int:
 
 
 def markitdown(path: str) -> int:
-    """markitdown: text, without headings."""
+    """Convert with markitdown, to text without headings."""
     return len(_markitdown().convert(path).text_content)
 
 
@@ -43,7 +43,7 @@ def _markitdown() -> Any:
 
 
 def pdfplumber(path: str) -> int:
-    """A plain loop over pages, as many write it."""
+    """Extract text with pdfplumber, in a loop over the pages."""
     plumber: Any = component("pdfplumber")
     with plumber.open(path) as document:
         return sum(len(page.extract_text() or "") for page in document.pages)
@@ -57,12 +57,12 @@ def run(name: str, folder: Path) -> ConversionResult:
     convert, cores = CONVERTERS[name], len(os.sched_getaffinity(0))
     paths = [str(path) for path in sorted(folder.rglob("*.pdf"))]
     with ProcessPoolExecutor(cores) as pool:
-        list(pool.map(convert, paths[:1] * cores))  # Who comes first reads the libraries from disk.
+        list(pool.map(convert, paths[:1] * cores))  # Loads the libraries in all processes.
         began = time.perf_counter()
         sizes = list(pool.map(convert, paths, chunksize=1))
         seconds = time.perf_counter() - began
     if not all(sizes):
-        sys.exit(f"benchmark: {name} found nothing in {paths[sizes.index(0)]}")
+        sys.exit(f"benchmark: {name} extracted nothing from {paths[sizes.index(0)]}")
     return ConversionResult(files=len(paths), seconds=seconds)
 
 

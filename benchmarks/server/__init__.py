@@ -1,1 +1,1 @@
-"""The server beside what it could at best be: a route that does nothing, the engine alone, a bare broadcast."""
+"""The server, compared with a route that does nothing, the engine without a server, and a bare broadcast."""

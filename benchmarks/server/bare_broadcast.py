@@ -1,4 +1,4 @@
-"""The process of a bare broadcast: writes the same frame to every connection, and does nothing else."""
+"""The process of a bare broadcast, which only writes the same frame to every connection."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ FRAME: Final = b'id: 0000000000000000\nevent: bench.tick\ndata: {"id":"000000000
 
 
 class BroadcastConnection(asyncio.Protocol):
-    """One connection. Whatever it sends, it follows."""
+    """A connection that receives all frames after its first bytes."""
 
-    def __init__(self, everybody: set[asyncio.Transport]) -> None:
-        self._all = everybody
+    def __init__(self, followers: set[asyncio.Transport]) -> None:
+        self._followers = followers
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self._transport.write(HEAD)
-        self._all.add(self._transport)
+        self._followers.add(self._transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._all.discard(self._transport)
+        self._followers.discard(self._transport)
 
 
 async def serve(per_second: float, bytes_of_data: int) -> None:
-    """Broadcast at this rate, for ever."""
+    """Broadcast at this rate, without end."""
     loop = asyncio.get_running_loop()
-    following: set[asyncio.Transport] = set()
-    server = await loop.create_server(lambda: BroadcastConnection(following), "127.0.0.1", 0, backlog=2048)
+    followers: set[asyncio.Transport] = set()
+    server = await loop.create_server(lambda: BroadcastConnection(followers), "127.0.0.1", 0, backlog=2048)
     print(server.sockets[0].getsockname()[1], flush=True)
     frame = FRAME % (b"x" * bytes_of_data)
     chunk = b"%x\r\n%s\r\n" % (len(frame), frame)
-    at = loop.time()
+    due = loop.time()
     while True:
-        for transport in following:
+        for transport in followers:
             transport.write(chunk)
-        at += 1 / per_second
-        await asyncio.sleep(max(0.0, at - loop.time()))
+        due += 1 / per_second
+        await asyncio.sleep(max(0.0, due - loop.time()))
 
 
 if __name__ == "__main__":

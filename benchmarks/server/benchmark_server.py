@@ -1,4 +1,4 @@
-"""The process that serves: Ingot with one more route that does nothing. Prints where, and its tokens, as JSON."""
+"""The process of an Ingot server with an additional route that does nothing. It prints its port and tokens as JSON."""
 
 from __future__ import annotations
 
@@ -18,38 +18,39 @@ from ingot.wiring import api_server, services
 
 
 class BenchmarkServer(msgspec.Struct, frozen=True):
-    """Where it is, and a token for each of two tenants."""
+    """The port of the server, and a token for each of two tenants."""
 
     port: int
     tokens: list[str]
 
 
 class NoopRoutes:
-    """A route that does nothing for a caller who may."""
+    """A route that checks a grant and does nothing."""
 
     async def noop(self, call: Request) -> dict[str, bool]:
-        """Nothing."""
+        """Do nothing."""
         return {"ok": True}
 
     def route(self) -> Route:
-        """Its declaration."""
+        """Return the declaration of the route."""
         return Route(method="GET", path="/noop", handler=self.noop, needs=Granted("jobs.create"), tag="bench")
 
 
 async def serve(folder: Path) -> None:
-    """Serve until TERM."""
+    """Serve until SIGTERM."""
     settings = Settings(data=folder, rate_read=RATE_MAX, rate_write=RATE_MAX, rate_wait=RATE_MAX)
     async with services.open(settings=settings) as ingot:
         tenants = [ingot.default_tenant, await ingot.tenants.create("second")]
-        made = [
-            await ingot.credentials.create_token(one.id, description="bench", grants=[GRANT_ALL]) for one in tenants
+        tokens = [
+            await ingot.credentials.create_token(tenant.id, description="bench", grants=[GRANT_ALL])
+            for tenant in tenants
         ]
-        with listen("127.0.0.1", 0) as listening:
+        with listen("127.0.0.1", 0) as listener:
             server = api_server.build_server(ingot, settings, extra_routes=[NoopRoutes().route()])
-            port = int(url_of(listening).rpartition(":")[2])
-            print(msgspec.json.encode(BenchmarkServer(port, [one.text for one in made])).decode(), flush=True)
+            port = int(url_of(listener).rpartition(":")[2])
+            print(msgspec.json.encode(BenchmarkServer(port, [token.text for token in tokens])).decode(), flush=True)
             collect_garbage_less_often()
-            await server.serve(sockets=[listening])
+            await server.serve(sockets=[listener])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The process that claims and settles without a server: the engine alone, with the same jobs in the same batches."""
+"""The process that claims and settles without a server, with the same jobs in the same batches."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from ingot.wiring import services
 
 
 async def work(folder: Path, count: int, callers: int) -> LoadResult:
-    """Claim and settle batches until there are no more."""
+    """Claim and settle batches until no job is left."""
     async with services.open(settings=Settings(data=folder)) as ingot:
         jobs, tenant = ingot.jobs, ingot.default_tenant.id
-        for at in range(0, count, 1000):
-            await jobs.enqueue_many([new_job(tenant, "noop", payload(at + step)) for step in range(1000)])
+        for start in range(0, count, 1000):
+            await jobs.enqueue_many([new_job(tenant, "noop", payload(start + step)) for step in range(1000)])
 
-        async def one() -> None:
+        async def call() -> None:
             while claims := await jobs.claim("w", ["noop"], limit=100, tenant=tenant):
                 await jobs.settle_many([Settle(job_id=c.job.id, fence=c.fence, outcome=Done()) for c in claims])
 
         began = time.perf_counter()
-        await asyncio.gather(*[one() for _ in range(callers)])
+        await asyncio.gather(*[call() for _ in range(callers)])
         return LoadResult(count / (time.perf_counter() - began))
 
 

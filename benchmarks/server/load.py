@@ -1,4 +1,4 @@
-"""The process that asks: many connections, each sending the next request when the last was answered."""
+"""The process that creates load: many connections, each of which sends its next request after a response."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WARM_SECONDS: Final = 1.0
 
 
 class LoadRequest(msgspec.Struct, frozen=True):
-    """What to ask, how, and for how long."""
+    """The requests to send, over how many connections, and for how long."""
 
     port: int
     token: str
@@ -27,7 +27,7 @@ class LoadRequest(msgspec.Struct, frozen=True):
 
 
 class LoadResult(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """The rate and latencies of a load."""
 
     per_second: float
     p50_ms: float = 0.0
@@ -35,115 +35,115 @@ class LoadResult(msgspec.Struct, frozen=True):
 
 
 class UnexpectedResponse(Exception):
-    """An answer that was not expected."""
+    """A response is not the expected one."""
 
 
-def request(order: LoadRequest, method: str, path: str, body: bytes = b"") -> bytes:
-    """A request as it goes over the wire."""
-    lines = [f"{method} {path} HTTP/1.1", "host: 127.0.0.1", f"authorization: Bearer {order.token}"]
+def encode_request(load: LoadRequest, method: str, path: str, body: bytes = b"") -> bytes:
+    """Return the bytes of an HTTP request."""
+    lines = [f"{method} {path} HTTP/1.1", "host: 127.0.0.1", f"authorization: Bearer {load.token}"]
     if body:
         lines += ["content-type: application/json", f"content-length: {len(body)}"]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 class ResponseMeter:
-    """When requests were answered, while it counts."""
+    """Records response times while `counting` is true."""
 
     def __init__(self) -> None:
         self.counting = False
         self.running = True
         self.seconds: list[float] = []
-        self.broken: Exception | None = None
+        self.error: Exception | None = None
 
     async def count(self, seconds: float) -> float:
-        """Let them warm up, count for so long, and have them end; answers how long it was."""
+        """Wait for the warm-up, count for some seconds, and end the load. Return the exact time."""
         await asyncio.sleep(WARM_SECONDS)
         self.counting = True
         began = time.perf_counter()
         await asyncio.sleep(seconds)
         self.counting = False
-        over = time.perf_counter() - began
+        counted_seconds = time.perf_counter() - began
         self.running = False
-        return over
+        return counted_seconds
 
-    def figures(self, over: float) -> LoadResult:
-        """The rate and the percentiles."""
-        if self.broken is not None:
-            raise self.broken
-        cuts = statistics.quantiles(self.seconds, n=100, method="inclusive")
-        return LoadResult(len(self.seconds) / over, cuts[49] * 1000, cuts[98] * 1000)
+    def result(self, seconds: float) -> LoadResult:
+        """Return the rate and the percentiles."""
+        if self.error is not None:
+            raise self.error
+        percentiles = statistics.quantiles(self.seconds, n=100, method="inclusive")
+        return LoadResult(len(self.seconds) / seconds, percentiles[49] * 1000, percentiles[98] * 1000)
 
 
 class LoadConnection(asyncio.Protocol):
-    """One connection: the same request over and over."""
+    """A connection that sends the same request again after each response."""
 
-    def __init__(self, text: bytes, meter: ResponseMeter) -> None:
-        self._text = text
+    def __init__(self, request: bytes, meter: ResponseMeter) -> None:
+        self._request = request
         self._meter = meter
-        self._answer = b""
+        self._response = b""
         self._began = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._ask()
+        self._send()
 
-    def _ask(self) -> None:
+    def _send(self) -> None:
         self._began = time.perf_counter()
-        self._transport.write(self._text)
+        self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        self._answer += data
-        size = size_of(self._answer)
-        if size is None or len(self._answer) < size:
+        self._response += data
+        size = size_of(self._response)
+        if size is None or len(self._response) < size:
             return
         meter = self._meter
-        if not self._answer.startswith(b"HTTP/1.1 20"):
-            meter.broken = UnexpectedResponse(self._answer[:500].decode(errors="replace"))
+        if not self._response.startswith(b"HTTP/1.1 20"):
+            meter.error = UnexpectedResponse(self._response[:500].decode(errors="replace"))
             meter.running = False
         if meter.counting:
             meter.seconds.append(time.perf_counter() - self._began)
-        self._answer = b""
+        self._response = b""
         if meter.running:
-            self._ask()
+            self._send()
         else:
             self._transport.close()
 
 
-def size_of(answer: bytes) -> int | None:
-    """How long a whole answer is, once its head is there."""
-    end = answer.find(b"\r\n\r\n")
+def size_of(response: bytes) -> int | None:
+    """Return the size of the whole response, or `None` until its head is complete."""
+    end = response.find(b"\r\n\r\n")
     if end < 0:
         return None
-    at = answer.find(b"content-length: ", 0, end)
-    if at < 0:
-        raise UnexpectedResponse(answer[:200].decode(errors="replace"))
-    return end + 4 + int(answer[at + 16 : answer.find(b"\r\n", at)])
+    header = response.find(b"content-length: ", 0, end)
+    if header < 0:
+        raise UnexpectedResponse(response[:200].decode(errors="replace"))
+    return end + 4 + int(response[header + 16 : response.find(b"\r\n", header)])
 
 
-async def repeat(order: LoadRequest, text: bytes) -> LoadResult:
-    """Send one request again and again on each connection."""
+async def repeat(load: LoadRequest, request: bytes) -> LoadResult:
+    """Send the same request repeatedly on each connection."""
     loop = asyncio.get_running_loop()
     meter = ResponseMeter()
-    for _ in range(order.connections):
-        await loop.create_connection(lambda: LoadConnection(text, meter), "127.0.0.1", order.port)
-    over = await meter.count(order.seconds)
+    for _ in range(load.connections):
+        await loop.create_connection(lambda: LoadConnection(request, meter), "127.0.0.1", load.port)
+    seconds = await meter.count(load.seconds)
     await asyncio.sleep(0.2)
-    return meter.figures(over)
+    return meter.result(seconds)
 
 
 class Connection:
-    """One connection for requests that differ."""
+    """A connection for different requests."""
 
-    def __init__(self, order: LoadRequest) -> None:
-        self._order = order
+    def __init__(self, load: LoadRequest) -> None:
+        self._load = load
 
     async def open(self) -> None:
         """Connect."""
-        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._order.port, limit=2**24)
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._load.port, limit=2**24)
 
-    async def ask(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """The body of an answer."""
-        self._writer.write(request(self._order, method, path, body))
+    async def send(self, method: str, path: str, body: bytes = b"") -> bytes:
+        """Send a request and return the body of the response."""
+        self._writer.write(encode_request(self._load, method, path, body))
         head = await self._reader.readuntil(b"\r\n\r\n")
         size = size_of(head)
         assert size is not None
@@ -154,72 +154,73 @@ class Connection:
 
 
 class ClaimedJob(msgspec.Struct):
-    """What matters of a job that was claimed."""
+    """The fields of a claimed job that are used here."""
 
     id: str
     fence: int
 
 
 class ClaimResponse(msgspec.Struct):
-    """What matters of a claim."""
+    """The response to a claim."""
 
     jobs: list[ClaimedJob]
 
 
-async def fill(order: LoadRequest) -> None:
-    """Enqueue the jobs that are to be claimed."""
-    connection = Connection(order)
+async def fill(load: LoadRequest) -> None:
+    """Enqueue the jobs to claim."""
+    connection = Connection(load)
     await connection.open()
-    jobs = [{"type": "noop", "payload": payload(number)} for number in range(order.jobs)]
-    for at in range(0, order.jobs, 1000):
-        await connection.ask("POST", "/api/v1/jobs/batch", msgspec.json.encode({"jobs": jobs[at : at + 1000]}))
+    jobs = [{"type": "noop", "payload": payload(number)} for number in range(load.jobs)]
+    for start in range(0, load.jobs, 1000):
+        await connection.send("POST", "/api/v1/jobs/batch", msgspec.json.encode({"jobs": jobs[start : start + 1000]}))
 
 
-async def work(order: LoadRequest) -> LoadResult:
-    """Claim and settle batches until there are no more."""
-    await fill(order)
-    done = [0]
+async def work(load: LoadRequest) -> LoadResult:
+    """Claim and settle batches until no job is left."""
+    await fill(load)
+    settled_jobs = 0
 
-    async def one() -> None:
-        connection = Connection(order)
+    async def call() -> None:
+        nonlocal settled_jobs
+        connection = Connection(load)
         await connection.open()
-        ask = msgspec.json.encode({"worker_id": "w", "types": ["noop"], "limit": 100})
-        while content := await connection.ask("POST", "/api/v1/jobs/claim", ask):
+        claim = msgspec.json.encode({"worker_id": "w", "types": ["noop"], "limit": 100})
+        while content := await connection.send("POST", "/api/v1/jobs/claim", claim):
             jobs = msgspec.json.decode(content, type=ClaimResponse).jobs
             settles = [{"id": job.id, "fence": job.fence, "outcome": "succeeded"} for job in jobs]
-            await connection.ask("POST", "/api/v1/jobs/settle", msgspec.json.encode({"jobs": settles}))
-            done[0] += len(jobs)
+            await connection.send("POST", "/api/v1/jobs/settle", msgspec.json.encode({"jobs": settles}))
+            settled_jobs += len(jobs)
 
     began = time.perf_counter()
-    await asyncio.gather(*[one() for _ in range(order.connections)])
-    if done[0] != order.jobs:
-        raise UnexpectedResponse(f"{order.jobs} jobs were enqueued, {done[0]} were settled")
-    return LoadResult(done[0] / (time.perf_counter() - began))
+    await asyncio.gather(*[call() for _ in range(load.connections)])
+    if settled_jobs != load.jobs:
+        raise UnexpectedResponse(f"{load.jobs} jobs were enqueued, but {settled_jobs} were settled")
+    return LoadResult(settled_jobs / (time.perf_counter() - began))
 
 
-async def tick(order: LoadRequest) -> LoadResult:
-    """Publish events at a steady rate, one after the other."""
-    connection = Connection(order)
+async def tick(load: LoadRequest) -> LoadResult:
+    """Publish single events at a steady rate."""
+    connection = Connection(load)
     await connection.open()
     body = msgspec.json.encode({"name": "bench.tick", "data": payload(0)})
     loop = asyncio.get_running_loop()
     began = loop.time()
-    for number in range(order.jobs):
-        await asyncio.sleep(max(0.0, began + number * order.seconds / order.jobs - loop.time()))
-        await connection.ask("POST", "/api/v1/events", body)
-    return LoadResult(order.jobs / (loop.time() - began))
+    for number in range(load.jobs):
+        await asyncio.sleep(max(0.0, began + number * load.seconds / load.jobs - loop.time()))
+        await connection.send("POST", "/api/v1/events", body)
+    return LoadResult(load.jobs / (loop.time() - began))
 
 
-async def measure(order: LoadRequest) -> LoadResult:
-    """What was ordered."""
-    if order.what == "noop":
-        return await repeat(order, request(order, "GET", "/noop"))
-    if order.what == "post":
+async def measure(load: LoadRequest) -> LoadResult:
+    """Create the requested load."""
+    if load.what == "noop":
+        return await repeat(load, encode_request(load, "GET", "/noop"))
+    if load.what == "post":
         body = msgspec.json.encode({"type": "noop", "payload": payload(0)})
-        return await repeat(order, request(order, "POST", "/api/v1/jobs", body))
-    if order.what == "tick":
-        return await tick(order)
-    return await work(order)
+        return await repeat(load, encode_request(load, "POST", "/api/v1/jobs", body))
+    if load.what == "tick":
+        return await tick(load)
+    return await work(load)
 
 
 if __name__ == "__main__":

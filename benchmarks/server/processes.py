@@ -1,4 +1,4 @@
-"""The processes of a run: each is started, asked, and ended; and what they used."""
+"""Starts, uses and stops the processes of a run, and measures their CPU time and memory."""
 
 from __future__ import annotations
 
@@ -24,82 +24,82 @@ PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class MeasuredProcess:
-    """A process that is measured from outside."""
+    """A process whose CPU time and memory are measured."""
 
-    def __init__(self, running: subprocess.Popen[str]) -> None:
-        self.running = running
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
 
     def line(self) -> str:
-        """The next line it prints."""
-        assert self.running.stdout is not None
-        line = self.running.stdout.readline()
+        """Return the next line that the process prints."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
         if not line:
-            sys.exit(f"benchmark: {self.running.args!r} ended early")
+            sys.exit(f"benchmark: {self.process.args!r} ended early")
         return line
 
     def cpu_seconds(self) -> float:
-        """How long it has computed since it began."""
-        fields = Path(f"/proc/{self.running.pid}/stat").read_text().rpartition(")")[2].split()
+        """Return the CPU time since its start."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
     def resident_bytes(self) -> int:
-        """How much memory it has."""
-        return int(Path(f"/proc/{self.running.pid}/statm").read_text().split()[1]) * PAGE_BYTES
+        """Return the resident memory."""
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * PAGE_BYTES
 
 
 @contextmanager
 def started(module: str, *arguments: str) -> Iterator[MeasuredProcess]:
-    """A process, ended at the end of the block."""
+    """Run a module of this package until the end of the block."""
     command = [sys.executable, "-m", f"benchmarks.server.{module}", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as process:
         try:
-            yield MeasuredProcess(running)
+            yield MeasuredProcess(process)
         finally:
-            running.terminate()
+            process.terminate()
             try:
-                running.wait(30)
+                process.wait(30)
             except subprocess.TimeoutExpired:
-                running.kill()
+                process.kill()
 
 
 @contextmanager
-def site(folder: Path) -> Iterator[tuple[MeasuredProcess, BenchmarkServer]]:
-    """A server on a new folder."""
-    place = tempfile.mkdtemp(dir=folder)
+def running_server(folder: Path) -> Iterator[tuple[MeasuredProcess, BenchmarkServer]]:
+    """Run a server on a new folder until the end of the block."""
+    server_folder = tempfile.mkdtemp(dir=folder)
     try:
-        with started("benchmark_server", place) as process:
+        with started("benchmark_server", server_folder) as process:
             yield process, msgspec.json.decode(process.line(), type=BenchmarkServer)
     finally:
-        shutil.rmtree(place)
+        shutil.rmtree(server_folder)
 
 
-def ask(order: LoadRequest) -> LoadResult:
-    """Load from one process, and what came of it."""
-    with started("load", msgspec.json.encode(order).decode()) as process:
+def run_load(load: LoadRequest) -> LoadResult:
+    """Create a load in a new process and return its result."""
+    with started("load", msgspec.json.encode(load).decode()) as process:
         return msgspec.json.decode(process.line(), type=LoadResult)
 
 
 @contextmanager
-def following(order: LoadRequest) -> Iterator[MeasuredProcess]:
-    """Many connections that follow, or wait."""
-    with started("followers", msgspec.json.encode(order).decode()) as process:
+def following(load: LoadRequest) -> Iterator[MeasuredProcess]:
+    """Keep connections open that follow a stream or wait for work."""
+    with started("followers", msgspec.json.encode(load).decode()) as process:
         process.line()
         yield process
 
 
-def heard(process: MeasuredProcess) -> FrameCounts:
-    """What those who follow have heard."""
-    assert process.running.stdin is not None
-    process.running.stdin.write("tell\n")
-    process.running.stdin.flush()
+def read_frame_counts(process: MeasuredProcess) -> FrameCounts:
+    """End the followers and return how many frames they received."""
+    assert process.process.stdin is not None
+    process.process.stdin.write("end\n")
+    process.process.stdin.flush()
     return msgspec.json.decode(process.line(), type=FrameCounts)
 
 
 def engine_alone(folder: Path, jobs: int, callers: int) -> LoadResult:
-    """Claims and settles without a server."""
-    place = tempfile.mkdtemp(dir=folder)
+    """Claim and settle jobs without a server, and return the rate."""
+    store_folder = tempfile.mkdtemp(dir=folder)
     try:
-        with started("engine_only", place, str(jobs), str(callers)) as process:
+        with started("engine_only", store_folder, str(jobs), str(callers)) as process:
             return msgspec.json.decode(process.line(), type=LoadResult)
     finally:
-        shutil.rmtree(place)
+        shutil.rmtree(store_folder)

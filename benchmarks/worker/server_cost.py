@@ -166,7 +166,7 @@ class ServerMeter:
         return [requests, commits, self._written_bytes() / 1024, self._server.cpu_seconds(), 0.0]
 
     def _written_bytes(self) -> int:
-        text = Path(f"/proc/{self._server.running.pid}/io").read_text()
+        text = Path(f"/proc/{self._server.process.pid}/io").read_text()
         return int(text.partition("write_bytes: ")[2].split()[0])
 
 
