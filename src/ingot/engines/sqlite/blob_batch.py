@@ -148,7 +148,7 @@ class BlobBatch:
         self._outputs[job_id, fence] += 1
 
     def check_checkpoint(self, job_id: str, fence: int | None, name: str | None, checkpoints_max: int) -> None:
-        """Raise `InvalidInput` if a new checkpoint would exceed the limit of the job. One can be saved again."""
+        """Raise `InvalidInput` if a checkpoint with a new name would exceed the limit of the job."""
         assert fence is not None, "an upload of an attempt has a fence"
         if job_id not in self._checkpoints:
             names = self.tx.read(list[str], SQL.names_of_checkpoints, self.jobs[job_id].number, job_id, fence)

@@ -1,4 +1,4 @@
-"""The handler of each kind of command. `SQLiteStore.run` looks them up here."""
+"""The handlers of all kinds of commands. `SQLiteStore.run` looks them up here."""
 
 from __future__ import annotations
 
