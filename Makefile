@@ -39,11 +39,12 @@ demo: $(VENV)/.package ## Start a server and two workers, convert the sample PDF
 demo-stop: ## Stop the processes of the demo
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m examples.demo --stop $(ARGS); else echo "No demo is running."; fi
 
-lint: style types ## Check format, lint rules, types and import contracts
+lint: style types ## Check format, lint rules, prose, types and import contracts
 
 style: $(VENV)/.package
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python -m scripts.check_prose
 
 types: $(VENV)/.package
 	$(BIN)/mypy $(SOURCES)

@@ -82,7 +82,7 @@ FOCUS_MEASURES: Final = f"""(controls) => {{
         name: named(one),
         ring: style.outlineStyle === "none" ? 0 : parseFloat(style.outlineWidth),
         contrast: contrast(over(rgba(style.outlineColor), behind(one.parentElement)), behind(one.parentElement)),
-        measures: box.width > 0 && box.height > 0 && box.bottom > 0 && box.right > 0 && box.top < innerHeight &&
+        visible: box.width > 0 && box.height > 0 && box.bottom > 0 && box.right > 0 && box.top < innerHeight &&
             box.left < innerWidth,
     }};
 }}"""
@@ -119,7 +119,7 @@ async def _focus_problems(page: Page, controls: int) -> list[str]:
         if focused is None or focused["index"] in reached:
             break
         reached.add(focused["index"])
-        if focused["ring"] < FOCUS_PIXELS_MIN or focused["contrast"] < FOCUS_CONTRAST_MIN or not focused["seen"]:
+        if focused["ring"] < FOCUS_PIXELS_MIN or focused["contrast"] < FOCUS_CONTRAST_MIN or not focused["visible"]:
             problems.append(f"focus is not visible: {focused}")
     if reached != set(range(min(controls, TABS_MAX))):
         problems.append(f"only {sorted(reached)} of {controls} controls are reached with the keyboard")

@@ -160,13 +160,13 @@ async def test_errors_on_a_connection_have_their_classes(app_db: AppDatabase, cl
     await revoke_app_role(app_db.owner_url, ROLE)
     with pytest.raises(Forbidden) as revoked:
         await client.submit("mail", connection=app)
-    assert "let-in" in revoked.value.hint
+    assert "grant-app" in revoked.value.hint
     other_database = await asyncpg.connect(
         app_db.owner_url.replace(app_db.owner_url.partition("?")[0].rpartition("/")[2], "postgres")
     )
     with pytest.raises(InvalidInput, match="ingot") as missing:
         await client.submit("mail", connection=other_database)
-    assert "the database in which Ingot lives" in missing.value.hint
+    assert "schema" in missing.value.hint
     await other_database.close()
 
 

@@ -18,7 +18,7 @@ MUTANTS = [
             "            self._syscalls.rename(self._path, self._final_path)\n"
             "            self._syscalls.sync(self._file)\n"
         ),
-        caught_by=f"{OBJECT_POWER}[of_known_size]",
+        caught_by=f"{OBJECT_POWER}[upload_of_known_size]",
     ),
     Mutant(
         name="a finished object whose folder is not synced",
@@ -26,7 +26,7 @@ MUTANTS = [
         file="objects/local_writer.py",
         old="            for folder in self._folders:\n",
         new="            for folder in self._folders[1:]:\n",
-        caught_by=f"{OBJECT_POWER}[of_unknown_size]",
+        caught_by=f"{OBJECT_POWER}[upload_of_unknown_size]",
     ),
     Mutant(
         name="an upload that goes on with what was not synced",
@@ -34,7 +34,7 @@ MUTANTS = [
         file="objects/local_writer.py",
         old="            self._syscalls.truncate(self._file, offset)\n",
         new="",
-        caught_by=f"{OBJECT_POWER}[resumed_and_finished_at_once]",
+        caught_by=f"{OBJECT_POWER}[resumed_upload_without_sync]",
     ),
     Mutant(
         name="two objects that take the spare room at once",

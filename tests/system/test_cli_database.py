@@ -62,10 +62,10 @@ def test_an_owner_prepares_a_database_for_servers_workers_and_applications(datab
         doctor = run_command(tmp_path, "doctor", INGOT_DATABASE_URL=url)
         assert "INGOT_DATABASE_URL can be used by a worker" in doctor.stdout
         asyncio.run(fetch_value(database, f"CREATE ROLE {shop} LOGIN"))
-        assert shop in owner("let-in", shop).stderr
+        assert shop in owner("grant-app", shop).stderr
         has_access = f"SELECT count(*) FROM ingot.app_roles WHERE role = '{shop}'"
         assert asyncio.run(fetch_value(database, has_access)) == 1
-        assert owner("let-out", shop).code == 0
+        assert owner("revoke-app", shop).code == 0
         assert asyncio.run(fetch_value(database, has_access)) == 0
     finally:
         asyncio.run(fetch_value(database, f"DROP ROLE IF EXISTS {press}"))

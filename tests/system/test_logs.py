@@ -162,6 +162,6 @@ def test_a_missing_span_exporter_is_reported_with_a_hint(tmp_path: Path) -> None
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=45, check=False, env=environment
     )
     assert done.returncode == 1
-    assert "OTEL_EXPORTER_OTLP_ENDPOINT is set, and opentelemetry.exporter" in done.stderr
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" in done.stderr
     assert "pip install '.[otel]'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -55,7 +55,7 @@ def create_worker_role(
     print_message(f"Role {role} can run workers for tenant {tenant}. Its password is shown only once.")
 
 
-@app.command("let-in", epilog=examples_epilog("ingot database let-in shop --tenant acme"))
+@app.command("grant-app", epilog=examples_epilog("ingot database grant-app shop --tenant acme"))
 def grant_application_role(
     role: Annotated[str, typer.Argument(metavar="ROLE", help="Role of your application.", show_default=False)],
     tenant: RoleTenantOption = DEFAULT_TENANT,
@@ -65,7 +65,7 @@ def grant_application_role(
     print_message(f"Role {role} can enqueue jobs and publish events for tenant {tenant}.")
 
 
-@app.command("let-out", epilog=examples_epilog("ingot database let-out shop"))
+@app.command("revoke-app", epilog=examples_epilog("ingot database revoke-app shop"))
 def revoke_application_role(
     role: Annotated[str, typer.Argument(metavar="ROLE", help="Role of your application.", show_default=False)],
 ) -> None:

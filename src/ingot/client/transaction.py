@@ -16,7 +16,7 @@ ASYNC_CONNECTION_HINT: Final = (
     "Pass a connection of asyncpg or an AsyncConnection of psycopg. Client takes synchronous connections."
 )
 SYNC_CONNECTION_HINT: Final = "Pass a connection of psycopg or psycopg2. AsyncClient takes asynchronous connections."
-GRANT_ROLE_HINT: Final = "Grant the role access to a tenant: `ingot database let-in ROLE --tenant SLUG`."
+GRANT_ROLE_HINT: Final = "Grant the role access to a tenant: `ingot database grant-app ROLE --tenant SLUG`."
 WRONG_DATABASE_HINT: Final = "Connect to the database that contains Ingot's schema, migrated to this version."
 INSUFFICIENT_PRIVILEGE: Final = "42501"
 UNDEFINED_OBJECT_STATES: Final = frozenset({"3F000", "42883"})  # Undefined schema, undefined function.

@@ -20,7 +20,7 @@ BEGIN
     PERFORM FROM ingot.tenants AS t WHERE t.id = tenant_id FOR KEY SHARE;
     IF NOT FOUND THEN
         PERFORM ingot.refuse_app('42501', 'forbidden', format('the role %s has no access to a tenant', app_role),
-            'Grant it access: `ingot database let-in ROLE --tenant SLUG`.');
+            'Grant it access: `ingot database grant-app ROLE --tenant SLUG`.');
     END IF;
     IF NOT EXISTS (SELECT FROM ingot.home AS h JOIN pg_control_system() AS s ON s.system_identifier = h.server) THEN
         RAISE EXCEPTION 'the database was restored on another server and waits for a migration';
