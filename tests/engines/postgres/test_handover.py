@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ from ingot.jobs import Claim, JobStatus
 from ingot.jobs.job_options import new_job
 from ingot.jobs.model import Definition
 from ingot.kernel.clock import ManualClock
+from ingot.kernel.errors import StoreError
 from tests.conformance.counting_store import WatchedStore
 from tests.engines.postgres.blob_cluster import open_server
 from tests.engines.postgres.two_stores import two_stores
 from tests.factories import LEASE_SECONDS, Bench, open_bench
-from tests.postgres import borrowed_database, clocked, database_for
+from tests.postgres import borrowed_database, clocked, database_for, until_blocked
 
 COMBINED = "UNION ALL"
 IN_ONE_COMMIT = "SELECT bool_and(j.xmin = l.xmin) FROM ingot.jobs AS j JOIN ingot.leases AS l USING (id)"
@@ -50,12 +51,18 @@ async def _claimed_ids(*waiting: ClaimTask) -> list[str]:
     return [claim.job.id for task in waiting for claim in await asyncio.wait_for(task, 30)]
 
 
-async def _in_one_commit(folder: Path) -> bool:
+@asynccontextmanager
+async def _owner_of(folder: Path) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
     connection = await asyncpg.connect((await database_for(folder)).owner_url)
     try:
-        return bool(await connection.fetchval(IN_ONE_COMMIT))
+        yield connection
     finally:
         await connection.close()
+
+
+async def _in_one_commit(folder: Path) -> bool:
+    async with _owner_of(folder) as owner:
+        return bool(await owner.fetchval(IN_ONE_COMMIT))
 
 
 @asynccontextmanager
@@ -143,6 +150,50 @@ async def test_a_resent_order_leaves_the_claim_waiting(bench: Bench) -> None:
     assert (again.created, again.job.id) == (False, order.id)
     job = await bench.make_job()
     assert await _claimed_ids(waiting) == [job.id]
+
+
+async def test_the_next_job_is_handed_over_after_a_resent_order(bench: Bench, tmp_path: Path) -> None:
+    order = new_job(bench.tenant, "noop")
+    first = await _start_waiting_claim(bench, "first")
+    await bench.jobs.enqueue_many([order])
+    await _claimed_ids(first)
+    waiting = await _start_waiting_claim(bench)
+    await bench.jobs.enqueue_many([order])
+    await bench.make_job()
+    await _claimed_ids(waiting)
+    assert await _in_one_commit(tmp_path)
+
+
+async def test_a_claim_that_the_database_refuses_does_not_stop_the_new_job(bench: Bench, tmp_path: Path) -> None:
+    async with _owner_of(tmp_path) as owner:
+        waiting = await _start_waiting_claim(bench)
+        await owner.execute("ALTER TABLE ingot.leases ADD CONSTRAINT broken CHECK (worker_id <> 'worker') NOT VALID")
+        try:
+            job = await bench.make_job()
+        finally:
+            await owner.execute("ALTER TABLE ingot.leases DROP CONSTRAINT broken")
+        assert job.status is JobStatus.QUEUED
+        with suppress(StoreError):  # The claim was woken for the job and may have failed alone.
+            await waiting
+        assert (await bench.reload(job)).status in (JobStatus.QUEUED, JobStatus.RUNNING)
+
+
+async def test_a_job_of_a_later_transaction_is_not_handed_over(tmp_path: Path) -> None:
+    async with (
+        two_stores(tmp_path, listens=False) as (one, two),
+        _owner_of(tmp_path) as owner,
+        _owner_of(tmp_path) as observer,
+    ):
+        waiting = await _start_waiting_claim(one, limit=2)
+        async with owner.transaction():
+            await owner.execute("INSERT INTO ingot.dedupe_keys VALUES ($1, 'key', gen_random_uuid())", one.tenant)
+            enqueuing = asyncio.create_task(one.make_job(dedupe_key="key"))
+            await until_blocked(observer, owner, enqueuing)
+            later = await two.make_job(priority=1)
+            await owner.execute("DELETE FROM ingot.dedupe_keys WHERE key = 'key'")
+        earlier = await enqueuing
+        assert await _claimed_ids(waiting) == [earlier.id]
+        assert await _claimed_ids(await _start_claim(one)) == [later.id]
 
 
 async def test_an_order_answered_by_its_idempotency_key_leaves_the_claim_waiting(bench: Bench) -> None:

@@ -7,14 +7,16 @@ import re
 import time
 from collections.abc import Awaitable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Final
 
+import asyncpg
 import msgspec
 
 from ingot.engines.jobs import AcceptedValues
 from ingot.engines.postgres import claim, enqueue
 from ingot.engines.postgres.command_batcher import deliver
-from ingot.engines.postgres.connection import Database
+from ingot.engines.postgres.connection import UNREACHABLE_ERRORS, Database
 from ingot.engines.postgres.enqueue import EnqueueAnswer, SendResult
 from ingot.engines.postgres.function_calls import CALL
 from ingot.engines.postgres.job_rows import claim_of
@@ -23,7 +25,9 @@ from ingot.engines.postgres.lane_heads import LANES_MAX
 from ingot.jobs.lanes import Lane
 from ingot.jobs.model import Claim, NewJob
 from ingot.jobs.ports import ClaimJobs, Enqueue
+from ingot.kernel.errors import OutcomeUnknown, StoreError
 from ingot.kernel.ids import is_id
+from ingot.kernel.logs import report
 
 GATHER_TURNS_MAX: Final = 8  # Event loop turns in which woken claims send their request.
 START_TURNS: Final = 4  # Event loop turns from the answer to a claim until its handler has started.
@@ -51,6 +55,11 @@ class WokenClaims(msgspec.Struct, eq=False):
     lane: Lane
     expected: int
     claims: list[tuple[ClaimJobs, asyncio.Future[list[Claim]]]] = []
+
+    def release(self) -> None:
+        """Let the claims that got no job continue to wait."""
+        for _, future in self.claims:
+            deliver(future, [])
 
 
 class Handover:
@@ -82,8 +91,7 @@ class Handover:
         try:
             return await enqueue.enqueue(self._db, self._lane_cache, commands, send=send)
         finally:
-            for _, future in woken.claims:
-                deliver(future, [])  # Claims that got no job keep waiting.
+            woken.release()
 
     def join(self, command: ClaimJobs) -> asyncio.Future[list[Claim]] | None:
         """Add a claim to the batch for which it was woken. Return `None` if there is no such batch, or it was sent."""
@@ -123,6 +131,13 @@ def _common_lane(lane_cache: LaneCache, orders: Sequence[NewJob]) -> Lane | None
     return Lane(type, tenant, "")
 
 
+def _is_refused_by_database(error: BaseException) -> bool:
+    """Whether the database rejected the call for a reason that is not one of ours, so that it changed nothing."""
+    cause = error.__cause__
+    is_definite = isinstance(cause, asyncpg.PostgresError) and not isinstance(cause, UNREACHABLE_ERRORS)
+    return isinstance(error, StoreError) and not isinstance(error, OutcomeUnknown) and is_definite
+
+
 async def _enqueue_and_claim(
     woken: WokenClaims, db: Database, lane_cache: LaneCache, groups: Sequence[Sequence[NewJob]]
 ) -> SendResult:
@@ -131,13 +146,21 @@ async def _enqueue_and_claim(
     hint = lane_cache.ensure_lane(lane)
     limits = [command.limit for command in commands]
     lanes_by_tenant = {lane.tenant: [(lane, hint)]}
-    scans, partly_scanned = await claim.plan_scans(
-        db, lane_cache, commands[0].types, lanes_by_tenant, sum(limits), LANES_MAX
-    )
-    sent_at = time.monotonic()
-    rows, sent_twice = await db.insert(
-        ENQUEUE_AND_CLAIM, *enqueue.order_columns(lane_cache, groups), *claim.claim_parameters(scans, commands, limits)
-    )
+    try:
+        scans, partly_scanned = await claim.plan_scans(
+            db, lane_cache, commands[0].types, lanes_by_tenant, sum(limits), LANES_MAX
+        )
+        sent_at = time.monotonic()
+        parameters = enqueue.order_columns(lane_cache, groups), claim.claim_parameters(scans, commands, limits)
+        rows, sent_twice = await db.insert(ENQUEUE_AND_CLAIM, *chain.from_iterable(parameters))
+    except BaseException as error:
+        if not hint.version:
+            lane_cache.drop_lane(lane, hint)
+        woken.release()
+        if not _is_refused_by_database(error):
+            raise
+        report("handover_failed", error)
+        return await enqueue.send_orders(db, lane_cache, groups)
     seconds = time.monotonic() - sent_at
     claimed_rows = [row for row in rows if row["claimer"] != NEW_JOB_ROW]
     capacities, unavailable = claim.record_limits(lane_cache, scans, claimed_rows, partly_scanned)

@@ -30,6 +30,7 @@ DECLARE
     now bigint := ingot.clock();
     bounded boolean := ingot.is_bounded();
     single_lane boolean := cardinality(lane_types) = 1;
+    is_after_writes boolean := pg_current_xact_id_if_assigned() IS NOT NULL;
     tenant_capacities bigint[];
     type_capacities bigint[];
     capacities bigint[];
@@ -94,6 +95,9 @@ BEGIN
         WHERE r.type = l.type AND r.tenant = lane_tenants[l.lane] AND r.limit_key = lane_keys[l.lane]
             AND (r.priority, r.run_at, r.id) > (after_priorities[l.lane], after_run_ats[l.lane], after_ids[l.lane])
             AND (r.priority, r.run_at, r.id) < (end_priorities[l.lane], end_run_ats[l.lane], end_ids[l.lane])
+            -- After a write of this transaction, leave rows of transactions that began later: events are ordered by
+            -- transaction, so the event of the claim would come before theirs.
+            AND (NOT is_after_writes OR age(r.xmin) >= 0)
         ORDER BY r.priority, r.run_at, r.id
         LIMIT least(shares[l.lane], jobs_wanted, scan_limits[l.lane], capacities[l.lane])
         FOR UPDATE SKIP LOCKED
