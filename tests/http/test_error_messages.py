@@ -86,6 +86,7 @@ async def test_an_unknown_tenant_gets_a_hint_about_the_header(served: Served) ->
         ("/jobs", {"type": "a", "idempotency_key": "x" * 513}, "`idempotency_key` must have at most 512 characters"),
         ("/jobs", {"type": "a", "inputs": {"": "0" * 64}}, "a name in `inputs` must have at least 1 character"),
         ("/jobs/batch", {"jobs": [{"type": "a", "tags": ["x"] * 33}]}, "`jobs[0].tags` must have at most 32 entries"),
+        ("/jobs/claim", {"types": ["a"], "pid": 2**60}, "`pid` must be at most 9007199254740992"),
         ("/jobs/claim", {"types": []}, "`types` must have at least 1 entry"),
         (
             "/admin/tokens",

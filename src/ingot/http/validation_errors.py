@@ -88,7 +88,7 @@ def _plain_text(message: str, field: str) -> str:
 def _out_of_bounds_error(type_name: str, sign: str, bound: str, is_name: str | None, field: str) -> InvalidInput:
     """Describe a value that is too large or small, or too long or short."""
     subject = f"a name in `{field}`" if is_name else f"`{field}`"
-    amount = f"{'at least' if sign == '>=' else 'at most'} {float(bound):.10g}"
+    amount = f"{'at least' if sign == '>=' else 'at most'} {bound.removesuffix('.0')}"
     if type_name not in _UNITS:
         return InvalidInput(f"{subject} must be {amount}")
     return InvalidInput(f"{subject} must have {amount} {_UNITS[type_name][float(bound) != 1]}")
