@@ -120,12 +120,15 @@ async def test_each_of_many_entries_is_accepted_or_refused_separately(bench: Ben
     entries = [
         LogEntry(job_id=first.job.id, fence=first.fence, text="one"),
         LogEntry(job_id=second.job.id, fence=second.fence + 1, text="stale"),
+        LogEntry(job_id=second.job.id, fence=2**70, text="beyond 64 bits"),
         LogEntry(job_id=new_id(), fence=1, text="nobody"),
         LogEntry(job_id=first.job.id, fence=first.fence, text="two", offset=3),
         LogEntry(job_id=second.job.id, fence=second.fence, text="three"),
     ]
     answers = await bench.jobs.append_logs(entries)
-    assert [getattr(answer, "code", answer) for answer in answers] == [3, "lease_lost", "job_not_found", 6, 5]
+    assert [getattr(answer, "code", answer) for answer in answers] == [
+        3, "lease_lost", "lease_lost", "job_not_found", 6, 5,
+    ]  # fmt: skip
     assert (await bench.jobs.log(bench.tenant, first.job.id)).text == "onetwo"
     assert (await bench.jobs.log(bench.tenant, second.job.id)).text == "three"
 

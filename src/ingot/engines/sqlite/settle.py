@@ -76,7 +76,11 @@ def append_logs(tx: Transaction, commands: Sequence[AppendLogs]) -> list[list[in
     """Append to each log separately, and write all chunks together."""
     entries = [entry for command in commands for entry in command.entries]
     states = tx.job_states([entry.job_id for entry in entries])
-    attempts = {(states[entry.job_id].number, entry.fence) for entry in entries if entry.job_id in states}
+    attempts = {
+        (state.number, entry.fence)
+        for entry in entries
+        if (state := states.get(entry.job_id)) is not None and state.fence == entry.fence
+    }
     rows = tx.read(list[tuple[int, int, int]], SQL.ends_of_logs, as_json(sorted(attempts)))
     ends = {(job, fence): end for job, fence, end in rows}
     chunks: dict[tuple[int, int], list[tuple[object, ...]]] = {}
