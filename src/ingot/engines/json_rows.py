@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from types import GenericAlias
+from types import GenericAlias, NoneType
 from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
@@ -53,8 +53,10 @@ def _plan(kind: Any) -> tuple[Any, Build | None]:
         row, build = _plan(part)
         if build is not None and get_origin(kind) is list:
             return GenericAlias(list, row), partial(_build_list, build)
-        if build is not None:
+        if build is not None and set(get_args(kind)) == {part, NoneType}:
             return row | None, partial(_build_optional, build)
+        if build is not None:
+            raise TypeError(f"rows cannot be decoded as {kind}")
     return kind, None
 
 
