@@ -6,6 +6,7 @@ SELECT w.parent::text AS parent, s.status FROM (
     SELECT w.parent FROM ingot.waits AS w WHERE w.job = $1 AND w.open ORDER BY w.parent LIMIT 100
 ) AS w
 CROSS JOIN LATERAL (SELECT s.status FROM ingot.job_rows AS s WHERE s.id = w.parent) AS s
+ORDER BY w.parent
 
 -- name: open_uploads
 -- The names of inputs whose uploads a job waits for.
