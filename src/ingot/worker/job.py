@@ -59,7 +59,7 @@ class WorkerJob:
     ) -> None:
         self.data = data
         self._workdir_root = workdir_root
-        self.file_client = AttemptFileClient(file_client, data, self.stop)
+        self._http_file_client = file_client
         self._notify = notify  # Called when there is an update to send.
         self._lock = threading.Lock()
         self._stopped = False
@@ -71,6 +71,7 @@ class WorkerJob:
         self._dropped_chars = 0
         # Created on first use, because most jobs need none of them.
         self._workdir: Path | None = None
+        self._file_client: AttemptFileClient | None = None
         self._files: AttemptFiles | None = None
         self.log_spool: LogSpool | None = None
         self._stop_event: threading.Event | None = None
@@ -202,15 +203,24 @@ class WorkerJob:
     @property
     def files(self) -> AttemptFiles:
         """Transfers the files of this attempt."""
+        send_request = self.file_client.send
         with self._lock:
             if self._files is None:
-                self._files = AttemptFiles(self.data, self.file_client.send, self.workdir, self.check)
+                self._files = AttemptFiles(self.data, send_request, self.workdir, self.check)
             return self._files
+
+    @property
+    def file_client(self) -> AttemptFileClient:
+        """Sends the file requests of this attempt."""
+        with self._lock:
+            if self._file_client is None:  # It refers back to this job, and a cycle for each job is slow to collect.
+                self._file_client = AttemptFileClient(self._http_file_client, self.data, self.stop)
+            return self._file_client
 
     @property
     def outputs(self) -> list[str]:
         """The names of the stored outputs."""
-        return self.file_client.outputs
+        return [] if self._file_client is None else self._file_client.outputs
 
     def workdir(self) -> Path:
         """Return the working folder, which exists until the attempt ends."""
