@@ -149,15 +149,19 @@ class PostgresJobSource:
     async def _poll_loop(self) -> None:
         """Poll for ready jobs about once a second, and after notifications, for all waiting claims."""
         database, loop = await self._connect(), asyncio.get_running_loop()
+        was_notified = False
         while self._ready_events:
             await database.listen(self._notified.set)
             self._notified.clear()
             polled_at = loop.time()
             with suppress(IngotError):  # The next poll tries again.
-                for type in await database.ready_types(list(self._ready_events)):
+                types = list(self._ready_events)
+                if not was_notified or len(types) > 1:  # A claim of one type is as cheap as this call.
+                    types = await database.ready_types(types)
+                for type in types:
                     if (ready := self._ready_events.get(type)) is not None:
                         ready.set()
-            await wait_for(self._notified, POLL_SECONDS * random.uniform(0.9, 1.1))
+            was_notified = await wait_for(self._notified, POLL_SECONDS * random.uniform(0.9, 1.1))
             await asyncio.sleep(polled_at + POLL_SECONDS_MIN - loop.time())
 
     # -- stop requests --------------------------------------------------------------------------------------
