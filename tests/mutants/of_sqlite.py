@@ -166,7 +166,7 @@ MUTANTS = [
         name="retry over the cap",
         breaks="a retry counts against the cap",
         file="engines/sqlite/job_control.py",
-        old="    TenantCaps(tx, {state.tenant}).count_jobs({state.tenant: 1})\n",
+        old="    TenantCaps(tx, {state.tenant}).check_and_count_jobs({state.tenant: 1})\n",
         new="",
         caught_by="tests/conformance/test_caps.py::test_a_retry_counts_toward_the_cap[sqlite]",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ingot.http.request import Request
-from ingot.http.routes import PREFIX, Granted, Route, routes_of
+from ingot.http.routes import PREFIX, Granted, Route, route_factory
 from ingot.identity.credential_service import Credentials
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant, TenantNotFound
@@ -37,7 +37,7 @@ class AdminApi:
 
     def routes(self) -> list[Route]:
         """Return the routes of this module."""
-        route = routes_of("admin", f"{PREFIX}/admin")
+        route = route_factory("admin", f"{PREFIX}/admin")
         tenants, definitions = Granted("admin.tenants"), Granted("admin.definitions")
         tokens, workers = Granted("admin.tokens"), Granted("admin.workers")
         return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ingot.events.audit import Entry
 from ingot.events.audit_service import Audit
 from ingot.http.request import Request
-from ingot.http.routes import Granted, Route, routes_of
+from ingot.http.routes import Granted, Route, route_factory
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page
 from ingot.wire.jobs import PageLimit, RequestStruct
 
@@ -35,7 +35,7 @@ class AuditApi:
 
     def routes(self) -> list[Route]:
         """Return the routes of this module."""
-        return [routes_of("admin")("GET", "/admin/audit", self.list_acts, Granted("admin.audit"))]
+        return [route_factory("admin")("GET", "/admin/audit", self.list_acts, Granted("admin.audit"))]
 
     async def list_acts(self, request: Request, query: AuditQuery) -> Page[Entry]:
         """List the entries of the audit log, newest first."""

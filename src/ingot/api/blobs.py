@@ -16,7 +16,7 @@ from ingot.blobs.scrub import Scrub
 from ingot.blobs.service import Blobs
 from ingot.blobs.uploads import Uploads
 from ingot.http.request import BytesResponse, Request, RequestBody, Response
-from ingot.http.routes import Granted, Route, Signed, routes_of
+from ingot.http.routes import Granted, Route, Signed, route_factory
 from ingot.identity.credentials import Caller
 from ingot.identity.grants import allowed_prefixes
 from ingot.jobs.checks import PAYLOAD_BLOB_BYTES_MAX, job_type
@@ -71,7 +71,7 @@ class BlobsApi:
         read = Granted("blobs.read", or_action="jobs.read")  # A blob may be a file of a job.
         upload = Granted("blobs.write", or_action="jobs.create")  # The blob may be an input or a payload of a job.
         receives_bytes: dict[str, Any] = {"body_bytes_max": None, "headers": ("Upload-Offset",)}
-        route = routes_of("blobs")
+        route = route_factory("blobs")
         return [
             route("POST", "/blobs/uploads", self.begin, upload, status=201),
             route("GET", "/blobs/uploads/{id}", self.get_upload, upload),

@@ -7,7 +7,7 @@ from typing import cast
 import msgspec
 
 from ingot.http.request import Request
-from ingot.http.routes import Granted, Route, routes_of
+from ingot.http.routes import Granted, Route, route_factory
 from ingot.jobs.bulk_actions import Actions, BulkActionOptions, BulkActionResult
 from ingot.jobs.queries import JobFilters
 from ingot.jobs.service import Jobs
@@ -22,7 +22,7 @@ class BulkActionsApi:
 
     def routes(self) -> list[Route]:
         """Return the routes of this module."""
-        return [routes_of("jobs")("POST", "/jobs/actions", self.act, Granted("jobs.manage"))]
+        return [route_factory("jobs")("POST", "/jobs/actions", self.act, Granted("jobs.manage"))]
 
     async def act(
         self, request: Request, body: CancelJobsRequest | RetryJobsRequest | ChangeJobsRequest

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from ingot.http.request import Request, Response
-from ingot.http.routes import Granted, Route, routes_of
+from ingot.http.routes import Granted, Route, route_factory
 from ingot.identity.authenticator import Authenticator
 from ingot.identity.credentials import Forbidden
 from ingot.jobs import checks
@@ -49,7 +49,7 @@ class ClaimsApi:
 
     def routes(self) -> list[Route]:
         """Return the routes of this module."""
-        route = routes_of("work", needs=Granted("workers.run"))
+        route = route_factory("work", needs=Granted("workers.run"))
         return [
             route("POST", "/jobs/claim", self.claim, other_statuses=(204,), rate="wait", waits=True),
             route("POST", "/jobs/settle", self.settle, body_bytes_max=SETTLE_BODY_BYTES_MAX),

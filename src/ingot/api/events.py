@@ -9,7 +9,7 @@ from ingot.events.feeds import Feeds
 from ingot.events.model import Event
 from ingot.events.service import Events
 from ingot.http.request import Request, Response, StreamResponse
-from ingot.http.routes import Granted, Route, routes_of
+from ingot.http.routes import Granted, Route, route_factory
 from ingot.identity.grants import Grant, allows
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page
@@ -75,7 +75,7 @@ class EventsApi:
         """Return the routes of this module."""
         read, create = Granted("events.read"), Granted("events.create")
         repeatable: dict[str, Any] = {"status": 201, "other_statuses": (200,), "headers": ("Idempotency-Key",)}
-        route = routes_of("events")
+        route = route_factory("events")
         return [
             route("GET", "/events", self.list, read),
             route("POST", "/events", self.publish, create, **repeatable),

@@ -12,7 +12,7 @@ from ingot.blobs.model import UploadState
 from ingot.blobs.ports import ObjectPart
 from ingot.blobs.uploads import Uploads
 from ingot.http.request import Request, Response
-from ingot.http.routes import Granted, Route, routes_of
+from ingot.http.routes import Granted, Route, route_factory
 from ingot.jobs.checks import file_name
 from ingot.jobs.files import CHECKPOINT_BYTES_MAX, CHECKPOINT_HINT, JobFile, RunningJob
 from ingot.jobs.service import Jobs
@@ -41,7 +41,7 @@ class FilesApi:
     def routes(self) -> list[Route]:
         """Return the routes of this module."""
         run = Granted("workers.run")
-        route = routes_of("files")
+        route = route_factory("files")
         return [
             route("GET", "/jobs/{id}/files", self.list, Granted("jobs.read")),
             route("POST", "/jobs/{id}/downloads", self.download, run),

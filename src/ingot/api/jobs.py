@@ -16,7 +16,7 @@ from ingot.blobs.errors import UploadNotFound
 from ingot.blobs.incoming import IncomingBlob, JobFileTarget
 from ingot.blobs.uploads import PreparedUpload, Uploads, UploadWithPlan
 from ingot.http.request import Request, Response
-from ingot.http.routes import PREFIX, Granted, Route, routes_of
+from ingot.http.routes import PREFIX, Granted, Route, route_factory
 from ingot.jobs.checks import file_name
 from ingot.jobs.errors import JobNotFound
 from ingot.jobs.files import INPUTS_MAX, input_upload_id
@@ -88,7 +88,7 @@ class JobsApi:
         """Return the routes of this module."""
         create, read, manage = Granted("jobs.create"), Granted("jobs.read"), Granted("jobs.manage")
         repeatable: dict[str, Any] = {"status": 201, "other_statuses": (200,), "headers": ("Idempotency-Key",)}
-        route = routes_of("jobs")
+        route = route_factory("jobs")
         return [
             route("POST", "/jobs", self.create, create, **repeatable),
             route("POST", "/jobs/batch", self.create_many, create, status=201, body_bytes_max=BATCH_BODY_BYTES_MAX),
@@ -277,7 +277,7 @@ class JobsApi:
         return await self._jobs.retry(request.tenant, id, **msgspec.structs.asdict(body))
 
     async def change(self, request: Request, id: str, body: ChangeJobRequest) -> Job:
-        """Change the priority, time or attempts of a waiting job, or the tags of any job."""
+        """Change the priority, start time or maximum attempts of a waiting job, or the tags of any job."""
         await get_visible_job(self._jobs, request, id, "jobs.manage")
         return await self._jobs.reschedule(request.tenant, id, **msgspec.structs.asdict(body))
 

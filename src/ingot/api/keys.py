@@ -15,7 +15,7 @@ from ingot.blobs.model import Key, PurgeResult, Usage
 from ingot.blobs.service import Blobs
 from ingot.http.forms import FORM, Form
 from ingot.http.request import BytesResponse, Request, RequestBody, Response
-from ingot.http.routes import PREFIX, Granted, Route, routes_of
+from ingot.http.routes import PREFIX, Granted, Route, route_factory
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
 from ingot.wire.blobs import KeyListQuery, PurgeKeysRequest, PutKeyQuery, UsageQuery
@@ -35,7 +35,7 @@ class KeysApi:
     def routes(self) -> list[Route]:
         """Return the routes of this module."""
         read, write = Granted("blobs.read"), Granted("blobs.write")
-        route = routes_of("keys")
+        route = route_factory("keys")
         return [
             route("GET", "/keys", self.list, read),
             route(

@@ -12,7 +12,7 @@ import msgspec
 
 from ingot.api.jobs import get_visible_job
 from ingot.http.request import Request, StreamResponse
-from ingot.http.routes import Granted, Route, routes_of
+from ingot.http.routes import Granted, Route, route_factory
 from ingot.jobs.errors import JobNotFound
 from ingot.jobs.lifecycle import FINISHED
 from ingot.jobs.model import JobLog
@@ -40,7 +40,7 @@ class LogsApi:
     def routes(self) -> list[Route]:
         """Return the routes of this module."""
         needs = Granted("jobs.read")
-        return [routes_of("jobs")("GET", "/jobs/{id}/log", self.log, needs, headers=("Last-Event-ID",))]
+        return [route_factory("jobs")("GET", "/jobs/{id}/log", self.log, needs, headers=("Last-Event-ID",))]
 
     async def log(self, request: Request, id: str, query: LogQuery) -> JobLog | StreamResponse:
         """Read the log of an attempt, or stream it and the logs of later attempts until the job has finished."""

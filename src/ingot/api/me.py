@@ -6,7 +6,7 @@ import msgspec
 
 from ingot.api.admin import issue_token
 from ingot.http.request import Request
-from ingot.http.routes import PREFIX, Authenticated, Route, routes_of
+from ingot.http.routes import PREFIX, Authenticated, Route, route_factory
 from ingot.identity.credential_service import Credentials
 from ingot.identity.credentials import Forbidden, Token
 from ingot.identity.people import User
@@ -27,7 +27,7 @@ class MeApi:
 
     def routes(self) -> list[Route]:
         """Return the routes of this module."""
-        route = routes_of("me", f"{PREFIX}/me", Authenticated())
+        route = route_factory("me", f"{PREFIX}/me", Authenticated())
         return [
             route("GET", "", self.who),
             route("GET", "/sessions", self.list_sessions),

@@ -16,7 +16,7 @@ from ingot.http import docs
 from ingot.http.metrics import Metrics
 from ingot.http.openapi import openapi_document
 from ingot.http.request import Request, Response
-from ingot.http.routes import Authenticated, Granted, Open, Route, routes_of
+from ingot.http.routes import Authenticated, Granted, Open, Route, route_factory
 from ingot.identity.credentials import Forbidden
 from ingot.jobs.metrics import Load
 from ingot.jobs.model import JobStatus
@@ -93,7 +93,7 @@ class OpsApi:
 
     def routes(self) -> list[Route]:
         """Return the routes of this module."""
-        route = routes_of("ops", prefix="")
+        route = route_factory("ops", prefix="")
         return [
             route("GET", "/", self.root, Open(), status=307),
             route("GET", "/healthz", self.health, Open()),

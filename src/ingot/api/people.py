@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from ingot.http.request import Request
-from ingot.http.routes import PREFIX, Granted, Route, routes_of
+from ingot.http.routes import PREFIX, Granted, Route, route_factory
 from ingot.identity.credentials import Forbidden
 from ingot.identity.grants import ANY
 from ingot.identity.members import Members
@@ -33,7 +33,7 @@ class PeopleApi:
 
     def routes(self) -> list[Route]:
         """Return the routes of this module."""
-        route = routes_of("people", f"{PREFIX}/admin", Granted("admin.members"))
+        route = route_factory("people", f"{PREFIX}/admin", Granted("admin.members"))
         return [
             route("GET", "/members", self.list_members),
             route("POST", "/members", self.put_member, status=201),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from ingot.http.request import Request
-from ingot.http.routes import PREFIX, Granted, Handler, Route, routes_of
+from ingot.http.routes import PREFIX, Granted, Handler, Route, route_factory
 from ingot.kernel.pages import Page
 from ingot.records.model import Record
 from ingot.records.service import Records
@@ -83,5 +83,5 @@ class RecordsApi(Generic[B]):
     def _route(self, method: str, path: str, handler: Handler, title: str, types: dict[str, Any]) -> Route:
         handler.__doc__, handler.__annotations__ = title, types
         needs = Granted(f"{self._plural}.{'read' if method == 'GET' else 'write'}")
-        route = routes_of(self._plural, f"{PREFIX}/{self._plural}", example=self._records.kind.example)
+        route = route_factory(self._plural, f"{PREFIX}/{self._plural}", example=self._records.kind.example)
         return route(method, path, handler, needs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ingot.api.records import RecordsApi
 from ingot.http.request import Request
-from ingot.http.routes import Granted, Route, routes_of
+from ingot.http.routes import Granted, Route, route_factory
 from ingot.identity.secret_values import Rotated, Secret, Secrets
 from ingot.identity.tenants import Tenants
 from ingot.kernel.pages import PAGE_ROWS_MAX
@@ -20,7 +20,7 @@ class SecretsApi(RecordsApi[Secret]):
 
     def routes(self) -> list[Route]:
         """Return the routes of this module."""
-        route = routes_of("secrets")
+        route = route_factory("secrets")
         return [
             *super().routes(),
             route("POST", "/admin/secrets/rotate-key", self.rotate_key, Granted("secrets.write")),

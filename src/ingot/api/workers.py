@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from ingot.api.claims import require_job_access, require_runnable_type, worker_id_of, worker_scope
 from ingot.http.request import Request, Response
-from ingot.http.routes import PREFIX, Granted, Route, routes_of
+from ingot.http.routes import PREFIX, Granted, Route, route_factory
 from ingot.identity.authenticator import Authenticator
 from ingot.identity.credentials import Forbidden
 from ingot.jobs.errors import JobNotFound, WorkerNotFound
@@ -46,7 +46,7 @@ class WorkersApi:
         run, read = Granted("workers.run"), Granted("workers.read")
         own = Granted("workers.manage", or_action="workers.run")
         waits: dict[str, Any] = {"rate": "wait", "waits": True, "body_bytes_max": HEARTBEAT_BODY_BYTES_MAX}
-        route = routes_of("workers")
+        route = route_factory("workers")
         return [
             route("POST", "/workers", self.register, run, status=201),
             route("GET", "/workers", self.list, read),

@@ -34,15 +34,15 @@ class Hasher:
             self.update_sync(data)
         else:
             await asyncio.gather(
-                asyncio.to_thread(self._sha256.update, data), asyncio.to_thread(self._update_part_checksums, data)
+                asyncio.to_thread(self._sha256.update, data), asyncio.to_thread(self._update_blake3_and_checksums, data)
             )
 
     def update_sync(self, data: bytes | memoryview) -> None:
         """Hash more bytes in the calling thread."""
         self._sha256.update(data)
-        self._update_part_checksums(data)
+        self._update_blake3_and_checksums(data)
 
-    def _update_part_checksums(self, data: bytes | memoryview) -> None:
+    def _update_blake3_and_checksums(self, data: bytes | memoryview) -> None:
         self._blake3.update(data)
         view = memoryview(data)
         while view:

@@ -105,7 +105,7 @@ class OrphanSweep(Loop):
         return INITIAL_DELAY_SECONDS * random.uniform(0.5, 1.5)
 
     async def _delete_orphans(self, storage_keys: set[str]) -> int:
-        """Delete those of these objects that no row names, and return their number."""
+        """Delete the objects that no row names, and return their number."""
         if not storage_keys:
             return 0
         deleted = 0

@@ -29,7 +29,7 @@ app = command_group(
 
 @app.command("migrate", epilog=examples_epilog("ingot database migrate"))
 def migrate_schema() -> None:
-    """Migrate the schema to this version.
+    """Migrate the database schema to this version of Ingot.
 
     It is safe to run this again, or twice at the same time.
     """

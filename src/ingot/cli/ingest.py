@@ -73,7 +73,7 @@ def ingest(
         list[str] | None,
         typer.Option(
             metavar="GLOB",
-            help="No files that match, such as 'draft-*'. Can be repeated.",
+            help="Skip files that match, such as 'draft-*'. Can be repeated.",
             rich_help_panel=FILES_PANEL,
         ),
     ] = None,
@@ -153,13 +153,13 @@ def _run(
         bars = IngestBars(
             add_bar("hashing", total_bytes, format_size),
             add_bar("sending", total_bytes, format_size),
-            add_bar("converting" if ingest_options.wait else "submitted", len(documents), str),
+            add_bar("converting" if ingest_options.wait else "submitting", len(documents), str),
         )
         pipeline = IngestPipeline(
             context.retrying_client,
             ingest_options,
             bars,
-            report=report.report,
+            report=report.add_outcome,
             print_message=context.out.message,
         )
         pipeline.run(documents)
@@ -189,8 +189,8 @@ class IngestReport:
         self._counts: Counter[str] = Counter()
         self._errors: list[IngotError] = []
 
-    def report(self, outcome: IngestOutcome, error: IngotError | None) -> None:
-        """Print the outcome of a document."""
+    def add_outcome(self, outcome: IngestOutcome, error: IngotError | None) -> None:
+        """Count and print the outcome of a document."""
         if error is not None:
             self.record_failure(outcome.path, error)
         else:
@@ -205,7 +205,7 @@ class IngestReport:
         self._counts[label] += 1
 
     def record_failure(self, path: str, error: IngotError) -> None:
-        """Record why a document failed. Print it unless this is the only document, whose error ends the command."""
+        """Record why a document failed. Print it if there are several documents; a single error ends the command."""
         self._errors.append(error)
         if len(self._selection.documents) > 1:
             self._out.message(error.detail if path in error.detail else f"{path}: {error.detail}")
@@ -245,7 +245,7 @@ class SomeFailed(IngotError):
     """Some documents failed."""
 
     code = "some_failed"
-    hint = "Each failure is listed above. The other documents are done."
+    hint = "Each failure is listed above. The other documents are not affected."
 
 
 def combine_errors(failed: list[IngotError], count: int) -> SomeFailed:

@@ -31,7 +31,7 @@ CreatedAfterOption = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Only jobs created after this time, or within the last 2h, 7d …",
+        help="Only jobs created after this time: a timestamp, or an age such as 2h or 7d.",
         rich_help_panel=FILTER_PANEL,
     ),
 ]
@@ -39,7 +39,7 @@ CreatedBeforeOption = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="Only jobs created before this time, or more than 2h, 7d … ago.",
+        help="Only jobs created before this time: a timestamp, or an age such as 2h or 7d.",
         rich_help_panel=FILTER_PANEL,
     ),
 ]

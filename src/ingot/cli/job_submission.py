@@ -196,7 +196,7 @@ def _submit_many(
 ) -> None:
     """Submit the jobs of a file, several hundred per request. Raises `InvalidInput` for a line that is not a job."""
     submitted = 0
-    with open_input(source) as lines, counter_bar("submitted", _count_lines(source)) as advance:
+    with open_input(source) as lines, counter_bar("submitting", _count_lines(source)) as advance:
         orders = _read_orders(lines, type, job_options, key)
         try:
             while request_orders := list(islice(orders, JOBS_PER_REQUEST_MAX)):

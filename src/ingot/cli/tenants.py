@@ -34,7 +34,7 @@ LimitOption = Annotated[
     typer.Option(
         "--limit",
         metavar="NAME=VALUE",
-        help=f"Limit: {', '.join(Limits.__struct_fields__)}. The value `none` removes it. Can be repeated.",
+        help=f"Limit: {', '.join(Limits.__struct_fields__)}. The value `none` means no limit. Can be repeated.",
         autocompletion=limit_names,
     ),
 ]
@@ -42,7 +42,7 @@ Group = Annotated[
     list[str] | None,
     typer.Option(
         metavar="GROUP=ROLE",
-        help="Role of a group: admin, member or viewer. The value `none` removes it. Can be repeated.",
+        help="Role of a group: admin, member or viewer. The value `none` means no role. Can be repeated.",
     ),
 ]
 

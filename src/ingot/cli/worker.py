@@ -77,11 +77,11 @@ def worker(
     A second signal stops the worker at once.
 
     The worker authenticates with INGOT_WORKER_ID and INGOT_WORKER_SECRET, or with a token. On the server's own machine
-    it finds the operator token automatically. Clients that handlers create use the same server and the token; isolated
-    handlers have no token. The worker waits until the server is reachable.
+    it finds the operator token automatically. `Client()` in a handler connects to the same server with the token, never
+    with the worker credential; isolated handlers have no token. The worker waits until the server is reachable.
 
     With INGOT_DATABASE_URL, which must name a worker role, the worker claims jobs in that PostgreSQL database directly.
-    It then needs a server only for files and for clients that handlers create.
+    It then needs a server only for files and for `Client()` in handlers.
     """
     configure_server_logs("info", None)
     if timezone is not None and hours is None:

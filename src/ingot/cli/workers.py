@@ -32,8 +32,10 @@ CREDENTIAL_COLUMNS: Final = (
 )
 WorkerId = Annotated[str, typer.Argument(metavar="ID", help="Worker ID.", show_default=False)]
 CredentialId = Annotated[str, typer.Argument(metavar="ID", help="ID of the credential.", show_default=False)]
-Shared = Annotated[
-    bool, typer.Option("--shared", help="Select shared workers, which serve all tenants; for operators.")
+SharedOnly = Annotated[bool, typer.Option("--shared", help="Only shared ones, which serve all tenants; for operators.")]
+SharedId = Annotated[
+    bool,
+    typer.Option("--shared", help="The ID is that of a shared worker, which serves all tenants; for operators."),
 ]
 
 app = command_group("Manage workers and their credentials. To run a worker, use `ingot worker`.")
@@ -43,21 +45,21 @@ app.add_typer(credentials, name="credentials")
 
 @app.command("list", epilog=examples_epilog("ingot workers list", "ingot workers list --shared --json"))
 @server_command
-def list_workers(context: CommandContext, shared: Shared = False) -> None:
+def list_workers(context: CommandContext, shared: SharedOnly = False) -> None:
     """List workers and their status."""
     context.out.list(context.client.workers(shared=shared), COLUMNS, _row)
 
 
 @app.command(epilog=examples_epilog("ingot workers show press-1/host-4711-ab12"))
 @server_command
-def show(context: CommandContext, id: WorkerId, shared: Shared = False) -> None:
+def show(context: CommandContext, id: WorkerId, shared: SharedId = False) -> None:
     """Show a worker."""
     _show(context, context.client.worker(id, shared=shared))
 
 
 @app.command(epilog=examples_epilog("ingot workers drain press-1/host-4711-ab12"))
 @server_command
-def drain(context: CommandContext, id: WorkerId, shared: Shared = False) -> None:
+def drain(context: CommandContext, id: WorkerId, shared: SharedId = False) -> None:
     """Stop a worker from claiming jobs.
 
     The worker finishes its running jobs and exits.
@@ -67,7 +69,7 @@ def drain(context: CommandContext, id: WorkerId, shared: Shared = False) -> None
 
 @app.command(epilog=examples_epilog("ingot workers remove press-1/host-4711-ab12"))
 @server_command
-def remove(context: CommandContext, id: WorkerId, shared: Shared = False) -> None:
+def remove(context: CommandContext, id: WorkerId, shared: SharedId = False) -> None:
     """Delete a worker from the list and release its jobs.
 
     The jobs are queued again at once. This does not count as a failure or a crash.
@@ -131,7 +133,7 @@ def create(
 
 @credentials.command("list", epilog=examples_epilog("ingot workers credentials list"))
 @server_command
-def list_credentials(context: CommandContext, shared: Shared = False) -> None:
+def list_credentials(context: CommandContext, shared: SharedOnly = False) -> None:
     """List worker credentials, without their secrets."""
     context.out.list(context.client.admin.worker_credentials(shared=shared), CREDENTIAL_COLUMNS, _credential_row)
 

@@ -12,7 +12,7 @@ from ingot.dashboard.pages import SIGN_IN_PATH, STYLE, redirect, render_page
 from ingot.http.cookies import LOGIN_COOKIE, SESSION_COOKIE, delete_cookie, read_cookie, set_cookie
 from ingot.http.csrf import is_loopback_host, require_same_origin
 from ingot.http.request import Request, Response
-from ingot.http.routes import HTML, Open, Route, routes_of
+from ingot.http.routes import HTML, Open, Route, route_factory
 from ingot.identity.people import Person, SignInRefused
 from ingot.identity.sessions import DEFAULT_PAGE, LOGIN_SECONDS, OPERATOR, Sessions, safe_redirect_path
 from ingot.wire.jobs import RequestStruct
@@ -66,7 +66,7 @@ class AuthPages:
 
     def routes(self) -> list[Route]:
         """Return the routes of these pages."""
-        route = routes_of(
+        route = route_factory(
             "sign-in", "", Open(), response_content_type=HTML, other_statuses=(303,), limit_by_address=True
         )
         return [

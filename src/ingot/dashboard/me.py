@@ -6,7 +6,7 @@ from typing import Final
 
 from ingot.dashboard.pages import redirect, render_page
 from ingot.http.request import Request, Response
-from ingot.http.routes import HTML, Authenticated, Route, routes_of
+from ingot.http.routes import HTML, Authenticated, Route, route_factory
 from ingot.identity.credentials import Forbidden
 from ingot.identity.grants import RECORD_RESOURCES
 from ingot.identity.people import ROLE_GRANTS, User
@@ -37,7 +37,7 @@ class MePage:
 
     def routes(self) -> list[Route]:
         """Return the routes of this page."""
-        route = routes_of("sign-in", DEFAULT_PAGE, Authenticated(), response_content_type=HTML)
+        route = route_factory("sign-in", DEFAULT_PAGE, Authenticated(), response_content_type=HTML)
         return [
             route("GET", "", self.show),
             route("POST", "/sessions/{id}/end", self.end_session, status=303),

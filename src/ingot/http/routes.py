@@ -142,7 +142,7 @@ def _types_of(handler: Handler) -> dict[str, Any]:
     return get_type_hints(handler)
 
 
-def routes_of(tag: str, prefix: str = PREFIX, needs: Needs | None = None, **shared: Any) -> Callable[..., Route]:
+def route_factory(tag: str, prefix: str = PREFIX, needs: Needs | None = None, **shared: Any) -> Callable[..., Route]:
     """Return a function that declares routes with a common tag, path prefix and other fields of `Route`.
 
     By default, GET counts against the rate `read`, and other methods count against `write`.

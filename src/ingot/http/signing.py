@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from ingot.blobs.errors import SignatureInvalid
 from ingot.kernel.clock import MICROS, Clock
 
-PURPOSE: Final = b"ingot: signed addresses, 1"  # Keeps this key apart from others with the same origin.
+PURPOSE: Final = b"ingot: signed addresses, 1"  # Keys derived from the same secret for other purposes differ.
 EXPIRES: Final = "expires"
 SIGNATURE: Final = "signature"
 QUERY_CHARS_MAX: Final = 8192

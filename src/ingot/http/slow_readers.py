@@ -10,7 +10,7 @@ from fcntl import ioctl
 from typing import Final
 
 READ_WINDOW_SECONDS: Final = 60.0  # Time over which the speed of a client is measured.
-READ_RATE_BYTES_MIN: Final = 512  # Slowest allowed speed per second, as for clients that send a body.
+READ_RATE_BYTES_MIN: Final = 512  # Bytes per second. The same minimum applies to clients that send a body.
 
 
 class SlowReaderGuard:

@@ -188,9 +188,10 @@ class RetryJob(Command[Job], frozen=True, kw_only=True):
 
 
 class ChangeJob(Command[Job], frozen=True, kw_only=True):
-    """Change the priority, time or attempts of a waiting job, or the tags of any job. `None` leaves a field unchanged.
+    """Change the priority, start time or maximum attempts of a waiting job, or the tags of any job.
 
-    Raises `JobNotFound`, and `JobNotQueued` if more than tags should change and the job is running or finished.
+    `None` leaves a field unchanged. Raises `JobNotFound`, and `JobNotQueued` if more than tags should change and the
+    job is running or finished.
     """
 
     tenant: str

@@ -14,7 +14,8 @@
         ├── StorageFull         507  the disk is full
         └── OutcomeUnknown      503  the commit failed, or its result was lost
 
-Rooms define subclasses of these. `status` is the HTTP status; the CLI derives its exit code from it.
+Packages such as `jobs` and `blobs` define subclasses of these. `status` is the HTTP status; the CLI derives its exit
+code from it.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ class PutRecord(Command[Record[msgspec.Raw]], frozen=True, kw_only=True):
     """Create or replace a record, and write an audit entry. `tenant=None` makes the record visible to all tenants.
 
     If `if_version` is set, it must be the current version, or 0 if the record must not exist; otherwise `RecordChanged`
-    is raised. A record that already has this content keeps its version. Raises `TooManyRecords` if the tenant has
-    `records_max` other records of this kind, and `TenantNotFound`.
+    is raised. A record that already has this content keeps its version. Raises `TenantNotFound`, or `TooManyRecords` if
+    the tenant has `records_max` other records of this kind.
     """
 
     kind: str

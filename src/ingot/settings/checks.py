@@ -51,7 +51,9 @@ SECRET_KEY_DISTINCT_BYTES_MIN = 12  # 32 random bytes have about 30 distinct val
 VARIABLE_NAMES = {"otel_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"}  # The standard name of OpenTelemetry.
 
 _OWNER_HINT = "The owner URL is only used for migrations. Set INGOT_DATABASE_URL with the role ingot_server as well."
-_ISSUER_HINT = "Set both: INGOT_OIDC_ISSUER, and INGOT_OIDC_CLIENT_ID of this server at the provider."
+_ISSUER_HINT = (
+    "Set both INGOT_OIDC_ISSUER and INGOT_OIDC_CLIENT_ID, the client ID that the provider assigned to this server."
+)
 _PROVIDER_HINT = "Set INGOT_OIDC_ISSUER and INGOT_OIDC_CLIENT_ID as well, or unset all INGOT_OIDC_… variables."
 _BUCKET_HINT = "Set INGOT_S3_BUCKET as well, or unset all INGOT_S3_… variables to store blobs in the data folder."
 _ACCESS_KEY_HINT = "Set INGOT_S3_ACCESS_KEY and INGOT_S3_SECRET_KEY, which sign requests and URLs for clients."
@@ -92,7 +94,7 @@ def check_lease_seconds(seconds: float) -> None:
 
 
 def check_database_url(name: str, url: str | None) -> None:
-    """Check that a URL is one of PostgreSQL. The message does not show the URL, which can contain a password."""
+    """Check that a URL is a PostgreSQL URL. The message does not show the URL, which can contain a password."""
     if url is not None and not url.startswith(DATABASE_SCHEMES):
         raise SettingsError(
             f"INGOT_{name.upper()} must begin with {DATABASE_SCHEMES[0]}",
@@ -179,7 +181,7 @@ def check_session_times(settings: Settings) -> None:
 
 
 def check_blob_limits(settings: Settings) -> None:
-    """Check the limits and intervals of blobs, and the secret keys."""
+    """Check the limits and intervals of blobs."""
     for name, minimum, maximum in (
         ("max_blob_bytes", 1, MAX_BLOB_BYTES_LIMIT),
         ("spare_bytes", 0, SPARE_BYTES_MAX),
@@ -195,6 +197,10 @@ def check_blob_limits(settings: Settings) -> None:
             f"INGOT_COLLECT_GRACE_SECONDS must be {bounds}, got {settings.collect_grace_seconds}",
             hint=f"A signed URL is valid for {READ_URL_SECONDS:.0f} s, and its blob has to be kept for longer.",
         )
+
+
+def check_secret_keys(settings: Settings) -> None:
+    """Check each of the secret keys."""
     if settings.secret_key is not None:
         for key in filter(str.strip, KEY_SEPARATORS.split(settings.secret_key)):
             _check_secret_key(key.strip())

@@ -23,6 +23,7 @@ from ingot.settings.checks import (
     check_needs,
     check_provider,
     check_proxy,
+    check_secret_keys,
     check_secure_url,
     check_session_times,
     variable_name,
@@ -125,6 +126,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             )
         check_provider(self)
         check_blob_limits(self)
+        check_secret_keys(self)
         check_bucket(self)
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:

@@ -77,7 +77,7 @@ def build_runner(
 def _postgres_job_source(settings: ClientSettings, url: str, instance: str) -> Callable[[], JobSource]:
     """Return a function that creates the job source of a worker with a database.
 
-    `INGOT_SERVER_URL` can be set as well: it is used for files, and by clients that handlers create.
+    `INGOT_SERVER_URL` can be set as well: it is used for files, and by `Client()` in handlers.
     """
     if settings.worker_id is not None or settings.worker_secret is not None:
         raise SettingsError(

@@ -141,8 +141,8 @@ class HeartbeatThread:
         if waiting.done():
             response = waiting.result()
             self._response_listener(attempts, response)
-            # Attempts that were settled during the wait count as lost and end it at once. With short jobs this happens
-            # all the time, so limit the rate.
+            # An attempt that was settled during the wait is reported as lost, and the server responds at once. With
+            # short jobs this happens all the time, so limit the rate.
             if any(lease_status.lost for lease_status in response.jobs):
                 await asyncio.sleep(UPDATE_SECONDS)
         else:

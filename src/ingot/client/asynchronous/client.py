@@ -139,11 +139,11 @@ class AsyncClient:
 
         `file` is an input file, or a dict of several by name: each is a path, an open binary file, or bytes. They are
         uploaded with the job, which becomes ready when the last one is complete. Files that the server already has are
-        not sent. `hashing` and `progress` are called with the number of bytes that are hashed or sent, and the total.
+        not sent. `hashing` and `progress` are called with the number of bytes hashed or sent so far, and the total.
         For blobs that are stored already, pass their IDs as `inputs`.
 
-        If the definition of the type allows reuse, an existing job that does the same work is returned, with `reused`.
-        With `force`, a new job is created.
+        If the definition of the type allows reuse, an existing job that does the same work is returned, and its
+        `reused` is true. With `force`, a new job is created.
 
         With a `connection` to Ingot's database, the job is part of its transaction and nothing is sent to the server.
         """
@@ -337,7 +337,7 @@ class AsyncClient:
         max_attempts: int | None = None,
         tags: Sequence[str] | None = None,
     ) -> Job:
-        """Change the priority, time or attempts of a waiting job, or the tags of any job."""
+        """Change the priority, start time or maximum attempts of a waiting job, or the tags of any job."""
         body = _present_fields(priority=priority, run_at=run_at, max_attempts=max_attempts, tags=tags)
         return await self._http.request("PATCH", url_path("jobs", job_id), Job, body=body, idempotent=True)
 
@@ -383,8 +383,8 @@ class AsyncClient:
     async def events(self, *, name: str | None = None, after: str | None = None) -> AsyncIterator[Event]:
         """Yield events as they happen, from now on or after the event ID `after`, without gaps or repeats.
 
-        A lost connection is restored. `name` selects events by prefixes of their names in whole segments, separated by
-        commas, such as `job.failed,worker`.
+        A lost connection is restored. `name` selects the events whose names begin with one of these prefixes. Prefixes
+        are whole segments and separated by commas, such as `job.failed,worker`.
         """
         async for event in follow_stream(self._http, "/events/stream", {"name": name, "after": after}):
             if event.id is not None:
@@ -428,7 +428,7 @@ class AsyncClient:
         await self._http.request("DELETE", url_path("workers", worker_id), bytes, query=_shared_query(shared))
 
     async def me(self) -> Me:
-        """Return the caller of this client, and its grants."""
+        """Return the token or person that this client is authenticated as, with its grants."""
         return await self._http.request("GET", "/me", Me)
 
 
@@ -437,7 +437,7 @@ def _shared_query(shared: bool) -> dict[str, Any]:
 
 
 def _split_order(order: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an order as the arguments of `job_request_body`. Raises `InvalidInput`."""
+    """Split the description of a job into the arguments of `job_request_body`. Raises `InvalidInput`."""
     options = dict(order)
     if not isinstance(type := options.pop("type", None), str):
         raise InvalidInput("a job has no type", hint='Pass it as in {"type": "greet", "payload": {"name": "Ada"}}.')

@@ -45,14 +45,14 @@ class UnblockedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 def record_unblocked(lane_cache: LaneCache, jobs: Iterable[UnblockedJob]) -> None:
     """Record that jobs were queued or canceled, and release the dependents of the canceled ones."""
-    if canceled := _record_unblocked(lane_cache, list(jobs)):
+    if canceled := _update_lane_cache(lane_cache, list(jobs)):
         lane_cache.notify_jobs_ended(
             [job.id for job in canceled], {(job.tenant, job.batch) for job in canceled if job.batch is not None}
         )
 
 
-def _record_unblocked(lane_cache: LaneCache, jobs: Sequence[UnblockedJob]) -> list[UnblockedJob]:
-    """Record that jobs were queued or canceled, and return the canceled ones."""
+def _update_lane_cache(lane_cache: LaneCache, jobs: Sequence[UnblockedJob]) -> list[UnblockedJob]:
+    """Record in the lane cache that jobs were queued or canceled, and return the canceled ones."""
     lanes: dict[Lane, list[tuple[int, int, str]]] = {}
     canceled = [job for job in jobs if job.status == JobStatus.CANCELED]
     for job in jobs:
@@ -95,7 +95,10 @@ class DependentReleaser:
             await asyncio.wait(self._tasks)
 
     async def release_missed(self) -> None:
-        """Release the remaining dependents of ended jobs. Each call checks a bounded number of parents in a cycle."""
+        """Release the remaining dependents of ended jobs.
+
+        Each call checks a bounded number of parents, and the next one continues with the following parents.
+        """
         if not self._lane_cache.has_dependencies:
             return
         rows = await self._db.call(CALL.ended_parents, self._scanned_to, PARENTS_PER_CALL_MAX)
@@ -121,9 +124,12 @@ class DependentReleaser:
             report("follow_failed", error)
 
     async def _release(self, parents: list[str], batches: BatchKeys) -> list[str]:
-        """Release a bounded number of dependents. Return the parents to continue with, and add to `batches`."""
+        """Release a bounded number of dependents. Return the parents to continue with.
+
+        Adds the batches of canceled dependents to `batches`.
+        """
         rows = await self._db.call(CALL.release_dependents, parents, RELEASE_JOBS_MAX)
-        canceled = _record_unblocked(
+        canceled = _update_lane_cache(
             self._lane_cache, [UnblockedJob(**row) for row in rows if row["status"] != JobStatus.BLOCKED]
         )
         batches |= {(job.tenant, job.batch) for job in canceled if job.batch is not None}

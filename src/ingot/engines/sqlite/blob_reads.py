@@ -1,4 +1,4 @@
-"""Reads of keys, blobs, references and usage, and of the work of the garbage collector and the scrub."""
+"""Queries for keys, blobs, references and usage, and for what the garbage collector and the scrub have to process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ingot.engines.sqlite.transaction import as_json
 
 REFERENCES_MAX: Final = 100
 NO_TENANT: Final = 0  # No tenant has this number.
-METRIC_ROWS_MAX: Final = 10_000  # Rows without a stored total are counted up to this number.
+METRIC_ROWS_MAX: Final = 10_000  # Rows that have no stored total are only counted up to this number.
 ABOVE_ALL_KEYS: Final = b""  # SQLite sorts every BLOB value after every text.
 
 
@@ -52,7 +52,7 @@ def list_keys(reader: Reader, command: ports.ListKeys) -> list[Key]:
 
 
 def find_blob(reader: Reader, command: ports.FindBlob) -> tuple[Content, list[Reference]] | None:
-    """Find a blob with its references in a tenant that are in the scope."""
+    """Find a blob with the references in a tenant that the caller may see."""
     tenant, id, scope = reader.writer_state.number_of(command.tenant), bytes.fromhex(command.blob_id), command.scope
     keys, types = (None if names is None else as_json(names) for names in (scope.keys, scope.types))
     with reader.snapshot():
@@ -95,7 +95,7 @@ def list_trash(reader: Reader, command: ports.ListTrash) -> list[TrashedObject]:
 
 
 def find_known_storage_keys(reader: Reader, command: ports.FindKnownStorageKeys) -> set[str]:
-    """Find those of these storage keys that a row names."""
+    """Return the storage keys that occur in a row of blobs, uploads or trash."""
     return reader.read(set[str], SQL.known_storage_keys, as_json(command.storage_keys))
 
 
@@ -110,7 +110,7 @@ def get_blob_metrics(reader: Reader, _: ports.GetBlobMetrics) -> BlobMetrics:
 
 
 def get_reusable_bytes(reader: Reader, _: ports.GetReusableBytes) -> int | None:
-    """Read how many bytes of the file are free."""
+    """Return how many bytes of the database file are free and can be reused."""
     return reader.read(tuple[int], SQL.reusable_bytes)[0]
 
 

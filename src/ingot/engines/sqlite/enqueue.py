@@ -129,7 +129,7 @@ class _EnqueueBatch:
         undo = self._order_files.charge(orders) if self._order_files.has_any else None
         try:
             if self._caps.any_limited:
-                self._caps.count_jobs(Counter(order.tenant for order in orders))
+                self._caps.check_and_count_jobs(Counter(order.tenant for order in orders))
         except IngotError:
             if undo is not None:
                 undo()

@@ -48,7 +48,7 @@ def retry_job(tx: Transaction, command: RetryJob) -> Job:
             hint="Create a new job and upload all of its inputs. Nothing was changed.",
         )
     _check_dedupe_key(tx, state)
-    TenantCaps(tx, {state.tenant}).count_jobs({state.tenant: 1})
+    TenantCaps(tx, {state.tenant}).check_and_count_jobs({state.tenant: 1})
     before = state.status
     state.status, state.finished_at, state.cancel_requested = JobStatus.QUEUED, None, False
     if command.reset_attempts:

@@ -33,7 +33,7 @@ class TenantCaps:
         """Whether any of these tenants has a cap or a rate limit."""
         return bool(self._limits)
 
-    def count_jobs(self, new: Mapping[str, int]) -> None:
+    def check_and_count_jobs(self, new: Mapping[str, int]) -> None:
         """Count new jobs of each tenant, or raise and count none of them."""
         limited = {tenant: self._limits[tenant] for tenant in new if tenant in self._limits}
         for tenant, limits in limited.items():

@@ -76,16 +76,16 @@ def open_pidfd(pid: int) -> int | None:
 def fork_obstacle(known_descriptors: set[int]) -> str | None:
     """Return why this process cannot be forked safely, or `None` if it can.
 
-    A fork does not copy threads, and it shares sockets, pipes and files that are open for writing with the original.
-    `known_descriptors` are allowed.
+    A fork does not copy threads. It shares sockets and pipes with the original process, and also files that are open
+    for writing. `known_descriptors` are allowed.
     """
     if (threads := _count_threads_after_fork()) > 1:
         return f"{threads - 1} threads are running"
     for descriptor in _open_descriptors() - known_descriptors:
         with suppress(OSError):  # The descriptor with which the list was read is closed by now.
             mode = os.fstat(descriptor).st_mode
-            reads = fcntl(descriptor, F_GETFL) & os.O_ACCMODE == os.O_RDONLY
-            if not (stat.S_ISCHR(mode) or (reads and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)))):
+            is_read_only = fcntl(descriptor, F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+            if not (stat.S_ISCHR(mode) or (is_read_only and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)))):
                 return f"descriptor {descriptor} is open ({_describe_descriptor(descriptor)})"
     return None
 

@@ -15,8 +15,7 @@ SELECT EXISTS (SELECT 1 FROM blobs WHERE place IS NOT NULL)
     OR EXISTS (SELECT 1 FROM uploads WHERE place IS NOT NULL) OR EXISTS (SELECT 1 FROM trash)
 
 -- name: known_storage_keys
--- Those of these storage keys (a JSON array) that a row names. A storage key moves between the tables in one
--- transaction.
+-- The storage keys of a JSON array that occur in a row. A storage key moves between the tables in one transaction.
 SELECT CAST(json_group_array(item.value) AS BLOB) FROM json_each(?1) AS item
 WHERE EXISTS (SELECT 1 FROM blobs AS b WHERE b.place = item.value)
     OR EXISTS (SELECT 1 FROM uploads AS u WHERE u.place = item.value)
