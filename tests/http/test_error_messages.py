@@ -80,7 +80,7 @@ async def test_an_unknown_tenant_gets_a_hint_about_the_header(served: Served) ->
         ("/jobs/settle", {"jobs": [{"id": "x", "fence": 1, "outcome": "ok"}]}, ": succeeded, failed"),
         ("/jobs", {"type": 5}, "`type` must be a string, got an integer"),
         ("/jobs", [], "the body must be an object, got an array"),
-        ("/jobs/batch", {"jobs": [{}]}, "`type` is missing in `jobs[0]`"),
+        ("/jobs/batch", {"jobs": [{}]}, "`type` is missing from `jobs[0]`"),
         ("/jobs", {"type": "a", "run_at": "2026-01-01"}, "`run_at` must be a timestamp with a time zone"),
         ("/jobs", {"type": "a", "priority": 9}, "`priority` must be at most 5"),
         ("/jobs", {"type": "a", "idempotency_key": "x" * 513}, "`idempotency_key` must have at most 512 characters"),

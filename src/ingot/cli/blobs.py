@@ -146,7 +146,7 @@ def why(context: CommandContext, key: KeyOrId) -> None:
 @server_command
 def usage(
     context: CommandContext,
-    mine: Annotated[bool, typer.Option("--mine", help="Usage and quota of this token.")] = False,
+    mine: Annotated[bool, typer.Option("--mine", help="Usage and quota of the token that you use.")] = False,
 ) -> None:
     """Show the bytes used and the quota of the tenant."""
     usage = context.client.blobs.usage("caller" if mine else "tenant")

@@ -34,11 +34,11 @@ NO_DOCUMENTS_HINT: Final = (
 )
 FILES_PANEL: Final = "File selection"
 EXAMPLES: Final = (
-    "ingot ingest handbook.pdf --output markdown",
-    "ingot ingest docs --output markdown --tag docs",
+    "ingot ingest handbook.pdf --output markdown/",
+    "ingot ingest docs --output markdown/ --tag docs",
     "ingot ingest 'archive/**/*.pdf' --exclude 'draft-*' --priority low --dry-run",
     """ingot ingest scans --type ocr --options '{"languages": ["deu"]}' --wait --json""",
-    "ingot ingest docs --output markdown --force --replace",
+    "ingot ingest docs --output markdown/ --force --replace",
 )
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -100,11 +100,11 @@ def ingest(
 ) -> None:
     """Submit a job for each document, and with --output fetch its outputs.
 
-    In folders and patterns, only PDFs and images are ingested; with --type, the files that the type supports, or all
-    files if Ingot does not know the type. Hidden files and links to folders are skipped. A Git LFS pointer is replaced
-    by the file that it stands for.
+    In folders and patterns, the command selects PDFs and images. With --type it selects the files that the type
+    supports, or all files if Ingot does not know the type. Hidden files and links to folders are skipped. A Git LFS
+    pointer is replaced by the file that it stands for.
 
-    With --output, `ingot ingest docs` writes the outputs of docs/a/report.pdf to FOLDER/a/report/. To resume after
+    `ingot ingest docs --output FOLDER` writes the outputs of docs/a/report.pdf to FOLDER/a/report/. To resume after
     Ctrl-C, run the same command again: outputs that exist already are not fetched again, and documents that the server
     has processed before are not processed again unless you use --force. If a document fails, the others continue; the
     exit code is that of the first failure.

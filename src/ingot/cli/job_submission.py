@@ -80,7 +80,8 @@ def submit(
         typer.Option(metavar="ID", help="Job that must finish before this one starts. Can be repeated."),
     ] = None,
     on_dead: Annotated[
-        OnDead | None, typer.Option(help="Action when a job given with --after is dead or canceled.")
+        OnDead | None,
+        typer.Option(help="Action on this job if a job given with --after is dead or canceled. Default: cancel."),
     ] = None,
     batch: BatchOption = None,
     correlation_id: Annotated[

@@ -1,4 +1,4 @@
-"""Functions for orders and jobs that both engines use."""
+"""Functions that both engines use for jobs, and for orders: the descriptions of jobs that are not accepted yet."""
 
 from __future__ import annotations
 
@@ -76,7 +76,10 @@ def progress_of(percent: float | None, stage: str | None) -> Progress | None:
 
 
 def scopes_of(limits: ConcurrencyLimits, type: str, limit_key: str) -> list[LimitScope]:
-    """Return the limits that are set, widest first: the maximum number of running jobs, their type and limit key."""
+    """Return the limits that are set, from the widest to the narrowest.
+
+    Each has its scope, the maximum number of running jobs, and the type and the limit key of the jobs that it counts.
+    """
     scopes: list[LimitScope] = []
     if limits.tenant is not None:
         scopes.append(("tenant", limits.tenant, None, None))

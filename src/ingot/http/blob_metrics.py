@@ -25,7 +25,7 @@ COUNTERS: Final = {
     "ingot_blob_strays_deleted": ("orphans_deleted", "Objects deleted because no row referred to them."),
 }
 GAUGES: Final = {
-    "ingot_blobs": ("blobs", "Blobs of all tenants. Each counts once."),
+    "ingot_blobs": ("blobs", "Blobs of all tenants. A blob that several tenants have counts once."),
     "ingot_blob_bytes": ("bytes", "Bytes of all blobs."),
     "ingot_blobs_damaged": ("damaged", "Damaged blobs, which are not served."),
     "ingot_blob_tombstones": (
@@ -33,7 +33,7 @@ GAUGES: Final = {
         "Removed references whose blob the collector has not checked yet, counted up to 10,000.",
     ),
     "ingot_blob_objects_waiting": ("trash", "Objects that wait to be deleted, counted up to 10,000."),
-    "ingot_blob_uploads": ("uploads", "Uploads in progress, counted up to 10,000."),
+    "ingot_blob_uploads": ("uploads", "Uploads in any state that have not been deleted yet, counted up to 10,000."),
 }
 
 

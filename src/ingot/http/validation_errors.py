@@ -15,7 +15,7 @@ from ingot.kernel.errors import InvalidInput
 
 DETAIL_CHARS_MAX: Final = 500
 VALUES_SHOWN_MAX: Final = 40
-ANY_KEY: Final = "[...]"  # How msgspec writes any key of a mapping in a location.
+ANY_KEY: Final = "[...]"  # Stands for any key of a mapping in the locations that msgspec reports.
 NAME_CHARS_MAX: Final = 64
 QUERY_PARAMETER: Final = "query parameter"
 _LOCATION = re.compile(r" - at `\$([^`]*)`$")
@@ -53,7 +53,9 @@ def invalid_body(error: msgspec.ValidationError, body_type: Any) -> InvalidInput
         return _unknown_name_error("field", match[1], (name for type in types for name in _field_names(type)), location)
     path = _LOCATION.search(str(error))
     field = f"`{path[1].lstrip('.')}`" if path is not None else "the body"
-    return InvalidInput(_truncate(f"{_plain_text(message, field)}{_allowed_values_text(types, body_type, location)}"))
+    return InvalidInput(
+        _truncate(f"{_describe_problem(message, field)}{_allowed_values_text(types, body_type, location)}")
+    )
 
 
 def invalid_query(error: msgspec.ValidationError, query_type: Any) -> InvalidInput:
@@ -67,17 +69,17 @@ def invalid_query(error: msgspec.ValidationError, query_type: Any) -> InvalidInp
         return _unknown_name_error(QUERY_PARAMETER, match[1], known_names, location)
     parameter = f"the {QUERY_PARAMETER} `{location[-1]}`" if location else "the query"
     return InvalidInput(
-        _truncate(f"{_plain_text(message, parameter)}{_allowed_values_text(types, query_type, location)}")
+        _truncate(f"{_describe_problem(message, parameter)}{_allowed_values_text(types, query_type, location)}")
     )
 
 
-def _plain_text(message: str, field: str) -> str:
-    """Translate a message of msgspec about a field or a query parameter."""
+def _describe_problem(message: str, field: str) -> str:
+    """Return our wording of a message of msgspec about a field or a query parameter."""
     if match := _TYPE_MESSAGE.fullmatch(message):
         allowed = " or ".join(_JSON_TYPES.get(name, name) for name in match[1].split(" | "))
         return f"{field} must be {allowed}, got {_JSON_TYPES.get(match[2], match[2])}"
     if match := _MISSING_FIELD_MESSAGE.fullmatch(message):
-        return f"`{match[1]}` is missing in {field}"
+        return f"`{match[1]}` is missing from {field}"
     if message == _TIMESTAMP_MESSAGE:
         return f"{field} must be a timestamp with a time zone, such as 2027-01-31T12:00:00Z"
     if match := _ENUM_MESSAGE.fullmatch(message):
@@ -85,9 +87,12 @@ def _plain_text(message: str, field: str) -> str:
     return f"{field} is invalid: {message[:1].lower()}{message[1:]}"
 
 
-def _out_of_bounds_error(type_name: str, sign: str, bound: str, is_name: str | None, field: str) -> InvalidInput:
-    """Describe a value that is too large or small, or too long or short."""
-    subject = f"a name in `{field}`" if is_name else f"`{field}`"
+def _out_of_bounds_error(type_name: str, sign: str, bound: str, key_marker: str | None, field: str) -> InvalidInput:
+    """Describe a value that is too large or small, or too long or short.
+
+    `key_marker` is not empty if the value is a key of the mapping `field`.
+    """
+    subject = f"a name in `{field}`" if key_marker else f"`{field}`"
     amount = f"{'at least' if sign == '>=' else 'at most'} {bound.removesuffix('.0')}"
     if type_name not in _UNITS:
         return InvalidInput(f"{subject} must be {amount}")
@@ -95,11 +100,12 @@ def _out_of_bounds_error(type_name: str, sign: str, bound: str, is_name: str | N
 
 
 def reject_numeric_timestamps(params: Mapping[str, str], query_type: Any) -> None:
-    """Raise `InvalidInput` for a timestamp in a query that is a number, because its unit is unknown."""
+    """Raise `InvalidInput` if a timestamp in a query is a number, because the unit of the number is unknown."""
     for name in _timestamp_fields(query_type) & params.keys():
         if _NUMBER.fullmatch(params[name]):
             raise InvalidInput(
-                f"the {QUERY_PARAMETER} `{name}` must be a timestamp, got a number", hint="Use 2027-01-31T12:00:00Z."
+                f"the {QUERY_PARAMETER} `{name}` must be a timestamp, got a number",
+                hint="Example: 2027-01-31T12:00:00Z.",
             )
 
 

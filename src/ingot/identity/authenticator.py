@@ -47,7 +47,7 @@ class CacheEntry(msgspec.Struct, Generic[T]):
 
 
 class CredentialCache(Generic[T]):
-    """Recent results of lookups, by the digest of the credential. Evicts the entries looked up longest ago."""
+    """Recent results of store lookups, by the digest of the credential. Evicts the entry with the oldest lookup."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -56,7 +56,8 @@ class CredentialCache(Generic[T]):
     async def get(self, key: bytes, find: Callable[[BeforeLookup], Awaitable[T]], before_lookup: BeforeLookup) -> T:
         """Return the cached result, or call `find`, which raises `Unauthorized` for a credential that is not valid.
 
-        `find` gets `before_lookup` only if the credential has no entry, not even an expired one.
+        `find` gets `before_lookup` only if the credential has no entry. An expired entry shows that the
+        credential was valid before, so it is not a guess, and its next lookup is not limited.
         """
         now = self._clock.micros()
         entry = self._entries.get(key)
@@ -126,9 +127,9 @@ class Authenticator:
     ) -> Caller:
         """Return the person whose session has this secret, in the tenant with this ID or slug.
 
-        Without `tenant`, the caller is in the only tenant that they have a role in, if there is exactly one. Raises
-        `Unauthorized`, `SessionStale` if the provider has to confirm the person again, or `Forbidden` if they have no
-        role in the tenant.
+        Without `tenant`, a person with a role in exactly one tenant acts in that one. A person with several roles or
+        none acts in no tenant. Raises `Unauthorized`, `SessionStale` if the provider has to confirm the person again,
+        or `Forbidden` if they have no role in the tenant.
         """
         stored = await self._sessions.get(
             credential_secrets.digest(secret),
@@ -165,7 +166,7 @@ class Authenticator:
         return used
 
     async def is_worker_name_taken(self, worker_id: str) -> bool:
-        """Return whether a worker credential or worker role of any tenant, or an instance of one, has this ID."""
+        """Return whether a worker credential or worker role of any tenant has this ID, or its part before a `/`."""
         name, now = worker_id.partition("/")[0], self._clock.micros()
         is_taken, expires_at = self._worker_names.get(name, (False, 0))
         if expires_at <= now:

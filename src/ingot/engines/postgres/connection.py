@@ -364,7 +364,7 @@ def invalid_url_error(setting: str) -> StoreMisconfigured:
 
 
 def translate_error(error: Exception, *, action: str, endpoint: str = "") -> IngotError:
-    """Return our error for an error of the driver.
+    """Return our error for an error of the driver. `action` completes the message "The database cannot be …".
 
     Unexpected errors are logged, except while a store is opened (`action="reached"`), when the caller reports them.
     """

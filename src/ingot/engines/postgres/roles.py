@@ -27,7 +27,7 @@ _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 async def grant_app_role(owner_url: str, role: str, tenant: str) -> None:
-    """Allow an existing role to enqueue jobs and publish events of this tenant, in its own transactions.
+    """Allow an existing role to enqueue jobs and publish events of this tenant in the role's own transactions.
 
     `tenant` is an ID or a slug. Raises `InvalidInput`, `TenantNotFound` or `StoreError`.
     """
@@ -95,7 +95,7 @@ async def _owner_transaction(url: str) -> AsyncIterator[PlainConnection]:
         raise invalid_url_error("The owner's URL") from None
     except NO_SCHEMA_ERRORS:
         raise StoreMisconfigured(
-            "The schema of Ingot is missing in this database, or is too old.",
+            "The schema of Ingot is missing from this database, or is too old.",
             hint="Apply it first with `ingot database migrate`.",
         ) from None
     except (*UNREACHABLE_ERRORS, asyncpg.PostgresError) as error:
@@ -133,7 +133,8 @@ async def _create_or_update_role(connection: PlainConnection, role: str, tenant:
     await connection.execute("SET LOCAL ROLE ingot_owner")
     if await connection.fetchval("SELECT true FROM ingot.worker_credentials WHERE id = $1", role):
         raise InvalidInput(
-            f"a worker credential has the name {role}", hint="Choose another name, because worker IDs begin with it."
+            f"a worker credential has the name {role}",
+            hint="Choose another name. The IDs of its workers begin with this one.",
         )
     tenant_id = await _lock_tenant(connection, tenant)
     role_tenant = await connection.fetchval("SELECT tenant::text FROM ingot.worker_roles WHERE role = $1", role)

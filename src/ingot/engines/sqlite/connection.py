@@ -47,7 +47,10 @@ def open_reader(path: Path, *, vfs: str | None = None) -> apsw.Connection:
 
 
 def translate_error(error: apsw.Error, *, action: str) -> StoreError:
-    """Translate a driver error from opening or reading a store, where nothing was changed."""
+    """Translate a driver error from opening or reading a store, where nothing was changed.
+
+    `action` completes the message "The store could not be …".
+    """
     match error:
         case apsw.FullError():
             return StorageFull()

@@ -43,14 +43,19 @@ def promote(tx: Transaction) -> int:
 
 
 def sweep(tx: Transaction) -> int:
-    """End attempts whose lease has expired, at most once a second, and not right after opening. Return their number."""
+    """End attempts whose lease has expired, and return their number.
+
+    A sweep runs at most once a second, and not before the store has been open for the duration of a lease, so that
+    workers can renew theirs after a restart.
+    """
     writer_state = tx.writer_state
     next_sweep = writer_state.next_sweep()
     if next_sweep is None or next_sweep > tx.now:
         return 0
     expired = _expired_leases(tx)
     if len(expired) < SWEEP_JOBS_MAX:
-        writer_state.swept_at = tx.now  # After a full round, the next one follows at once.
+        # Not set after a sweep that reached the maximum, so that the next one does not wait for a second.
+        writer_state.swept_at = tx.now
     try:
         swept = tx.run_in_savepoint(partial(_end_expired, tx, expired))
     except DISK_ERRORS:

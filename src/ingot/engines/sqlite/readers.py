@@ -20,7 +20,7 @@ from ingot.kernel.commands import Command
 from ingot.kernel.errors import StoreError
 
 READER_THREADS: Final = 2
-ABOVE_ALL_TEXTS: Final = "\U0010ffff"  # Starts a list in descending order.
+ABOVE_ALL_TEXTS: Final = "\U0010ffff"  # A list in descending order begins below this.
 
 T = TypeVar("T")
 

@@ -205,7 +205,10 @@ class WriterState:
             self.next_expiry = expiry
 
     def next_sweep(self) -> int | None:
-        """Return when the next sweep may find something: at most once a second, and not right after opening."""
+        """Return when the next sweep may find something.
+
+        Sweeps run at most once a second, and not before the store has been open for the duration of a lease.
+        """
         expiry = self.next_expiry  # Read once: the event loop calls this while the writer changes the value.
         return None if expiry is None else max(expiry, self._sweep_from, self.swept_at + SWEEP_INTERVAL_MICROS)
 

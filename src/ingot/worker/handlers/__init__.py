@@ -37,8 +37,8 @@ class BuiltInHandler(msgspec.Struct, frozen=True, kw_only=True):
                 f"the handler {self.type} needs {error.name}, which is not installed",
                 hint=f"Install its packages: pip install 'ingot[{self.type}]'",
             ) from error
-        if (expect_ready := getattr(module, "expect_ready", None)) is not None:
-            expect_ready()
+        if (check_configuration := getattr(module, "check_configuration", None)) is not None:
+            check_configuration()
         handle: Callable[..., Any] = module.handle
         return handle
 
@@ -49,7 +49,10 @@ BUILT_IN_HANDLERS: Final = {
         BuiltInHandler(type="pdf", about="PDF to Markdown", timeout_seconds=60 * MINUTE, memory_mb=2048),
         BuiltInHandler(type="ocr", about="Images and scans to text", timeout_seconds=60 * MINUTE, memory_mb=2048),
         BuiltInHandler(
-            type="image", about="Thumbnails, other formats, no metadata", timeout_seconds=5 * MINUTE, memory_mb=1024
+            type="image",
+            about="Images to other sizes and formats, without metadata",
+            timeout_seconds=5 * MINUTE,
+            memory_mb=1024,
         ),
         # Not reused: the result depends on the model of the worker, which the server does not know.
         BuiltInHandler(type="embed", about="Text to vectors", timeout_seconds=30 * MINUTE, memory_mb=4096, reuse=False),

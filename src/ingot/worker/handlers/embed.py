@@ -92,7 +92,7 @@ def handle(job: WorkerJob) -> Any:
     )
 
 
-def expect_ready() -> None:
+def check_configuration() -> None:
     """Raise `InvalidInput` if no model is configured. Called when the worker starts, so that no job has to fail."""
     folder = read_client_settings().embed_model
     if folder is None:
