@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 
+from tests.system.programs import run_ingot, served
 from tests.system.shell import Shell, open_shell
 
 
@@ -73,6 +75,15 @@ def test_a_secret_is_read_from_stdin_or_a_file_and_never_printed(shell: Shell, t
     assert shell.json("secrets", "rotate-key")["unreadable"] == 0
     assert shell.run("secrets", "delete", "tls").code == 0
     assert shell.run("secrets", "get", "tls").code == 3
+
+
+def test_rotate_key_fails_while_the_key_of_a_secret_is_missing(tmp_path: Path) -> None:
+    for key, code in ((token_hex(32), 0), (token_hex(32), 1)):
+        with served(tmp_path, env={"INGOT_SECRET_KEY": key}) as (_, url):
+            environment = {"INGOT_SERVER_URL": url, "INGOT_DATA": str(tmp_path)}
+            if code == 0:
+                assert run_ingot("secrets", "put", "mail", env=environment, stdin_text="horse").code == 0
+            assert run_ingot("secrets", "rotate-key", env=environment).code == code
 
 
 # -- tokens -------------------------------------------------------------------------------------------------

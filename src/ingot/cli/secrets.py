@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typer
+
 from ingot.cli.context import CommandContext, server_command
 from ingot.cli.help_text import examples_epilog
 from ingot.cli.record_commands import record_commands
@@ -16,6 +18,7 @@ def rotate_key(context: CommandContext) -> None:
     """Encrypt the secrets of all tenants with the current INGOT_SECRET_KEY.
 
     To change the key, start the server with INGOT_SECRET_KEY=new,old, run this command, and then remove the old key.
+    The exit code is 1 if a secret could not be decrypted.
     """
     rotation = context.client.admin.rotate_secret_key()
     context.out.outcome(rotation, f"Encrypted {rotation.rotated} secrets with key {rotation.key_id}.")
@@ -23,3 +26,5 @@ def rotate_key(context: CommandContext) -> None:
         context.out.message(
             f"{rotation.unreadable} secrets could not be decrypted. Add their key to INGOT_SECRET_KEY and try again."
         )
+    if rotation.unreadable:  # A script must not continue and remove the old key.
+        raise typer.Exit(1)

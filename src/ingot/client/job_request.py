@@ -21,7 +21,7 @@ DURATION_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_
 PRIORITIES: Final = {"critical": 1, "high": 2, "normal": 3, "low": 4, "background": 5}
 PRIORITY_HINT: Final = f"Use 1 to 5, or {', '.join(PRIORITIES)}."
 DURATION_HINT: Final = "Use a number of seconds, or a text such as 500ms, 30s, 5m, 2h or 1d."
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
 
 
 class SubmitOptions(TypedDict, total=False):
@@ -69,7 +69,7 @@ def to_seconds(value: Duration) -> float:
         match = _DURATION.fullmatch(value.strip().lower())
         if match is None:
             raise InvalidInput(f"{value[:64]!r} is not a duration", hint=DURATION_HINT)
-        return float(match[1]) * DURATION_UNITS[match[2]]
+        return float(match[1]) * DURATION_UNITS[match[2] or "s"]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(
             f"a duration must be a number, a str or a timedelta, got {type(value).__name__}", hint=DURATION_HINT
