@@ -36,20 +36,20 @@ def program() -> str:
     return path
 
 
-def settings(folder: Path, server: Path) -> str:
-    """Return settings that pool transactions on few enough connections for clients to change between them."""
+def settings(folder: Path, server: Path, user: str, mode: str) -> str:
+    """Return settings with few enough server connections for clients of transactions to change between them."""
     version = subprocess.run([program(), "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
     supports_prepared = tuple(map(int, version.split(".")[:2])) >= PREPARED_SINCE
     return f"""
 [databases]
-{DATABASE} = host={server} dbname={DATABASE} user=ingot_server
+{DATABASE} = host={server} dbname={DATABASE} user={user}
 
 [pgbouncer]
 listen_addr =
 listen_port = {PORT}
 unix_socket_dir = {folder}
 auth_type = any
-pool_mode = transaction
+pool_mode = {mode}
 default_pool_size = {SERVER_CONNECTIONS}
 max_client_conn = 200
 {"max_prepared_statements = 0" if supports_prepared else ""}
@@ -57,28 +57,28 @@ max_client_conn = 200
 
 
 @asynccontextmanager
-async def open_bouncer(server: Path) -> AsyncIterator[str]:
-    """Start PgBouncer, and yield the URL of the database behind it."""
+async def open_bouncer(server: Path, *, user: str = "ingot_server", mode: str = "transaction") -> AsyncIterator[str]:
+    """Start PgBouncer, which pools connections of this user, and yield the URL of the database behind it."""
     folder = Path(tempfile.mkdtemp(prefix="ingot-bouncer-", dir="/var/tmp"))
-    user = None
+    owner_name = None
     if os.geteuid() == 0:
         users = {entry.pw_name: entry for entry in pwd.getpwall()}
         owner = next(users[name] for name in USERS if name in users)
-        user = owner.pw_name
+        owner_name = owner.pw_name
         os.chown(folder, owner.pw_uid, owner.pw_gid)
     os.chmod(folder, 0o755)
     file = folder / "pgbouncer.ini"
-    await asyncio.to_thread(file.write_text, settings(folder, server))
+    await asyncio.to_thread(file.write_text, settings(folder, server, user, mode))
     log = await asyncio.to_thread((folder / "log").open, "wb")
     try:
-        async with started_async(program(), file, user=user, cwd=folder, stdout=log, stderr=log) as process:
+        async with started_async(program(), file, user=owner_name, cwd=folder, stdout=log, stderr=log) as process:
 
             async def listens() -> bool:
                 assert process.returncode is None, (folder / "log").read_text()[-500:]
                 return (folder / f".s.PGSQL.{PORT}").exists()
 
             await eventually(listens)
-            yield f"postgresql://ingot_server@/{DATABASE}?host={folder}&port={PORT}"
+            yield f"postgresql://{user}@/{DATABASE}?host={folder}&port={PORT}"
             process.terminate()
             async with asyncio.timeout(STOP_SECONDS_MAX):
                 await process.wait()

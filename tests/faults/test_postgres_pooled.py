@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import asyncpg
 import msgspec
@@ -12,11 +14,13 @@ import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from ingot.engines.postgres import PostgresStore
+from ingot.engines.postgres import PostgresStore, make_worker_role
+from ingot.engines.postgres.worker_database import WorkerDatabase
 from ingot.events import Events
 from ingot.identity import Tenants
 from ingot.jobs import Jobs, JobStatus
 from ingot.jobs.errors import JobNotFound
+from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import StoreMisconfigured
 from tests.faults.pgbouncer import SERVER_CONNECTIONS, open_bouncer
 from tests.faults.postgres_cluster import (
@@ -28,10 +32,20 @@ from tests.faults.postgres_cluster import (
     open_cluster,
 )
 from tests.faults.recorded_calls import SLUGS
+from tests.system.programs import run_ingot
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.postgres, pytest.mark.pgbouncer, pytest.mark.usefixtures("leftovers")]
 
+APP = """
+from ingot import Worker
+
+worker = Worker()
+
+@worker.handler("noop")
+def noop(job):
+    return None
+"""
 READERS = 4
 READS_OF_EACH = 100
 ENDS = {"succeeded", "dead", "canceled"}
@@ -140,17 +154,37 @@ async def _has_every_end(reader: Reader) -> bool:
     return all(any(count[JobStatus(end)] for count in counts) for end in ENDS)
 
 
-async def test_a_store_that_is_not_configured_for_the_pool_is_refused(pooled: Pooled) -> None:
-    async def use(store: PostgresStore) -> None:
-        jobs = Jobs(store, lease_seconds=LEASE_SECONDS)
-        tenant = (await Tenants(store).ensure_default()).id
-        for _ in range(20):
-            job = (await jobs.enqueue(tenant, "unaware")).job
-            await jobs.get(tenant, job.id)
+async def test_a_store_that_is_not_configured_for_the_pool_does_not_open(pooled: Pooled) -> None:
+    with pytest.raises(StoreMisconfigured) as caught:
+        async with pooled.cluster.store(pooled.url, pooled=False):
+            pass
+    assert "INGOT_DATABASE_POOLED" in caught.value.hint
 
-    with pytest.raises(StoreMisconfigured, match="INGOT_DATABASE_POOLED"):
-        async with pooled.cluster.store(pooled.url, pooled=False) as store:
-            await asyncio.gather(*[use(store) for _ in range(8)])
+
+async def test_a_worker_that_is_not_configured_for_the_pool_is_refused(pooled: Pooled, tmp_path: Path) -> None:
+    async with pooled.cluster.store() as store:
+        tenant = (await Tenants(store).ensure_default()).id
+    await make_worker_role(pooled.cluster.owner_url, "press", tenant)
+    async with open_bouncer(pooled.cluster.server.folder, user="press") as url:
+        with pytest.raises(StoreMisconfigured) as caught:
+            await WorkerDatabase.open(url, instance="1", lease=MICROS, connections=1)
+        assert "INGOT_DATABASE_POOLED" in caught.value.hint
+        worker = await WorkerDatabase.open(url, instance="1", lease=MICROS, connections=1, pooled=True)
+        await worker.register(["noop"])
+        await worker.close()
+        (tmp_path / "app.py").write_text(APP, encoding="utf-8")
+        environment = {**os.environ, "INGOT_DATABASE_URL": url}
+        process = await asyncio.to_thread(run_ingot, "worker", cwd=tmp_path, env=environment)
+        assert process.code == 1
+        assert "INGOT_DATABASE_POOLED=true" in process.stderr
+
+
+async def test_a_store_behind_a_pool_of_sessions_needs_no_setting(pooled: Pooled) -> None:
+    async with (
+        open_bouncer(pooled.cluster.server.folder, mode="session") as url,
+        pooled.cluster.store(url, pooled=False, connections=1) as store,
+    ):
+        await Tenants(store).ensure_default()
 
 
 async def test_a_store_that_is_configured_for_the_pool_works(pooled: Pooled) -> None:

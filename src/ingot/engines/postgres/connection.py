@@ -23,6 +23,7 @@ from ingot.blobs.errors import (
     UploadNotFound,
     UploadTaken,
 )
+from ingot.engines.postgres.pooler import transaction_pooler_error
 from ingot.identity.credentials import CredentialExists, CredentialNotFound, TokenNotFound
 from ingot.identity.model import TenantExists, TenantNotFound
 from ingot.identity.people import MemberByGroup, MemberNotFound, SessionNotFound, SignInRefused, UserNotFound
@@ -384,10 +385,7 @@ def translate_error(error: Exception, *, action: str, endpoint: str = "") -> Ing
                 f"The database refused access: {error}.", hint="Create the database, or correct its name in the URL."
             )
         case asyncpg.DuplicatePreparedStatementError() | asyncpg.InvalidSQLStatementNameError():
-            return StoreMisconfigured(
-                "A proxy between Ingot and the database uses different connections for different transactions.",
-                hint="Set INGOT_DATABASE_POOLED=true.",
-            )
+            return transaction_pooler_error()
         case asyncpg.InsufficientPrivilegeError():
             return StoreMisconfigured(
                 f"The database refused access: {error}.",

@@ -28,6 +28,7 @@ from ingot.engines.postgres.lane_cache import LaneCache
 from ingot.engines.postgres.listener import DatabaseListener
 from ingot.engines.postgres.metrics import Horizon
 from ingot.engines.postgres.migrate import expect_known, schema_version
+from ingot.engines.postgres.pooler import reject_transaction_pooler
 from ingot.engines.postgres.sql import SQL
 from ingot.jobs.metrics import Load
 from ingot.kernel.clock import MICROS, Clock
@@ -80,8 +81,11 @@ class PostgresStore(ObservableStore):
         if pool is None:
             pool = await open_pool(url, pooled=pooled, connections=connections, connection_class=connection_class)
         try:
-            async with pool.acquire() as connection, connection.transaction():
-                await _check_session(connection)
+            async with pool.acquire() as connection:
+                if not pooled:
+                    await reject_transaction_pooler(connection, url)
+                async with connection.transaction():
+                    await _check_session(connection)
             lane_cache = LaneCache(clock, lease=round(lease_seconds * MICROS))
             db = Database(pool, pooled=pooled, owns_pool=owns_pool)
             await maintenance.poll(db, lane_cache)

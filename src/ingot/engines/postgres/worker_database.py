@@ -28,6 +28,7 @@ from ingot.engines.postgres.job_rows import claim_of
 from ingot.engines.postgres.lane_cache import HINT_SECONDS, Position, repeat_interval
 from ingot.engines.postgres.listener import CHANNEL
 from ingot.engines.postgres.migrate import expect_known, migrations
+from ingot.engines.postgres.pooler import reject_transaction_pooler
 from ingot.engines.postgres.sql import SQL
 from ingot.engines.worker_rows import lease_status
 from ingot.jobs.errors import WorkerNotFound
@@ -95,8 +96,11 @@ class WorkerDatabase:
         configure_logs()  # Tracebacks must not show the URL, which may contain a password.
         pool = await open_pool(url, pooled=pooled, connections=connections, connection_class=Connection)
         try:
-            async with pool.acquire() as connection, connection.transaction():
-                role, tenant = await _check_session(connection)
+            async with pool.acquire() as connection:
+                if not pooled:
+                    await reject_transaction_pooler(connection, url)
+                async with connection.transaction():
+                    role, tenant = await _check_session(connection)
         except BaseException as error:
             await pool.close()
             if isinstance(error, (*UNREACHABLE_ERRORS, asyncpg.PostgresError)):
