@@ -11,6 +11,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from ingot.kernel.failures import failures
 from tests import components, event_loop, time_report
 from tests.minilm import shared_model
 from tests.postgres import close_pools, release_databases, shared_folder
@@ -105,8 +106,9 @@ async def shared_loop() -> AsyncIterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Store which components the test may use."""
+    """Store which components the test may use, and forget the failures that other tests have logged."""
     components.set_current(item)
+    failures.clear()
 
 
 @pytest.hookimpl(trylast=True)

@@ -423,4 +423,12 @@ MUTANTS = [
         new="fence: Fence",
         caught_by="tests/http/test_jobs.py::test_an_invalid_settle_entry_does_not_affect_the_others",
     ),
+    Mutant(
+        name="a failure that hides those of other routes",
+        breaks="the first failure of each kind is in the log",
+        file="kernel/failures.py",
+        old="(event, *identity.items(), *_origin_of(error))",
+        new="(event, *_origin_of(error))",
+        caught_by="tests/unit/test_failures.py::test_only_the_first_failure_of_a_kind_is_logged",
+    ),
 ]

@@ -24,7 +24,7 @@ from ingot.jobs.service import Jobs
 from ingot.jobs.worker_model import WorkerStatus
 from ingot.jobs.workers import Workers
 from ingot.kernel.errors import IngotError
-from ingot.kernel.logs import report
+from ingot.kernel.failures import failures
 
 VERSION: Final = version("ingot")
 
@@ -156,7 +156,7 @@ class OpsApi:
             blob_metrics = await self._blobs.metrics()
         except IngotError as error:
             job_metrics.depths, job_metrics.load, blob_metrics = (), None, None
-            report("metrics_incomplete", error)
+            failures.log("metrics_incomplete", error)
         if self._metrics.blobs is not None:
             self._metrics.blobs.store_metrics = blob_metrics
         return Response(generate_latest(self._metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})

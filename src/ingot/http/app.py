@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, Final
@@ -46,8 +46,9 @@ from ingot.http.streams import Scope, Send, Streams, wait_for_disconnect
 from ingot.http.tracing import Tracer, parse_traceparent
 from ingot.http.validation_errors import invalid_body, invalid_query, reject_numeric_timestamps
 from ingot.kernel.errors import IngotError, InvalidInput
+from ingot.kernel.failures import failures
 from ingot.kernel.ids import new_id
-from ingot.kernel.logs import is_debug_enabled, request_fields
+from ingot.kernel.logs import MESSAGE_CHARS_MAX, is_debug_enabled, request_fields
 from ingot.kernel.redaction import contains_secret
 
 UNREPEATABLE_HEADERS: Final = ("ingot-tenant", "idempotency-key", "last-event-id")
@@ -123,9 +124,18 @@ class App:
         except IngotError as error:
             status = await self._send_error(error, route, scope, send, request_id)
             if status >= 500:
-                log.warning("request_refused", code=error.code, **_log_fields(scope, route, status, began))
-        except Exception:
-            log.exception("request_failed", **_log_fields(scope, route, 500, began))
+                identity = {"code": error.code, **_log_fields(scope, route, status)}
+                detail = error.detail.split("\n", 1)[0][:MESSAGE_CHARS_MAX]
+                failures.log(
+                    "request_refused",
+                    level="warning",
+                    identity=identity,
+                    detail=detail,
+                    duration_ms=_millis_since(began),
+                )
+        except Exception as error:
+            identity = _log_fields(scope, route, 500)
+            failures.log("request_failed", error, identity=identity, duration_ms=_millis_since(began))
             status = await self._send_error(InternalError(), route, scope, send, request_id)
         self._metrics.record_request(route, status, time.perf_counter() - began)
         if span is not None:
@@ -133,7 +143,7 @@ class App:
             tenant = "" if request is None else request.tenant
             span.end(method=scope["method"], route=route_path, status=status, request_id=request_id, tenant=tenant)
         if is_debug_enabled():
-            log.debug("request", **_log_fields(scope, route, status, began))
+            log.debug("request", **_log_fields(scope, route, status), duration_ms=_millis_since(began))
 
     def stop(self) -> None:
         """End all streams."""
@@ -376,14 +386,13 @@ def _extend_log_context(log_context: dict[str, object], route: Route, request: R
         log_context["job_id"] = request.path_params["id"][:ID_CHARS_MAX]
 
 
-def _log_fields(scope: Scope, route: Route | None, status: int, began: float) -> dict[str, object]:
+def _log_fields(scope: Scope, route: Route | None, status: int) -> dict[str, Hashable]:
     """Return the fields of a request for the log, without its path, which may contain secrets."""
-    return {
-        "method": scope["method"],
-        "route": None if route is None else route.path,
-        "status": status,
-        "duration_ms": round((time.perf_counter() - began) * 1000, 3),
-    }
+    return {"method": scope["method"], "route": None if route is None else route.path, "status": status}
+
+
+def _millis_since(began: float) -> float:
+    return round((time.perf_counter() - began) * 1000, 3)
 
 
 def _request_id(headers: Headers) -> str:

@@ -35,7 +35,7 @@ class InternalError(IngotError):
     """The server failed to handle the request."""
 
     code = "internal_error"
-    hint = "Try again. If the error persists, search the server log for the ID in the X-Request-ID header."
+    hint = "Try again. If the error persists, search the server log for request_failed."
 
 
 class NoSuchRoute(IngotError):

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from ingot.http.problems import problem_of
 from ingot.http.slow_readers import SlowReaderGuard
 from ingot.kernel.errors import IngotError
+from ingot.kernel.failures import failures
 
 CONNECTIONS_MAX: Final = 10_000
 HEAD_SECONDS_MAX: Final = 15.0  # For the request line and headers to arrive.
@@ -150,6 +151,7 @@ class HttpProtocol(HttpToolsProtocol):
         """Accept the connection, or reject it if there are too many."""
         if len(self.connections) >= self._limits.connections_max:
             self.transport = transport
+            failures.log("connection_refused", level="warning", connections_max=self._limits.connections_max)
             self._refuse_now(TooManyConnections())
             return
         super().connection_made(transport)

@@ -11,7 +11,8 @@ from ingot.http.authentication import RequestAuthenticator
 from ingot.http.request import ClientDisconnected, Receive, Request, StreamResponse
 from ingot.http.routes import Route
 from ingot.kernel.errors import IngotError
-from ingot.kernel.logs import detached_context, report
+from ingot.kernel.failures import failures
+from ingot.kernel.logs import detached_context
 
 T = TypeVar("T")
 Scope = MutableMapping[str, Any]
@@ -113,7 +114,7 @@ class Streams:
             if isinstance(error, IngotError) and error.status in (401, 403, 404):
                 _end_stream(end, error.code)
             else:  # The store is unavailable, so the credential cannot be checked.
-                report("stream_check_failed", error)
+                failures.log("stream_check_failed", error)
                 _end_stream(end, "unavailable")
 
 
@@ -128,7 +129,7 @@ def _end_reason(sending: asyncio.Task[None]) -> str:
         case None:
             return "complete"
         case error:
-            report("stream_failed", error)
+            failures.log("stream_failed", error)
             return "failed"
 
 

@@ -36,6 +36,7 @@ from ingot.http.server import Server
 from ingot.http.signing import Signer
 from ingot.http.tracing import Tracer
 from ingot.jobs.debug_listener import DebugListener
+from ingot.kernel.failures import FailureSummaries
 from ingot.kernel.logs import is_debug_enabled
 from ingot.kernel.msgspec_warmup import prepare_structs
 from ingot.settings import Settings
@@ -125,4 +126,4 @@ def build_server(
         ingot.stop_waiting()
         app.stop()
 
-    return Server(app, on_stop=stop, connections_max=settings.connections_max, loops=[metrics.lag])
+    return Server(app, on_stop=stop, connections_max=settings.connections_max, loops=[metrics.lag, FailureSummaries()])

@@ -8,7 +8,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from ingot.engines.postgres.connection import UNREACHABLE_ERRORS, translate_error
 from ingot.kernel.errors import IngotError, StoreBusy, StoreError
-from ingot.kernel.logs import detached_context, report
+from ingot.kernel.failures import failures
+from ingot.kernel.logs import detached_context
 
 IN_FLIGHT_MAX: Final = 4
 IN_FLIGHT_LARGE_MAX: Final = 2
@@ -106,7 +107,7 @@ class CommandBatcher(Generic[C, A]):
             self._on_commit(len(batch))
         except Exception as error:
             if len(batch) > 1 and not isinstance(error.__cause__, UNREACHABLE_ERRORS):
-                report("batch_failed", error, commands=len(batch))
+                failures.log("batch_failed", error, commands=len(batch))
                 for entry in batch:
                     await self._run_batch([entry])
                 return

@@ -49,6 +49,7 @@ from ingot.kernel.errors import (
     StoreError,
     StoreMisconfigured,
 )
+from ingot.kernel.failures import failures
 from ingot.kernel.ids import is_id
 from ingot.kernel.logs import report
 from ingot.records.model import RecordChanged, RecordNotFound, TooManyRecords
@@ -400,7 +401,7 @@ def translate_error(error: Exception, *, action: str, endpoint: str = "") -> Ing
             return StoreBusy("The database accepts no more connections.")
         case _:
             if action != "reached":
-                report("database_failed", error)
+                failures.log("database_failed", error)
             at = f" at {endpoint}" if endpoint else ""
             return StoreError(
                 f"The database{at} cannot be {action}: {str(error) or type(error).__name__}",

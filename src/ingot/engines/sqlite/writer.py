@@ -27,7 +27,7 @@ from ingot.jobs.metrics import Load
 from ingot.kernel.clock import Clock
 from ingot.kernel.commands import Command
 from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBusy, StoreError
-from ingot.kernel.logs import report
+from ingot.kernel.failures import failures
 
 BATCH_COMMANDS_MAX = 256
 GATHER_COMMANDS_MAX = 32
@@ -170,7 +170,7 @@ class Writer:
                     self._run_batch(batch)
                 except Exception as error:  # If the thread ended, all callers would wait forever.
                     self._state_is_current = False
-                    report("writer_failed", error)
+                    failures.log("writer_failed", error)
                     self._fail_batch(batch)
                 self._batch_started_at = None
 
@@ -223,7 +223,7 @@ class Writer:
         except DISK_ERRORS:
             raise
         except Exception as error:
-            report("batch_failed", error, commands=len(batch))
+            failures.log("batch_failed", error, commands=len(batch))
             self._recover()
             return self._transact(batch, together=False)
 
@@ -257,7 +257,7 @@ class Writer:
             self._writer_state.reload()
             self._state_is_current = True
         except Exception as error:
-            report("recovery_failed", error)
+            failures.log("recovery_failed", error)
 
     # -- on the event loop ----------------------------------------------------------------------------------
 
@@ -274,7 +274,7 @@ def _resolve_future(future: asyncio.Future[Any], result: Any) -> None:
         value = result.build() if isinstance(result, DeferredAnswer) else result
     except Exception as error:  # The other callers of the batch must still get their results.
         value = OutcomeUnknown("The change was made, but its result could not be built.")
-        report("answer_failed", error)
+        failures.log("answer_failed", error)
     if isinstance(value, IngotError):
         future.set_exception(value)
     else:
@@ -306,8 +306,8 @@ def translate_failure(error: Exception) -> IngotError:
         case apsw.FullError():
             return StorageFull()
         case apsw.IOError():
-            report("commit_failed", error)
+            failures.log("commit_failed", error)
             return OutcomeUnknown()
         case _:
-            report("transaction_failed", error)
+            failures.log("transaction_failed", error)
             return StoreError(f"The store failed: {error}")
