@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from ingot.engines.postgres.migrate import migrations as postgres_migrations
+from ingot.engines.sqlite.migrate import migrations as sqlite_migrations
 from ingot.http.job_metrics import JobMetricsCollector
 from ingot.jobs import AttemptOutcome, Claim, Definition, Done, Enqueued, JobStatus, LeaseLost, Settle, Settled
 from ingot.jobs.job_options import new_job
@@ -254,3 +257,19 @@ async def test_an_idle_store_reports_no_load(bench: Bench, engine: str) -> None:
     else:
         assert (load.commit_seconds, load.connections_max) == (None, 10)
         assert load.connections_used == 0
+
+
+async def test_a_store_describes_its_database(bench: Bench, engine: str) -> None:
+    first = await bench.jobs.describe_store()
+    migrations = sqlite_migrations() if engine == "sqlite" else postgres_migrations()
+    assert first.schema_version == migrations[-1].number
+    assert re.fullmatch(r"(SQLite|PostgreSQL) \d+\.\d+.*", first.database_version)
+    await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", "x" * 60_000) for _ in range(10)])
+    second = await bench.jobs.describe_store()
+    if engine == "sqlite":
+        assert first.wal_bytes is not None
+        assert second.wal_bytes is not None
+        assert second.wal_bytes - first.wal_bytes >= 600_000
+    else:
+        assert second.wal_bytes is None
+        assert second.database_bytes > 1_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -271,6 +272,34 @@ async def test_seen_at_is_recorded_at_intervals(bench: Bench) -> None:
     bench.clock.advance(seconds=1)
     await bench.workers.heartbeat(bench.tenant, "press/1")
     assert (await bench.workers.get(bench.tenant, "press/1")).seen_at == bench.clock.now()
+
+
+async def test_workers_of_all_tenants_are_counted_by_status(bench: Bench) -> None:
+    assert await bench.workers.total_counts() == dict.fromkeys(WorkerStatus, 0)
+    other = await bench.tenants.create("other")
+    credentials = Credentials(bench.store, Authenticator(bench.store, bench.clock), bench.clock)
+    for name in ("press", "shut"):
+        await credentials.create_worker_credential(bench.tenant, name)
+        for tenant in (bench.tenant, other.id, None):
+            await bench.workers.register(tenant, f"{name}/1", TYPES)
+    bench.clock.advance(seconds=LEASE_SECONDS)
+    await bench.workers.maintain()
+    await bench.workers.heartbeat(bench.tenant, "press/1")
+    for tenant, name in ((bench.tenant, "press/2"), (None, "press/3"), (None, "slow")):
+        await bench.workers.register(tenant, name, TYPES)
+    await bench.workers.drain(None, "slow")
+    await credentials.enable_worker_credential(bench.tenant, "shut", enabled=False)
+    listed = [
+        worker for tenant in (bench.tenant, other.id, None) for worker in (await bench.workers.list(tenant)).items
+    ]
+    counts = await bench.workers.total_counts()
+    assert counts == Counter(worker.status for worker in listed)
+    assert counts == {
+        WorkerStatus.ONLINE: 3,
+        WorkerStatus.DRAINING: 1,
+        WorkerStatus.OFFLINE: 4,
+        WorkerStatus.DISABLED: 1,
+    }
 
 
 # -- offline and removed workers ----------------------------------------------------------------------------

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 import re
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
+from ingot.api import ops as of_ops
+from ingot.api.ops import VERSION
 from ingot.blobs.counters import BlobCounters
 from ingot.blobs.model import BlobMetrics
+from ingot.engines.sqlite.migrate import migrations
 from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.http import event_loop_lag as of_lag
 from ingot.http.event_loop_lag import SAMPLES_MAX, EventLoopLag
@@ -27,7 +32,9 @@ from ingot.http.metrics import Metrics
 from ingot.identity.grants import Grant
 from ingot.jobs import Definition, JobStatus
 from ingot.jobs.metrics import Depth
+from ingot.jobs.worker_model import WorkerStatus
 from tests.http.serving import Served
+from tests.waiting import eventually
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
@@ -106,7 +113,8 @@ async def test_metrics_of_the_process_are_served_when_the_store_fails(served: Se
         samples = await scrape(served)
         failed = await served.call("GET", "/jobs/summary", headers={"x-request-id": "r1"})
     assert samples["ingot_jobs_enqueued_total", ("noop",)] == 1
-    assert "ingot_jobs" not in {name for name, _ in samples}
+    assert not {"ingot_jobs", "ingot_workers", "ingot_database_bytes"} & {name for name, _ in samples}
+    assert samples["ingot_disk_bytes", ()] > 0
     assert failed.status_code >= 500
     (missing, warned) = logs
     assert (missing["event"], missing["log_level"]) == ("metrics_incomplete", "error")
@@ -140,8 +148,50 @@ def test_the_reference_page_lists_exactly_the_metrics() -> None:
     assert metrics.blobs is not None
     metrics.blobs.store_metrics = BlobMetrics(verified_before=datetime.now(UTC))
     exported = {(family.name, family.type) for family in metrics.registry.collect()}
-    documented = set(re.findall(r"^\| `(ingot_\w+)` \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    documented = set(re.findall(r"^\| `(\w+)` \| (\w+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     assert documented == exported
+
+
+async def test_the_metrics_describe_the_server(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_ops, "DESCRIBE_SECONDS", 0)
+    await served.ingot.workers.register(served.ingot.default_tenant.id, "press/1", ["noop"])
+    await served.ingot.workers.register(None, "shared/1", ["noop"])
+    samples = await scrape(served)
+    workers = {labels: count for (name, labels), count in samples.items() if name == "ingot_workers"}
+    assert workers == {(status,): 2 if status == "online" else 0 for status in WorkerStatus}
+    assert samples["ingot_build_info", ("sqlite", platform.python_version(), VERSION)] == 1
+    assert samples["ingot_database_info", (f"SQLite {apsw.sqlite_lib_version()}",)] == 1
+    assert samples["ingot_schema_version", ()] == migrations()[-1].number
+    file = tmp_path / "data" / FILE_NAME
+    assert samples["ingot_database_bytes", ()] == file.stat().st_size
+    before = samples["ingot_database_wal_bytes", ()]
+    await served.make_job(payload="x" * 60_000)
+    samples = await scrape(served)
+    assert samples["ingot_database_wal_bytes", ()] - before >= 60_000
+    assert 0 < samples["ingot_disk_free_bytes", ()] < samples["ingot_disk_bytes", ()]
+    assert samples["process_resident_memory_bytes", ()] > 0
+    assert samples["process_open_fds", ()] > 0
+
+
+async def test_the_size_of_the_database_is_read_once_a_minute(served: Served) -> None:
+    before = (await scrape(served))["ingot_database_wal_bytes", ()]
+    await served.make_job(payload="x" * 60_000)
+    assert (await scrape(served))["ingot_database_wal_bytes", ()] == before
+
+
+async def test_open_connections_are_counted(served: Served) -> None:
+    before = (await scrape(served))["ingot_http_connections", ()]
+    host, port = served.url.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    await eventually(partial(has_connections, served, before + 1))
+    writer.close()
+    await writer.wait_closed()
+    await eventually(partial(has_connections, served, before))
+    assert (await scrape(served))["ingot_http_connections_max", ()] == 10_000
+
+
+async def has_connections(served: Served, count: float) -> bool:
+    return (await scrape(served))["ingot_http_connections", ()] == count
 
 
 def samples_of(collector: JobMetricsCollector, name: str) -> dict[tuple[str, ...], float]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Iterable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -17,6 +19,7 @@ from ingot.http.metrics import Metrics
 from ingot.http.openapi import openapi_document
 from ingot.http.request import Request, Response
 from ingot.http.routes import Authenticated, Granted, Open, Route, route_factory
+from ingot.http.server_metrics import DiskSpace
 from ingot.identity.credentials import Forbidden
 from ingot.jobs.metrics import Load
 from ingot.jobs.model import JobStatus
@@ -27,6 +30,7 @@ from ingot.kernel.errors import IngotError
 from ingot.kernel.failures import failures
 
 VERSION: Final = version("ingot")
+DESCRIBE_SECONDS: Final = 60.0
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,12 +84,16 @@ class ApiDocs(msgspec.Struct, frozen=True):
 class OpsApi:
     """Routes of health, status, metrics and the API reference."""
 
-    def __init__(self, jobs: Jobs, workers: Workers, blobs: Blobs, metrics: Metrics, *, engine: str) -> None:
+    def __init__(
+        self, jobs: Jobs, workers: Workers, blobs: Blobs, metrics: Metrics, *, engine: str, data: Path
+    ) -> None:
         self._jobs = jobs
         self._blobs = blobs
         self._workers = workers
         self._metrics = metrics
         self._engine = engine
+        self._data = data
+        self._described_at: float | None = None
         self._started_at = time.monotonic()
         self._routes: Iterable[Route] = ()
         self._docs_cache: ApiDocs | None = None
@@ -150,16 +158,35 @@ class OpsApi:
         """Return metrics for Prometheus. If the store cannot be read, its metrics are left out."""
         if not request.caller.is_operator:
             raise Forbidden("only operators can read metrics, which cover all tenants", hint="Use an operator token.")
-        job_metrics = self._metrics.jobs
+        job_metrics, server_metrics = self._metrics.jobs, self._metrics.server
         try:
             job_metrics.depths, job_metrics.load = await self._jobs.depths(), await self._jobs.load()
             blob_metrics = await self._blobs.metrics()
+            server_metrics.workers = await self._workers.total_counts()
+            await self._describe_store()
         except IngotError as error:
             job_metrics.depths, job_metrics.load, blob_metrics = (), None, None
+            server_metrics.workers = server_metrics.store = self._described_at = None
             failures.log("metrics_incomplete", error)
         if self._metrics.blobs is not None:
             self._metrics.blobs.store_metrics = blob_metrics
+        server_metrics.disk = await asyncio.to_thread(_disk_space, self._data)
         return Response(generate_latest(self._metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    async def _describe_store(self) -> None:
+        """Read the size of the database, unless it was read recently: PostgreSQL looks at every file."""
+        now = time.monotonic()
+        if self._described_at is None or now - self._described_at >= DESCRIBE_SECONDS:
+            self._metrics.server.store = await self._jobs.describe_store()
+            self._described_at = now
+
+
+def _disk_space(folder: Path) -> DiskSpace | None:
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return None
+    return DiskSpace(total=usage.total, free=usage.free)
 
 
 def _render_api_docs(routes: Iterable[Route]) -> ApiDocs:

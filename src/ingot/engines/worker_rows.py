@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 import msgspec
@@ -30,12 +31,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> WorkerStatus:
-        """The status of the worker. A disabled credential takes precedence, then being offline."""
-        if self.disabled:
-            return WorkerStatus.DISABLED
-        if not self.online:
-            return WorkerStatus.OFFLINE
-        return WorkerStatus.DRAINING if self.draining else WorkerStatus.ONLINE
+        """The status of the worker."""
+        return _status_of(online=self.online, draining=self.draining, disabled=self.disabled)
 
     def worker(self) -> RegisteredWorker:
         """Return the worker."""
@@ -57,6 +54,33 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
         return WorkerEventData(
             id=self.id, status=status, types=self.types, hostname=self.hostname, version=self.version
         )
+
+
+def _status_of(*, online: bool, draining: bool, disabled: bool) -> WorkerStatus:
+    """Return the status of a worker. A disabled credential takes precedence, then being offline."""
+    if disabled:
+        return WorkerStatus.DISABLED
+    if not online:
+        return WorkerStatus.OFFLINE
+    return WorkerStatus.DRAINING if draining else WorkerStatus.ONLINE
+
+
+class WorkerGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of workers that agree in everything that their status depends on."""
+
+    online: bool
+    draining: bool
+    disabled: bool
+    workers: int
+
+
+def count_by_status(groups: Iterable[WorkerGroup]) -> dict[WorkerStatus, int]:
+    """Return the number of workers by status."""
+    counts = dict.fromkeys(WorkerStatus, 0)
+    for group in groups:
+        status = _status_of(online=group.online, draining=group.draining, disabled=group.disabled)
+        counts[status] += group.workers
+    return counts
 
 
 def lease_status(

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from ingot.blobs.counters import BlobCounters
 from ingot.http.blob_metrics import BlobMetricsCollector
 from ingot.http.event_loop_lag import EventLoopLag
 from ingot.http.job_metrics import JobMetricsCollector
 from ingot.http.routes import Granted, Route
+from ingot.http.server_metrics import ServerMetricsCollector
 
 SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics:
-    """The metrics of HTTP requests. `jobs`, `blobs` and `lag` collect the other metrics of the process."""
+    """The metrics of HTTP requests. `server`, `jobs`, `blobs` and `lag` collect the other metrics of the process."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, *, version: str = "", engine: str = "") -> None:
         self.registry = registry
         labels = ("method", "route", "status", "action")
         self._requests = Counter(
@@ -34,6 +35,9 @@ class Metrics:
         self.rate_limited = Counter(
             "ingot_http_rate_limited", "Requests rejected by a rate limit.", ("route",), registry=registry
         )
+        self.server = ServerMetricsCollector(version=version, engine=engine)
+        registry.register(self.server)
+        ProcessCollector(registry=registry)
         self.jobs = JobMetricsCollector()
         registry.register(self.jobs)
         self.blobs: BlobMetricsCollector | None = None

@@ -1,4 +1,4 @@
-"""Queue depths and store load for metrics, and the protocol of listeners that observe jobs."""
+"""Queue depths, load and size of the store for metrics, and the protocol of listeners that observe jobs."""
 
 from __future__ import annotations
 
@@ -45,6 +45,19 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Number of these connections that are in use. PostgreSQL only."""
     connections_max: int | None = None
     """Maximum number of these connections. PostgreSQL only."""
+
+
+class StoreDescription(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The database of a store.
+
+    `database_version` names the database system, `schema_version` is the number of the newest migration, and
+    `wal_bytes` is the size of the write-ahead log, or `None` on PostgreSQL.
+    """
+
+    database_version: str
+    schema_version: int
+    database_bytes: int
+    wal_bytes: int | None = None
 
 
 class Listener(Protocol):

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from ingot.events.audit import Act
-from ingot.jobs.metrics import Depth, Listener, Load
+from ingot.jobs.metrics import Depth, Listener, Load, StoreDescription
 from ingot.jobs.model import (
     Attempt,
     Batch,
@@ -33,7 +33,14 @@ from ingot.jobs.model import (
     Summary,
     WaitState,
 )
-from ingot.jobs.worker_model import HeartbeatAnswer, LeaseStatus, RegisteredWorker, WorkerKey, WorkerMaintenanceResult
+from ingot.jobs.worker_model import (
+    HeartbeatAnswer,
+    LeaseStatus,
+    RegisteredWorker,
+    WorkerKey,
+    WorkerMaintenanceResult,
+    WorkerStatus,
+)
 from ingot.kernel.commands import Command, Store
 from ingot.kernel.errors import IngotError
 from ingot.records.ports import RecordStore
@@ -375,6 +382,10 @@ class ListQueueDepths(Command[list[Depth]], frozen=True, kw_only=True):
     lanes_max: int
 
 
+class DescribeStore(Command[StoreDescription], frozen=True):
+    """Read the version, the schema and the size of the database. On PostgreSQL, this looks at every file of it."""
+
+
 class JobStore(RecordStore, Protocol):
     """An engine that stores jobs and reports what happens to them."""
 
@@ -498,6 +509,10 @@ class ListWorkers(Command[list[RegisteredWorker]], frozen=True, kw_only=True):
 
 class ListDrainingWorkers(Command[list[WorkerKey]], frozen=True, kw_only=True):
     """Read all draining workers of all tenants that are not offline."""
+
+
+class CountWorkers(Command[dict[WorkerStatus, int]], frozen=True):
+    """Count the workers of all tenants, and those that are shared, by status. A status without workers counts 0."""
 
 
 class CheckLeases(Command[list[LeaseStatus]], frozen=True, kw_only=True):

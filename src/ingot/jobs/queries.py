@@ -15,7 +15,7 @@ from ingot.jobs.errors import AttemptNotFound, BatchNotFound, JobNotFound
 from ingot.jobs.explanation import explain
 from ingot.jobs.files import JobFile, ListJobFiles
 from ingot.jobs.lifecycle import FINISHED
-from ingot.jobs.metrics import LANES_MAX, TENANTS_MAX, Depth, Load
+from ingot.jobs.metrics import LANES_MAX, TENANTS_MAX, Depth, Load, StoreDescription
 from ingot.jobs.model import (
     Attempt,
     Batch,
@@ -31,6 +31,7 @@ from ingot.jobs.model import (
 from ingot.jobs.ports import (
     CountJobs,
     CountMatchingJobs,
+    DescribeStore,
     GetBatch,
     GetJob,
     GetWaitState,
@@ -173,6 +174,10 @@ class JobQueries:
     async def load(self) -> Load:
         """Measure the current load of the store."""
         return await self._store.measure_load()
+
+    async def describe_store(self) -> StoreDescription:
+        """Read the version, the schema and the size of the database. On PostgreSQL, this looks at every file of it."""
+        return await self._store.run(DescribeStore())
 
     async def explain(self, tenant: str, job_id: str) -> Explanation:
         """Explain why a job is not running, as text and as data. Raises `JobNotFound`."""

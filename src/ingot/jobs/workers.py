@@ -18,6 +18,7 @@ from ingot.jobs.model import Job
 from ingot.jobs.ports import (
     AttemptHeartbeat,
     CheckLeases,
+    CountWorkers,
     DrainWorker,
     GetWorker,
     ListDrainingWorkers,
@@ -240,6 +241,10 @@ class Workers:
             if (cursor := page.next_cursor) is None:
                 break
         return {status: counts[status] for status in WorkerStatus}
+
+    async def total_counts(self) -> dict[WorkerStatus, int]:
+        """Count the workers of all tenants, and the shared ones, by status."""
+        return await self._store.run(CountWorkers())
 
     # -- maintenance ----------------------------------------------------------------------------------------
 

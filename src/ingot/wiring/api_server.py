@@ -18,7 +18,7 @@ from ingot.api.jobs import JobsApi
 from ingot.api.keys import KeysApi
 from ingot.api.logs import LogsApi
 from ingot.api.me import MeApi
-from ingot.api.ops import OpsApi
+from ingot.api.ops import VERSION, OpsApi
 from ingot.api.people import PeopleApi
 from ingot.api.secrets import SecretsApi
 from ingot.api.upload_urls import UploadUrls
@@ -47,7 +47,7 @@ def build_routes(
     ingot: Ingot, metrics: Metrics, *, public_url: str | None = None, extra_routes: Iterable[Route] = ()
 ) -> RouteTable:
     """Return all routes of the server, with `extra_routes`. Links point to `public_url`, if it is set."""
-    ops = OpsApi(ingot.jobs, ingot.workers, ingot.blobs, metrics, engine=ingot.engine)
+    ops = OpsApi(ingot.jobs, ingot.workers, ingot.blobs, metrics, engine=ingot.engine, data=ingot.data)
     upload_urls = UploadUrls(ingot.signer, public_url=public_url)
     downloads = Downloads(ingot.signer, ingot.bucket, ingot.blobs.counters, public_url=public_url)
     apis = (
@@ -96,7 +96,7 @@ def build_server(
     """
     prepare_structs()
     settings = settings or Settings()
-    metrics = Metrics(CollectorRegistry())
+    metrics = Metrics(CollectorRegistry(), version=VERSION, engine=ingot.engine)
     metrics.register_waiting_heartbeats(lambda: ingot.workers.waiting_heartbeats)
     metrics.register_blobs(ingot.blobs.counters)
     authenticator = RequestAuthenticator(
@@ -126,4 +126,8 @@ def build_server(
         ingot.stop_waiting()
         app.stop()
 
-    return Server(app, on_stop=stop, connections_max=settings.connections_max, loops=[metrics.lag, FailureSummaries()])
+    loops = [metrics.lag, FailureSummaries()]
+    server = Server(app, on_stop=stop, connections_max=settings.connections_max, loops=loops)
+    metrics.server.count_connections = lambda: len(server.server_state.connections)
+    metrics.server.connections_max = settings.connections_max
+    return server

@@ -83,6 +83,7 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     provider: Provider | None
     default_tenant: Tenant
     engine: Literal["sqlite", "postgres"]
+    data: Path  # The data folder, which may be missing if nothing is stored in it.
     stop_waiting: Callable[[], None]  # Stops retries of an unavailable database, so that the server can end.
     register_secret_key: Callable[[bool], Awaitable[bool]]  # See `require_same_secret_key`.
 
@@ -191,6 +192,7 @@ async def _build_services(
         provider=_build_provider(settings, clock),
         default_tenant=await tenants.ensure_default(),
         engine=store.engine,
+        data=settings.data,
         stop_waiting=store.stop_retrying if store.engine == "postgres" else lambda: None,
         register_secret_key=partial(_register_secret_key, store, key_fingerprint(keys[0])),
     )

@@ -89,6 +89,7 @@ SERVER_FUNCTIONS: Final = {
     "collect_blob",
     "collect_jobs",
     "consume_login",
+    "count_workers",
     "create_tenant",
     "create_token",
     "create_worker_credential",

@@ -68,6 +68,8 @@ ALLOWED = {
     ("queue_depths", "c"): "the counts, one row per tenant, type and status",
     ("queue_depths", "d"): "sums of counts, one row per tenant",
     ("queue_depths", "l"): "one row",
+    ("count_workers", "w"): "all workers, of which those that are offline for long are removed",
+    ("count_workers", "c"): "one row per credential",
     ("expired_leases", "s"): "as many rows as the limit, steps_by_page by an index",
     ("retention_rules", "k"): "the tenants and types themselves",
     ("leases_of_worker", "states"): "the running jobs",

@@ -11,9 +11,9 @@ from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.function_calls import CALL
 from ingot.engines.postgres.sql import SQL
 from ingot.engines.queue_depth import depth_of
-from ingot.jobs.metrics import Depth
+from ingot.jobs.metrics import Depth, StoreDescription
 from ingot.jobs.model import JobStatus
-from ingot.jobs.ports import ListQueueDepths
+from ingot.jobs.ports import DescribeStore, ListQueueDepths
 
 
 async def list_queue_depths(context: Context, command: ListQueueDepths) -> list[Depth]:
@@ -23,6 +23,14 @@ async def list_queue_depths(context: Context, command: ListQueueDepths) -> list[
         counts = msgspec.json.decode(row["counts"] or "{}", type=dict[JobStatus, int])
         depths.append(depth_of(row["slug"], counts, row["oldest"], row["now"]))
     return depths
+
+
+async def describe_store(context: Context, _: DescribeStore) -> StoreDescription:
+    """Return the version, the schema and the size of the database."""
+    (row,) = await context.database.call(SQL.about_database, read_only=True)
+    return StoreDescription(
+        database_version=f"PostgreSQL {row['version']}", schema_version=row["schema"], database_bytes=row["size"]
+    )
 
 
 class Horizon:

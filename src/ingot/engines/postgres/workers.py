@@ -8,10 +8,17 @@ from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.function_calls import CALL, json_text
 from ingot.engines.postgres.settle import leases_of, record_ended_attempts
 from ingot.engines.postgres.tenants import check_tenant, check_tenant_id
-from ingot.engines.worker_rows import WorkerRow, lease_status
+from ingot.engines.worker_rows import WorkerGroup, WorkerRow, count_by_status, lease_status
 from ingot.jobs import ports
 from ingot.jobs.errors import WorkerNotFound
-from ingot.jobs.worker_model import HeartbeatAnswer, LeaseStatus, RegisteredWorker, WorkerKey, WorkerMaintenanceResult
+from ingot.jobs.worker_model import (
+    HeartbeatAnswer,
+    LeaseStatus,
+    RegisteredWorker,
+    WorkerKey,
+    WorkerMaintenanceResult,
+    WorkerStatus,
+)
 from ingot.kernel.clock import to_datetime
 from ingot.kernel.ids import is_id
 
@@ -111,6 +118,12 @@ async def list_workers(context: Context, command: ports.ListWorkers) -> list[Reg
 async def list_draining(context: Context, _: ports.ListDrainingWorkers) -> list[WorkerKey]:
     """See `ListDrainingWorkers`."""
     return [(row["tenant"], row["id"]) for row in await context.database.call(CALL.list_draining)]
+
+
+async def count_workers(context: Context, _: ports.CountWorkers) -> dict[WorkerStatus, int]:
+    """See `CountWorkers`."""
+    rows = await context.database.call(CALL.count_workers)
+    return count_by_status(WorkerGroup(**row) for row in rows)
 
 
 async def check_leases(context: Context, command: ports.CheckLeases) -> list[LeaseStatus]:

@@ -8,7 +8,7 @@ from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.engines.sqlite.writer_state import WriterState
-from ingot.engines.worker_rows import WorkerRow, lease_status
+from ingot.engines.worker_rows import WorkerGroup, WorkerRow, count_by_status, lease_status
 from ingot.jobs import ports
 from ingot.jobs.errors import WorkerNotFound
 from ingot.jobs.model import Release, Settle
@@ -165,6 +165,11 @@ def list_workers(reader: Reader, command: ports.ListWorkers) -> list[RegisteredW
 def list_draining_workers(reader: Reader, _: ports.ListDrainingWorkers) -> list[WorkerKey]:
     """Read the workers that are draining."""
     return reader.read(list[WorkerKey], SQL.draining_workers)
+
+
+def count_workers(reader: Reader, _: ports.CountWorkers) -> dict[WorkerStatus, int]:
+    """Count all workers by status."""
+    return count_by_status(reader.read(list[WorkerGroup], SQL.count_workers))
 
 
 def list_leases(reader: Reader, command: ports.ListLeases) -> list[tuple[str, int]]:

@@ -198,6 +198,8 @@ async def _workers(bench: Bench) -> None:
     await bench.workers.get(tenant, "press/1")
     await bench.workers.drain(tenant, "press/2")
     await bench.store.run(ListDrainingWorkers())
+    await bench.workers.total_counts()
+    await bench.jobs.describe_store()
     await bench.workers.remove(tenant, "press/1")
     bench.clock.advance(seconds=LEASE_SECONDS)
     assert (await bench.workers.maintain()).marked_offline == 2

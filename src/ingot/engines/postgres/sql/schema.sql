@@ -18,6 +18,11 @@ SELECT pg_has_role(
 -- The digest of the functions, views and grants that were applied last.
 SELECT obj_description('ingot'::regnamespace, 'pg_namespace')
 
+-- name: about_database
+-- The version of the server, the number of the newest migration, and the size of the database in bytes.
+SELECT split_part(current_setting('server_version'), ' ', 1) AS version, (SELECT max(m.number) FROM ingot.migrations AS m) AS schema,
+    pg_database_size(current_database()) AS size
+
 -- name: drop_views
 DROP VIEW IF EXISTS ingot.job_rows, ingot.attempts, ingot.definitions, ingot.pauses
 

@@ -12,3 +12,7 @@ SELECT clock FROM store
 
 -- name: save_clock
 UPDATE store SET clock = ?, last_number = ?
+
+-- name: schema_version
+-- The number of the newest migration.
+SELECT max(number) FROM migrations

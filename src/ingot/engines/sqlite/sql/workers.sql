@@ -47,6 +47,18 @@ UPDATE workers SET draining = 1 WHERE tenant = ?1 AND id = ?2 AND draining = 0
 SELECT CAST(json_group_array(json_array((SELECT t.id FROM tenants AS t WHERE t.number = w.tenant), w.id)) AS BLOB)
 FROM workers AS w INDEXED BY workers_draining WHERE w.draining = 1
 
+-- name: count_workers
+-- The number of workers of all tenants for each combination of what their status depends on.
+SELECT CAST(json_group_array(json_object(
+    'online', json(iif(online, 'true', 'false')), 'draining', json(iif(draining, 'true', 'false')),
+    'disabled', json(iif(disabled, 'true', 'false')), 'workers', workers)) AS BLOB)
+FROM (
+    SELECT w.online, w.draining, (w.tenant, substr(w.id, 1, instr(w.id || '/', '/') - 1)) IN (
+        SELECT coalesce(c.tenant, 0), c.id FROM worker_credentials AS c WHERE c.enabled = 0
+    ) AS disabled, count(*) AS workers
+    FROM workers AS w GROUP BY 1, 2, 3
+)
+
 -- name: silent_workers
 -- Online workers that were last seen at or before the cutoff, the longest silent first: tenant number, tenant ID, and
 -- the data of their event.
