@@ -18,7 +18,7 @@ import typer
 import uvloop
 
 from ingot.cli.notices import print_or_log
-from ingot.cli.serve import serve_on_socket
+from ingot.cli.serve import limit_connections, serve_on_socket
 from ingot.cli.worker import AppOption, HandlersOption, load_worker
 from ingot.http.server import Server, listen, url_of
 from ingot.http.server_thread import ServerThread
@@ -66,6 +66,7 @@ def dev(
     overrides = {name: value for name, value in (("data", data), ("port", port)) if value is not None}
     settings = msgspec.structs.replace(read_settings(), host=HOST, **overrides)
     configure_server_logs(settings.log_level, settings.log_format)
+    settings = limit_connections(settings)
     server_socket = listen(HOST, settings.port) if socket_fd is None else socket.socket(fileno=socket_fd)
     with server_socket:
         serve = partial(_serve, settings, server_socket.dup(), announce=socket_fd is None)

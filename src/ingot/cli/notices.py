@@ -16,3 +16,11 @@ def print_or_log(event: str, message: str, **fields: str | int) -> None:
         Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
     else:
         log.info(event, **fields)
+
+
+def print_or_log_warning(event: str, message: str, **fields: str | int) -> None:
+    """Print a warning if stderr is a terminal. Otherwise log it, with the message as `detail` and these fields."""
+    if sys.stderr.isatty():
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"Warning: {message}", markup=False)
+    else:
+        log.warning(event, detail=message, **fields)

@@ -15,11 +15,12 @@ import uvloop
 
 from ingot.api.ops import VERSION
 from ingot.api.people import link_url
-from ingot.cli.notices import print_or_log
-from ingot.http.server import Server, collect_garbage_less_often, listen, raise_open_files_limit, url_of
+from ingot.cli.notices import print_or_log, print_or_log_warning
+from ingot.http.server import Server, collect_garbage_less_often, connections_within, listen, url_of
 from ingot.http.tracing import Tracer, open_tracer
 from ingot.identity.grants import GRANT_ALL
 from ingot.kernel.logs import configure_server_logs
+from ingot.kernel.open_files import raise_open_files_limit
 from ingot.settings import PORT_MAX, Settings, SettingsError, read_settings
 from ingot.wiring import api_server, services
 
@@ -55,15 +56,7 @@ def serve(
     overrides = {name: value for name, value in (("data", data), ("host", host), ("port", port)) if value is not None}
     settings = msgspec.structs.replace(read_settings(), **overrides)
     configure_server_logs(settings.log_level, settings.log_format)
-    if (enough_for := raise_open_files_limit(settings.connections_max)) < settings.connections_max:
-        print_or_log(
-            "open_files_limited",
-            f"The limit of open files allows {enough_for} connections instead of {settings.connections_max}. "
-            "Raise it (ulimit -n), or lower INGOT_CONNECTIONS_MAX.",
-            enough_for=enough_for,
-            connections_max=settings.connections_max,
-        )
-        settings = msgspec.structs.replace(settings, connections_max=max(1, enough_for))
+    settings = limit_connections(settings)
     tracer = None if settings.otel_endpoint is None else open_tracer(settings.otel_endpoint, version=VERSION)
     try:
         with listen(settings.host, settings.port) as server_socket:
@@ -73,6 +66,23 @@ def serve(
     finally:
         if tracer is not None:
             tracer.close()
+
+
+def limit_connections(settings: Settings) -> Settings:
+    """Raise the limit of open files. If it is still too low for `connections_max`, warn, and lower that setting."""
+    limit = raise_open_files_limit()
+    if (enough_for := connections_within(limit)) >= settings.connections_max:
+        return settings
+    print_or_log_warning(
+        "open_files_limited",
+        f"The limit of {limit} open files is too low for {settings.connections_max} connections. Clients beyond "
+        f"{enough_for} connections get 503. Raise the hard limit (ulimit -Hn, or LimitNOFILE of systemd), or set "
+        f"INGOT_CONNECTIONS_MAX to {enough_for}.",
+        open_files_limit=limit,
+        enough_for=enough_for,
+        connections_max=settings.connections_max,
+    )
+    return msgspec.structs.replace(settings, connections_max=enough_for)
 
 
 async def serve_on_socket(

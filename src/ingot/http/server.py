@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import resource
 import signal
 import socket
 import threading
@@ -30,6 +29,7 @@ TCP_USER_TIMEOUT_SECONDS: Final = 60
 GC_THRESHOLD_OBJECTS: Final = 10_000
 BACKLOG: Final = 2048
 RESERVED_FILES: Final = 200  # Open files of the store, the log and libraries.
+FILES_PER_CONNECTION: Final = 1.5  # The socket; and one tenant may transfer files over half of the connections.
 log = structlog.get_logger("ingot.http")
 
 
@@ -72,13 +72,9 @@ def url_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def raise_open_files_limit(connections_max: int) -> int:
-    """Raise the limit of open files to the maximum. Return how many connections it allows, up to the given number."""
-    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-    if hard_limit == resource.RLIM_INFINITY:
-        return connections_max
-    return min(connections_max, hard_limit - RESERVED_FILES)
+def connections_within(open_files_limit: int) -> int:
+    """Return how many connections a server can have with this limit of open files."""
+    return max(1, int((open_files_limit - RESERVED_FILES) / FILES_PER_CONNECTION))
 
 
 def collect_garbage_less_often() -> None:

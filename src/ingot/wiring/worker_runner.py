@@ -15,6 +15,7 @@ import uvloop
 
 from ingot.client.server_address import resolve_server_address
 from ingot.kernel.errors import IngotError, InvalidInput
+from ingot.kernel.open_files import raise_open_files_limit
 from ingot.settings import ClientSettings, SettingsError, read_client_settings
 from ingot.worker.app import Worker
 from ingot.worker.hours import Hours
@@ -24,6 +25,8 @@ from ingot.worker.ports import JobSource
 from ingot.worker.runner import DRAIN_SECONDS, Runner
 
 FORCED_EXIT_CODE: Final = 130
+RESERVED_FILES: Final = 100  # Open files of the runner and of libraries.
+FILES_PER_JOB: Final = 8  # Pipes and sockets of an isolated job, and the transfer of a file.
 log = structlog.get_logger("ingot.worker")
 
 
@@ -94,6 +97,7 @@ def _postgres_job_source(settings: ClientSettings, url: str, instance: str) -> C
 
 async def run_until_signal(runner: Runner) -> None:
     """Run a worker until SIGTERM or Ctrl-C, which start a drain. A second signal ends the process at once."""
+    _raise_open_files_limit(runner.slots)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
 
     def handle_signal() -> None:
@@ -107,6 +111,21 @@ async def run_until_signal(runner: Runner) -> None:
     if runner.is_busy:  # Threads of handlers that have not returned would keep the process alive.
         log.warning("handlers_left_behind", hint="Their jobs were released. Handlers have to check job.canceled.")
         os._exit(0)
+
+
+def _raise_open_files_limit(slots: int) -> None:
+    limit = raise_open_files_limit()
+    enough_for = max(1, (limit - RESERVED_FILES) // FILES_PER_JOB)
+    if enough_for < slots:
+        log.warning(
+            "open_files_limited",
+            detail=f"The limit of {limit} open files is enough for about {enough_for} running jobs. This worker "
+            f"runs up to {slots}, and further jobs can fail with 'Too many open files'. Raise the hard limit "
+            "(ulimit -Hn, or LimitNOFILE of systemd), or lower the concurrency of the handlers.",
+            open_files_limit=limit,
+            enough_for=enough_for,
+            slots=slots,
+        )
 
 
 def run(worker: Worker, *, drain_seconds: float = DRAIN_SECONDS) -> None:

@@ -98,6 +98,11 @@ class Runner:
         self._fatal_error: IngotError | None = None
 
     @property
+    def slots(self) -> int:
+        """The number of jobs that can run at the same time."""
+        return sum(handler.concurrency for handler in self._worker.handlers.values())
+
+    @property
     def is_busy(self) -> bool:
         """Whether handlers are running. After `run` has returned, these are threads that did not stop when asked to."""
         return any(self._busy_slots.values())
@@ -137,7 +142,7 @@ class Runner:
             failure_listener=on_heartbeat_failure,
         )
         self._heartbeat.start()
-        threads = ThreadPoolExecutor(max(1, sum(handler.concurrency for handler in self._worker.handlers.values())))
+        threads = ThreadPoolExecutor(max(1, self.slots))
         settle_task = asyncio.create_task(self._settle_loop(job_source))
         claim_tasks = [
             asyncio.create_task(self._claim_loop(job_source, handler, threads))
