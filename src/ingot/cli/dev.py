@@ -23,6 +23,7 @@ from ingot.cli.worker import AppOption, HandlersOption, load_worker
 from ingot.http.server import Server, listen, url_of
 from ingot.http.server_thread import ServerThread
 from ingot.kernel.errors import IngotError
+from ingot.kernel.hangup import log_hangups, survive_hangup
 from ingot.kernel.logs import configure_server_logs
 from ingot.settings import PORT_MAX, ClientSettings, Settings, export_client_settings, read_settings
 from ingot.wiring import worker_runner
@@ -56,12 +57,15 @@ def dev(
     ] = DRAIN_SECONDS,
     socket_fd: Annotated[int | None, typer.Option(SOCKET_OPTION, hidden=True)] = None,
 ) -> None:
-    """Run a server and the handlers of an app in one process on this machine, until Ctrl-C.
+    """Run a server and the handlers of an app in one process on this machine.
+
+    It runs until Ctrl-C, or until its terminal is closed.
 
     When a Python file below the current folder changes, the worker finishes or releases its running jobs, and the
     process restarts with the same port. If the code cannot be loaded, the error is printed and the server keeps running
     until the next change.
     """
+    survive_hangup()
     files = python_files(Path())
     overrides = {name: value for name, value in (("data", data), ("port", port)) if value is not None}
     settings = msgspec.structs.replace(read_settings(), host=HOST, **overrides)
@@ -105,7 +109,7 @@ async def _serve(
 async def _work_until_change(
     app_and_handlers: AppAndHandlers, settings: Settings, url: str, files: FileStates, drain_seconds: float
 ) -> NextStep:
-    """Run the handlers until a file changes or a signal arrives."""
+    """Run the handlers until a file changes, a signal arrives, or the terminal is closed."""
     signaled, stopping = asyncio.Event(), asyncio.Event()
     _install_signal_handlers(signaled)
     signal_task = asyncio.create_task(signaled.wait())
@@ -115,7 +119,8 @@ async def _work_until_change(
     runner = _create_runner(app_and_handlers, client_settings, drain_seconds)
     worker_task = asyncio.create_task(_run_worker(runner, stopping)) if runner is not None else None
     try:
-        await asyncio.wait({signal_task, change_task}, return_when=asyncio.FIRST_COMPLETED)
+        with log_hangups(on_terminal_closed=signaled.set):
+            await asyncio.wait({signal_task, change_task}, return_when=asyncio.FIRST_COMPLETED)
         if change_task.done() and not signaled.is_set():
             file = change_task.result()
             print_or_log("changed", f"{file} has changed. Restarting.", file=file)

@@ -19,6 +19,7 @@ from ingot.cli.notices import print_or_log, print_or_log_warning
 from ingot.http.server import Server, collect_garbage_less_often, connections_within, listen, url_of
 from ingot.http.tracing import Tracer, open_tracer
 from ingot.identity.grants import GRANT_ALL
+from ingot.kernel.hangup import survive_hangup
 from ingot.kernel.logs import configure_server_logs
 from ingot.kernel.open_files import raise_open_files_limit
 from ingot.settings import PORT_MAX, Settings, SettingsError, read_settings
@@ -51,6 +52,7 @@ def serve(
     The first start creates the data folder, the tenant `default`, and an operator token in the file `operator.token` of
     the data folder.
     """
+    survive_hangup()
     if host == "":
         raise SettingsError("--host must not be empty", hint="Omit it for 127.0.0.1, or use 0.0.0.0 for all addresses.")
     overrides = {name: value for name, value in (("data", data), ("host", host), ("port", port)) if value is not None}

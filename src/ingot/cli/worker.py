@@ -14,6 +14,7 @@ import uvloop
 from ingot.cli.context import ServerOption, TenantOption, TokenFileOption, read_token_file
 from ingot.cli.notices import print_or_log
 from ingot.kernel.errors import IngotError, InvalidInput
+from ingot.kernel.hangup import survive_hangup
 from ingot.kernel.logs import configure_server_logs
 from ingot.settings import export_client_settings, read_client_settings
 from ingot.wiring import worker_runner
@@ -83,6 +84,7 @@ def worker(
     With INGOT_DATABASE_URL, which must name a worker role, the worker claims jobs in that PostgreSQL database directly.
     It then needs a server only for files and for `Client()` in handlers.
     """
+    survive_hangup()
     configure_server_logs("info", None)
     if timezone is not None and hours is None:
         raise InvalidInput("--timezone requires --hours", hint="Add --hours, or remove --timezone.")

@@ -19,6 +19,7 @@ import uvicorn
 
 from ingot.http.protocol import CONNECTIONS_MAX, ConnectionLimits, HttpProtocol
 from ingot.kernel.errors import IngotError
+from ingot.kernel.hangup import log_hangups
 from ingot.kernel.loops import Loop
 from ingot.settings import SettingsError
 
@@ -139,7 +140,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Stop on SIGTERM and SIGINT, and at once on a second signal. In other threads, do nothing."""
+        """Stop on SIGTERM and SIGINT, and at once on a second signal. Ignore SIGHUP. In other threads, do nothing."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -147,7 +148,8 @@ class Server(uvicorn.Server):
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         try:
-            yield
+            with log_hangups():
+                yield
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)

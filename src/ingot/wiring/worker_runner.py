@@ -15,6 +15,7 @@ import uvloop
 
 from ingot.client.server_address import resolve_server_address
 from ingot.kernel.errors import IngotError, InvalidInput
+from ingot.kernel.hangup import log_hangups
 from ingot.kernel.open_files import raise_open_files_limit
 from ingot.settings import ClientSettings, SettingsError, read_client_settings
 from ingot.worker.app import Worker
@@ -96,7 +97,10 @@ def _postgres_job_source(settings: ClientSettings, url: str, instance: str) -> C
 
 
 async def run_until_signal(runner: Runner) -> None:
-    """Run a worker until SIGTERM or Ctrl-C, which start a drain. A second signal ends the process at once."""
+    """Run a worker until SIGTERM or Ctrl-C, which start a drain. A second signal ends the process at once.
+
+    SIGHUP is ignored.
+    """
     _raise_open_files_limit(runner.slots)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
 
@@ -107,7 +111,8 @@ async def run_until_signal(runner: Runner) -> None:
 
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, handle_signal)
-    await runner.run(stopping)
+    with log_hangups():
+        await runner.run(stopping)
     if runner.is_busy:  # Threads of handlers that have not returned would keep the process alive.
         log.warning("handlers_left_behind", hint="Their jobs were released. Handlers have to check job.canceled.")
         os._exit(0)
