@@ -21,6 +21,8 @@ PASSES_MAX = 10
 class FailingObjects:
     """An object store that cannot delete some objects."""
 
+    store_id = "failing"
+
     def __init__(self, *storage_keys: str) -> None:
         self.storage_keys = set(storage_keys)
         self.attempted: list[str] = []

@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 
-from ingot.events import feeds
+from ingot.engines.postgres import PostgresStore
+from ingot.events import Events, feeds
 from ingot.http import streams
 from ingot.http.routes import PREFIX
 from ingot.identity.grants import Grant
+from ingot.jobs import Jobs
 from ingot.jobs.job_options import new_job
+from ingot.kernel.clock import SystemClock
 from ingot.settings import Settings
-from ingot.wiring import services
 from tests.http.event_follower import follow_events
 from tests.http.one_server import on_one_server
 from tests.http.serving import Served, serving
@@ -271,14 +273,13 @@ async def test_a_follower_that_reads_nothing_delays_no_other_and_costs_little_me
 async def test_events_of_one_server_reach_streams_of_another(tmp_path: Path) -> None:
     database = await database_for(tmp_path / "database")
     async with serving(tmp_path, Settings(database_url=database.server_url)) as served:
-        async with (
-            services.open(settings=Settings(database_url=database.server_url)) as other,
-            follow_events(served) as follower,
-        ):
-            tenant = other.default_tenant.id
-            published = await other.events.publish(tenant, "order.paid", 1)
-            job = (await other.jobs.enqueue(tenant, "noop")).job
+        other = await PostgresStore.open(database.server_url, clock=SystemClock(), lease_seconds=180)
+        async with follow_events(served) as follower:
+            tenant = served.ingot.default_tenant.id
+            published = await Events(other).publish(tenant, "order.paid", 1)
+            job = (await Jobs(other, lease_seconds=180).enqueue(tenant, "noop")).job
             await follower.until(lambda follower: len(follower.events) == 2)
+        await other.close()
         assert (follower.events[0].id, follower.events[0].event) == (published.id, "order.paid")
         assert follower.events[1].data["data"]["id"] == job.id
         async with follow_events(served, last_id=published.id) as again:

@@ -57,7 +57,7 @@ async def test_a_server_accepts_a_url_that_another_server_signed(tmp_path: Path,
     key = secrets.token_hex(32)
     shared: dict[str, Any] = {"database_url": database.server_url, "secret_key": key}
     first, second = (Settings(data=tmp_path / name, **shared) for name in ("a", "b"))
-    async with serving(tmp_path / "a", first) as server:
+    async with serving(tmp_path / "a", first, maintenance=False) as server:  # It does not claim the blob folder.
         stored = (await server.call("PUT", "/keys/small", content=b"hello")).json()
         url = (await server.call("GET", f"/blobs/{stored['blob_id']}/url")).json()["url"]
         async with services.open(settings=second, maintenance=False) as ingot:

@@ -3,9 +3,41 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.selections import CHECKPOINTS, HANDOVER, REUSED_UPLOADS, WORKERS
+from tests.mutants.selections import CHECKPOINTS, HANDOVER, REUSED_UPLOADS, SERVERS, WORKERS
 
 MUTANTS = [
+    Mutant(
+        name="uploads of a server that is running end",
+        breaks="a server does not release the reservations of another that is running",
+        file="engines/postgres/functions/servers.sql",
+        old="WHERE s.seen_at = 0 OR (s.seen_at < now - gone_after AND steady_since <= now - gone_after)\n",
+        new="WHERE s.id <> of_server\n",
+        caught_by=f"{SERVERS}::test_the_uploads_of_a_running_server_are_not_ended_by_another[postgres]",
+    ),
+    Mutant(
+        name="an outage that counts as the end of all other servers",
+        breaks="a server does not release the reservations of another that is running",
+        file="engines/postgres/functions/servers.sql",
+        old=" AND steady_since <= now - gone_after)",
+        new=")",
+        caught_by=f"{SERVERS}::test_no_upload_ends_after_an_outage_in_which_no_server_could_renew_its_registration",
+    ),
+    Mutant(
+        name="a second object store while a server uses the first",
+        breaks="D2: a server that cannot be sure it owns a store changes nothing",
+        file="engines/postgres/functions/servers.sql",
+        old="WHERE s.store = o.id AND s.seen_at > ingot.clock() - gone_after) THEN",
+        new="WHERE false) THEN",
+        caught_by=f"{SERVERS}::test_another_object_store_is_refused_while_a_server_uses_the_first_one[postgres]",
+    ),
+    Mutant(
+        name="damage recorded by a server with another object store",
+        breaks="D2: a server that is not the owner marks nothing damaged",
+        file="engines/postgres/functions/blob_collect.sql",
+        old="    PERFORM ingot.lock_object_store(of_store);\n    PERFORM ingot.record_scrub(",
+        new="    PERFORM ingot.record_scrub(",
+        caught_by=f"{SERVERS}::test_a_server_with_another_object_store_marks_nothing_damaged_and_forgets_no_trash",
+    ),
     Mutant(
         name="cursor that does not wait for what began before",
         breaks="decision 10: a committed event never appears below one already read",

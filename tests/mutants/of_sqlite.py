@@ -15,11 +15,20 @@ from tests.mutants.selections import (
     POWER,
     REMOVAL,
     REUSED_UPLOADS,
+    SERVERS,
     SETTLE,
     WORKERS,
 )
 
 MUTANTS = [
+    Mutant(
+        name="a reservation that outlives its server",
+        breaks="reservations of calls that cannot finish are released at start",
+        file="engines/sqlite/sql/uploads.sql",
+        old="AND server <> ?1 LIMIT ?2",
+        new="AND server = ?1 LIMIT ?2",
+        caught_by=f"{SERVERS}::test_an_exclusive_server_ends_the_uploads_of_its_predecessor_at_once[sqlite]",
+    ),
     Mutant(
         name="settle without the fence",
         breaks="J4: a call on an attempt succeeds only with the current fence",

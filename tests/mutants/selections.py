@@ -28,4 +28,5 @@ MACHINES = "tests/conformance/test_machines.py::test_a_store_behaves_like_its_mo
 OBJECT_POWER = (
     "tests/faults/test_object_power.py::test_an_object_is_whole_or_missing_and_synced_bytes_survive_a_power_loss"
 )
+SERVERS = "tests/conformance/test_servers.py"
 ADDRESSES = "tests/objects/test_s3_signed_urls.py"

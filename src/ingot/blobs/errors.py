@@ -123,7 +123,9 @@ class QuotaExceeded(IngotError):
     hint = "Nothing was kept. Delete files that are not needed, or ask an operator to raise the quota."
 
     def __init__(self, *, scope: Literal["tenant", "token"], usage: int, limit: int, requested: int = 0) -> None:
-        super().__init__(f"{requested} bytes would exceed the quota: the {scope} uses {usage} of {limit} bytes")
+        super().__init__(
+            f"{requested} bytes would exceed the quota: {usage} of {limit} bytes of the {scope} are used or reserved"
+        )
         self.scope: Literal["tenant", "token"] = scope
         self.usage = usage
         self.limit = limit
@@ -145,6 +147,6 @@ class ObjectsElsewhere(StoreMisconfigured):
 
     code = "objects_elsewhere"
     hint = (
-        "Use the data folder or bucket that this database was first used with. Only one server at a time can use a "
-        "data folder; several servers need INGOT_S3_BUCKET."
+        "Use the same data folder (INGOT_DATA) or bucket (INGOT_S3_BUCKET, INGOT_S3_PREFIX) as the other servers of "
+        "this database. Only one server at a time can use a data folder, so several servers need a bucket."
     )

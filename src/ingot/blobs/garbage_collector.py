@@ -136,7 +136,7 @@ class GarbageCollector(Loop):
                 except (IngotError, OSError) as error:
                     report("object_not_deleted", error, storage_key=trashed.storage_key)
             if deleted_keys:
-                await self._store.run(ForgetTrash(storage_keys=deleted_keys))
+                await self._store.run(ForgetTrash(storage_keys=deleted_keys, store_id=self._objects.store_id))
             deleted += len(deleted_keys)
             if len(trash) < BATCH_ROWS:
                 self._resume_after_object = ""

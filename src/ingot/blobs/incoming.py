@@ -70,6 +70,7 @@ class IncomingBlob(msgspec.Struct, frozen=True, kw_only=True):
         storage_key: str | None,
         store_id: str | None,
         multipart: str | None = None,
+        server: str | None = None,
         lifetime: int = UPLOAD_LIFETIME_MICROS,
     ) -> BeginUpload:
         """Create the command that begins an upload of this blob. `lifetime` is in microseconds."""
@@ -94,6 +95,7 @@ class IncomingBlob(msgspec.Struct, frozen=True, kw_only=True):
             store_id=store_id,
             multipart=multipart,
             owner_quota=self.owner_quota,
+            server=server,
         )
 
 

@@ -164,7 +164,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
     """Total size in bytes of everything that keys, job files and finished uploads refer to."""
     reserved_bytes: int = 0
-    """Bytes that unfinished uploads may still need."""
+    """Bytes reserved for unfinished uploads. They count against the quota until the uploads end."""
     keys: int = 0
     """Number of keys."""
     quota_bytes: int | None = None
@@ -196,6 +196,8 @@ class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
     store_id: str
     database_id: str
+    in_use: bool = False
+    """Whether a running server uses this object store; only set if another one was to be registered."""
 
 
 class TrashedObject(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,6 +49,9 @@ class BeginUpload(Command[StoredUpload], frozen=True, kw_only=True):
     Raises `QuotaExceeded` or `TenantNotFound`, and `KeyExists` or `KeyChanged` if its key could not be set now. An
     upload of an attempt raises `LeaseLost` unless the job runs in this tenant under this `fence`. Raises
     `ObjectsElsewhere` if the database has been moved to another object store by a server that was started later.
+
+    With the ID of a `server`, the bytes arrive in one request to this server. The upload ends when the server is gone,
+    because no client can continue it.
     """
 
     id: str
@@ -71,6 +74,7 @@ class BeginUpload(Command[StoredUpload], frozen=True, kw_only=True):
     store_id: str | None = None
     multipart: str | None = None
     owner_quota: int | None = None
+    server: str | None = None
 
 
 class TakeOverUpload(Command[StoredUpload], frozen=True, kw_only=True):
@@ -207,9 +211,13 @@ class CollectBlob(Command[int | None], frozen=True, kw_only=True):
 
 
 class ForgetTrash(Command[None], frozen=True, kw_only=True):
-    """Remove rows from the trash whose objects have been deleted."""
+    """Remove rows from the trash whose objects have been deleted from the store with the ID `store_id`.
+
+    Raises `ObjectsElsewhere` if the objects of the database are in another store.
+    """
 
     storage_keys: Sequence[str]
+    store_id: str | None = None
 
 
 class RecordScrub(Command[None], frozen=True, kw_only=True):
@@ -217,19 +225,48 @@ class RecordScrub(Command[None], frozen=True, kw_only=True):
 
     Each blob ID comes with the storage key that was read, or `None` for inline bytes. A blob that has another storage
     key by now, or is deleted, is not changed, because its present bytes were not read.
+
+    Objects were read from the store with the ID `store_id`. Raises `ObjectsElsewhere`, and marks nothing damaged, if
+    the objects of the database are in another store.
     """
 
     intact: Sequence[tuple[str, str | None]] = ()
     damaged: Sequence[tuple[str, str | None]] = ()
+    store_id: str | None = None
 
 
 class RegisterObjectStore(Command[StoreIdentity], frozen=True, kw_only=True):
-    """Record the ID of the object store, unless there are objects in another one, and return the recorded identity.
+    """Claim an object store for the database, and register the `server` that uses it. Return the recorded identity.
 
-    The first call creates the ID of the database, which is unique.
+    The ID of another store stays if there are objects in it, or if a running server uses it. The first call creates
+    the ID of the database, which is unique.
+
+    With `exclusive`, only one server at a time can have the object store open. Earlier servers are gone then, and their
+    uploads end, see `BeginUpload`. On SQLite this is always so.
     """
 
     store_id: str
+    server: str | None = None
+    exclusive: bool = False
+
+
+class RenewServer(Command[int], frozen=True, kw_only=True):
+    """Record that a server is running, end up to `limit` uploads of servers that are gone, and return their number.
+
+    A server is gone when it has unregistered, or has not renewed its registration for half a minute. The latter counts
+    only if this server has renewed its own all that time: otherwise the database may have been unreachable for all of
+    them. Raises `ObjectsElsewhere` if the objects of the database are in another store.
+    """
+
+    server: str
+    store_id: str
+    limit: int
+
+
+class UnregisterServer(Command[None], frozen=True, kw_only=True):
+    """Record that a server has ended."""
+
+    server: str
 
 
 class GetKey(Command[Key | None], frozen=True, kw_only=True):
@@ -360,6 +397,7 @@ class ObjectStore(Protocol):
     """A store of objects under storage keys, each written once. Safe to use from many tasks at once."""
 
     store_id: str  # Unique among all stores.
+    is_exclusive: bool  # Whether only one process at a time can have the store open.
 
     def new_storage_key(self) -> str:
         """Create a storage key that has never been used."""

@@ -98,10 +98,10 @@ class Scrub(Loop):
         self._counters.blobs_scrubbed += 1
         blobs = [(content.id, content.storage_key)]
         if intact:
-            await self._store.run(RecordScrub(intact=blobs))
+            await self._store.run(RecordScrub(intact=blobs, store_id=self._objects.store_id))
         else:
+            await self._store.run(RecordScrub(damaged=blobs, store_id=self._objects.store_id))
             self._counters.damage_found += 1
-            await self._store.run(RecordScrub(damaged=blobs))
 
     async def _matches_digests(self, content: Content) -> bool:
         hasher = Hasher()

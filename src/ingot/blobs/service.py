@@ -67,11 +67,13 @@ class Blobs:
         *,
         counters: BlobCounters | None = None,
         bytes_max: int = BLOB_BYTES_MAX,
+        server: str | None = None,
     ) -> None:
         self._store = store
         self._objects = objects
         self.counters = counters or BlobCounters()
         self.bytes_max = bytes_max
+        self._server = server  # The ID under which this process is registered as a server.
         self._damage_report_tasks: set[asyncio.Task[None]] = set()
 
     # -- storing --------------------------------------------------------------------------------------------
@@ -119,7 +121,12 @@ class Blobs:
         storage_key = self._objects.new_storage_key()
         store_id = self._objects.store_id
         command = incoming.begin_command(
-            key=key, if_match=if_match, storage_key=storage_key, store_id=store_id, lifetime=CALL_LIFETIME_MICROS
+            key=key,
+            if_match=if_match,
+            storage_key=storage_key,
+            store_id=store_id,
+            server=self._server,
+            lifetime=CALL_LIFETIME_MICROS,
         )
         stored = await self._begin_upload(command, minimum_reservation=len(head))
         writer, hasher = None, Hasher()
@@ -275,7 +282,8 @@ class Blobs:
 
     async def _record_damage(self, content: Content) -> None:
         try:
-            await self._store.run(RecordScrub(damaged=[(content.id, content.storage_key)]))
+            blobs = [(content.id, content.storage_key)]
+            await self._store.run(RecordScrub(damaged=blobs, store_id=self._objects.store_id))
         except Exception as error:
             report("damage_not_recorded", error, blob_id=content.id)
 

@@ -36,6 +36,7 @@ class UploadFields(msgspec.Struct):
     expires_at: int
     verifying_at: int | None = None
     done_at: int | None = None
+    server: str | None = None
 
     def upload(self) -> Upload:
         """Return the upload as clients see it."""

@@ -102,6 +102,12 @@ def _lock_folder(syscalls: Syscalls, layout: Layout) -> OpenFolder:
     return OpenFolder(layout, store_id, lock)
 
 
+def read_store_id(syscalls: Syscalls, folder: Path) -> str | None:
+    """Return the ID of the blob folder in a data folder without locking it, or `None` if there is none yet."""
+    layout = Layout(os.fspath(folder.absolute() / BLOBS_FOLDER))
+    return _read_store_id(syscalls, layout) if syscalls.exists(f"{layout.root}/{ID_FILE}") else None
+
+
 def register_owner(syscalls: Syscalls, layout: Layout, database: str) -> str:
     """Record `database` as the owner of the folder, unless it has objects of another one, and return the owner."""
     path = f"{layout.root}/{OWNER_FILE}"

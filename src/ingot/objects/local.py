@@ -34,6 +34,8 @@ THREADS: Final = 12
 class LocalStore:
     """The object store in the blob folder of a data folder. Only one process can have it open."""
 
+    is_exclusive = True
+
     def __init__(
         self, opened: OpenFolder, *, clock: Clock, syscalls: Syscalls, spare_bytes: int | None, pool: ThreadPoolExecutor
     ) -> None:

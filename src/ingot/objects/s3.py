@@ -53,10 +53,16 @@ RETRIES_MAX: Final = 3
 UNSUPPORTED_STATUSES: Final = frozenset({400, 501})  # Responses of stores that do not support a condition.
 
 
+def bucket_store_id(bucket: str, prefix: str) -> str:
+    """Return the ID of the object store in a bucket. It has no endpoint, because a bucket can have several."""
+    return f"s3://{bucket}/{prefix}"
+
+
 class BucketStore:
     """The objects under `<prefix>blobs/` in a bucket. A `SigningStore`."""
 
     store_id = ""
+    is_exclusive = False
     conditional_writes: bool
     write_url_seconds: int = WRITE_URL_SECONDS
 
@@ -98,7 +104,7 @@ class BucketStore:
         )
         transfer_client = _open_transfer_client(bucket, url, access_key, secret_key, region, retry_pause_seconds)
         store = cls(client, transfer_client, prefix, clock)
-        store.store_id = f"s3://{bucket}/{prefix}"  # Without the endpoint, because a bucket can have several.
+        store.store_id = bucket_store_id(bucket, prefix)
         try:
             await store._check_bucket()
             store.conditional_writes = await store._probe_conditional_writes()

@@ -16,6 +16,7 @@ from ingot.blobs.model import StoreIdentity
 from ingot.blobs.orphan_sweep import OrphanSweep
 from ingot.blobs.ports import ObjectStore, SigningStore
 from ingot.blobs.scrub import Scrub
+from ingot.blobs.servers import ServerRegistration
 from ingot.blobs.service import Blobs
 from ingot.blobs.uploads import Uploads
 from ingot.blobs.verification import VerificationLoop
@@ -43,6 +44,7 @@ from ingot.jobs.worker_loops import HeartbeatPoller, WorkerMaintenance
 from ingot.jobs.workers import Workers
 from ingot.kernel.clock import Clock, SystemClock
 from ingot.kernel.errors import StoreError
+from ingot.kernel.ids import new_id
 from ingot.kernel.logs import configure_logs, report
 from ingot.kernel.loops import Loop
 from ingot.kernel.msgspec_warmup import prepare_structs
@@ -108,11 +110,19 @@ async def open(  # noqa: A001 - read as `ingot.open`
     clock = clock or SystemClock()
     store = await open_store(settings, clock)
     objects: AnyObjectStore | None = None
+    registration: ServerRegistration | None = None
     try:
         objects = await open_object_store(settings, clock)
-        store_identity = await bind_object_store(store, objects)
-        ingot = await _build_services(store, objects, store_identity, settings, clock)
+        # A process that does not renew its registration would soon be considered gone.
+        server = new_id() if maintenance or store.is_exclusive else None
+        store_identity = await bind_object_store(store, objects, server=server)
+        if server is not None:
+            registration = ServerRegistration(store, server=server, store_id=objects.store_id)
+            await registration.run_once()
+        ingot = await _build_services(store, objects, store_identity, settings, clock, server=server)
         loops = _background_loops(ingot, store, settings, clock) if maintenance else []
+        if registration is not None and not store.is_exclusive:
+            loops.append(registration)
         for loop in loops:
             loop.start()
         if maintenance and store.engine == "postgres":
@@ -131,6 +141,8 @@ async def open(  # noqa: A001 - read as `ingot.open`
             if ingot.provider is not None:
                 await ingot.provider.close()
     finally:
+        if registration is not None and not store.is_exclusive:
+            await registration.unregister()
         if objects is not None:
             await objects.close()
         await store.close()
@@ -148,7 +160,13 @@ def _settings_for(data: Path | str | None, settings: Settings) -> Settings:
 
 
 async def _build_services(
-    store: EngineStore, objects: AnyObjectStore, store_identity: StoreIdentity, settings: Settings, clock: Clock
+    store: EngineStore,
+    objects: AnyObjectStore,
+    store_identity: StoreIdentity,
+    settings: Settings,
+    clock: Clock,
+    *,
+    server: str | None,
 ) -> Ingot:
     tenants, authenticator = Tenants(store), Authenticator(store, clock, _people_rules(settings))
     jobs, events = Jobs(store, lease_seconds=settings.lease_seconds), Events(store)
@@ -174,7 +192,7 @@ async def _build_services(
         sessions=Sessions(store, authenticator, clock),
         members=Members(store, authenticator),
         users=Users(store, authenticator),
-        blobs=Blobs(store, objects, counters=counters, bytes_max=bytes_max),
+        blobs=Blobs(store, objects, counters=counters, bytes_max=bytes_max, server=server),
         uploads=Uploads(store, objects, bucket, counters=counters, bytes_max=bytes_max),
         garbage_collector=GarbageCollector(
             store,

@@ -7,16 +7,17 @@ from typing import Literal
 from ingot.kernel.clock import SystemClock
 from ingot.kernel.errors import StoreMisconfigured
 from ingot.objects.free_space import FreeSpace
+from ingot.objects.layout import read_store_id
 from ingot.objects.syscalls import Syscalls
 from ingot.settings import Settings
-from ingot.wiring.stores import open_object_store
+from ingot.wiring.stores import objects_elsewhere_error, open_object_store
 
 
 async def check_database(settings: Settings) -> Literal["server", "worker"] | None:
     """Check that the database in the settings can be used, without changing it.
 
     Returns whether its role is that of a server or of a worker, or `None` if the settings contain no database. Raises
-    what opening the database raises.
+    what opening the database raises, and `ObjectsElsewhere` if a server with these settings would not start.
     """
     if settings.database_url is None:
         return None
@@ -39,8 +40,24 @@ async def check_database(settings: Settings) -> Literal["server", "worker"] | No
             )
         except StoreMisconfigured:
             raise error from None
-    await database.close()
-    return "worker" if isinstance(database, WorkerDatabase) else "server"
+    try:
+        if isinstance(database, WorkerDatabase):
+            return "worker"
+        conflict = await database.object_store_conflict(_object_store_id(settings))
+        if conflict is not None:
+            raise objects_elsewhere_error(in_use=conflict == "used")
+        return "server"
+    finally:
+        await database.close()
+
+
+def _object_store_id(settings: Settings) -> str:
+    """Return the ID of the object store in the settings. A blob folder that does not exist yet has none."""
+    if settings.s3_bucket is None:
+        return read_store_id(Syscalls(), settings.data) or ""
+    from ingot.objects.s3 import bucket_store_id  # noqa: PLC0415 - slow to import
+
+    return bucket_store_id(settings.s3_bucket, settings.s3_prefix or "")
 
 
 def check_free_space(settings: Settings) -> None:

@@ -58,16 +58,28 @@ async def open_object_store(settings: Settings, clock: Clock) -> AnyObjectStore:
     )
 
 
-async def bind_object_store(store: EngineStore, objects: AnyObjectStore) -> StoreIdentity:
-    """Register the object store with the database, and the database with the object store.
+def objects_elsewhere_error(*, in_use: bool) -> ObjectsElsewhere:
+    """Create the error for a server that must not use its object store with the database."""
+    if not in_use:
+        return ObjectsElsewhere()
+    return ObjectsElsewhere(
+        "a running server of this database, or one that was killed less than a minute ago, keeps its blobs in another "
+        "folder or bucket"
+    )
+
+
+async def bind_object_store(store: EngineStore, objects: AnyObjectStore, *, server: str | None) -> StoreIdentity:
+    """Register the object store and the `server` with the database, and the database with the object store.
 
     Raises `ObjectsElsewhere` if the blobs of the database are in another object store, where they would all be missing
-    here. Raises `StoreMisconfigured` if the object store belongs to another database: each database would delete the
-    objects of the other one.
+    here, or if a running server uses another one. Raises `StoreMisconfigured` if the object store belongs to another
+    database: each database would delete the objects of the other one.
     """
-    store_identity = await store.run(RegisterObjectStore(store_id=objects.store_id))
+    store_identity = await store.run(
+        RegisterObjectStore(store_id=objects.store_id, server=server, exclusive=objects.is_exclusive)
+    )
     if store_identity.store_id != objects.store_id:
-        raise ObjectsElsewhere
+        raise objects_elsewhere_error(in_use=store_identity.in_use)
     if await objects.register_owner(store_identity.database_id) != store_identity.database_id:
         raise StoreMisconfigured(
             "the blobs in this folder or bucket belong to another database",

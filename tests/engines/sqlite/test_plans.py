@@ -97,6 +97,7 @@ ALLOWED = {
     ("references_in_tenant", "r"): "as many rows as the limit, steps_by_page by indexes",
     ("running_jobs", "states"): "as many running jobs as the limit",
     ("save_states", "new"): "the rows of the statement itself",
+    ("uploads_of_other_servers", "u"): "as many rows as the limit, steps_by_page by an index",
     ("session_by_digest", "o"): "the roles of one person",
     ("session_by_digest", "r"): "their tenants",
     ("sessions_of_user", "s"): "as many rows as the limit, steps_by_page by an index",

@@ -12,7 +12,6 @@ from ingot.blobs.model import (
     PurgeResult,
     Reference,
     StoredUpload,
-    StoreIdentity,
     TrashedObject,
     Usage,
 )
@@ -106,12 +105,6 @@ async def _read_usage(context: Context, command: ports.GetUsage | ports.PreviewP
     await check_tenant(context, command.tenant)
     (row,) = await context.database.call(CALL.get_usage, command.tenant, command.owner or "")
     return row
-
-
-async def register_object_store(context: Context, command: ports.RegisterObjectStore) -> StoreIdentity:
-    """See `RegisterObjectStore`."""
-    (row,) = await context.database.call(CALL.register_object_store, command.store_id)
-    return StoreIdentity(store_id=row["store_id"], database_id=row["database"])
 
 
 async def list_tombstoned_blobs(context: Context, command: ports.ListTombstonedBlobs) -> list[str]:

@@ -244,16 +244,15 @@ async def collect_blob(context: Context, command: ports.CollectBlob) -> int | No
 
 async def forget_trash(context: Context, command: ports.ForgetTrash) -> None:
     """See `ForgetTrash`."""
-    await context.database.call(CALL.delete_trash, list(command.storage_keys))
+    await context.database.call(CALL.forget_trash, command.store_id, list(command.storage_keys))
 
 
 async def record_scrub(context: Context, command: ports.RecordScrub) -> None:
     """See `RecordScrub`."""
     blobs = [*command.intact, *command.damaged]
+    digests, storage_keys = [bytes.fromhex(id) for id, _ in blobs], [storage_key for _, storage_key in blobs]
     damaged = [False] * len(command.intact) + [True] * len(command.damaged)
-    await context.database.call(
-        CALL.record_scrub, [bytes.fromhex(id) for id, _ in blobs], [storage_key for _, storage_key in blobs], damaged
-    )
+    await context.database.call(CALL.record_scrub_of, command.store_id, digests, storage_keys, damaged)
 
 
 async def _call_for_upload(context: Context, statement: str, *values: Any) -> StoredUpload:

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import asyncpg
 
+from ingot.blobs.servers import GONE_AFTER_MICROS
 from ingot.engines.listeners import ObservableStore
 from ingot.engines.postgres import maintenance
 from ingot.engines.postgres.command_batches import CommandBatches
@@ -109,6 +110,11 @@ class PostgresStore(ObservableStore):
         """Return whether the database has this secret key. The first key is stored, a later one only with `replace`."""
         ((same,),) = await self.database.call(CALL.check_secret_key, fingerprint, replace)
         return bool(same)
+
+    async def object_store_conflict(self, store_id: str) -> str | None:
+        """Return why a server with this object store could not start, see `ingot.object_store_conflict`, or `None`."""
+        ((conflict,),) = await self.database.call(CALL.object_store_conflict, store_id, GONE_AFTER_MICROS)
+        return None if conflict is None else str(conflict)
 
     async def close(self) -> None:
         """Finish the queued commands, then close the connections."""

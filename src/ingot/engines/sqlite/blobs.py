@@ -11,7 +11,7 @@ from ingot.engines.sqlite.blob_batch import BlobBatch, run_all
 from ingot.engines.sqlite.blob_rows import BlobRow
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
-from ingot.engines.sqlite.uploads import complete_upload, new_upload_row, trash_unused_object
+from ingot.engines.sqlite.uploads import check_object_store, complete_upload, new_upload_row, trash_unused_object
 from ingot.kernel.errors import IngotError
 
 
@@ -110,6 +110,7 @@ def collect_blob(tx: Transaction, command: ports.CollectBlob) -> int | None:
 
 def forget_trash(tx: Transaction, command: ports.ForgetTrash) -> None:
     """Remove deleted objects from the trash."""
+    check_object_store(tx, command.store_id)
     tx.execute(SQL.remove_trash, as_json(command.storage_keys))
 
 
@@ -124,6 +125,7 @@ def register_object_store(tx: Transaction, command: ports.RegisterObjectStore) -
 
 def record_scrub(tx: Transaction, command: ports.RecordScrub) -> None:
     """Record that blobs were read completely, and which of them are damaged."""
+    check_object_store(tx, command.store_id)
     for blobs, damaged in ((command.intact, False), (command.damaged, True)):
         if blobs:
             tx.execute(SQL.record_scrub, as_json(blobs), damaged, tx.now)

@@ -85,6 +85,8 @@ WRITES: Final[dict[type[Command[Any]], Handler]] = {
     blob_ports.ForgetTrash: run_each(blobs.forget_trash),
     blob_ports.RecordScrub: run_each(blobs.record_scrub),
     blob_ports.RegisterObjectStore: run_each(blobs.register_object_store),
+    blob_ports.RenewServer: run_each(uploads.renew_server),
+    blob_ports.UnregisterServer: run_each(uploads.unregister_server),
     event_ports.PublishEvent: events.publish_events,
     event_ports.ForgetEvents: run_each(events.forget_events),
     identity_ports.ClearTenants: run_each(tenant_removal.clear_tenants),

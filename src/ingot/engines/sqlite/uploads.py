@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ingot.blobs import ports
-from ingot.blobs.errors import UploadEnded, UploadTaken
+from ingot.blobs.errors import ObjectsElsewhere, UploadEnded, UploadTaken
 from ingot.blobs.model import BlobEventData, Content, FinishedUpload, StoredUpload, UploadState
 from ingot.engines.sqlite.blob_batch import BlobBatch, TenantName, run_all
 from ingot.engines.sqlite.blob_rows import BlobRow, KeyRow, SQLiteUploadRow, StorageUsage
@@ -76,6 +76,7 @@ def new_upload_row(command: ports.BeginUpload, now: int) -> SQLiteUploadRow:
         error=None,
         created_at=now,
         expires_at=now + command.lifetime,
+        server=command.server,
     )
 
 
@@ -251,6 +252,24 @@ def sweep_uploads(tx: Transaction, command: ports.SweepUploads) -> int:
     pairs = tx.read(list[TenantName], SQL.uploads_to_sweep, tx.now, command.limit)
     cancel_without_inputs(tx, drop_uploads(tx, pairs, "expired"))
     return len(pairs)
+
+
+def renew_server(tx: Transaction, command: ports.RenewServer) -> int:
+    """Drop uploads of other servers. They have ended: only one process can have the file open."""
+    check_object_store(tx, command.store_id)
+    pairs = tx.read(list[TenantName], SQL.uploads_of_other_servers, command.server, command.limit)
+    cancel_without_inputs(tx, drop_uploads(tx, pairs, "was interrupted"))
+    return len(pairs)
+
+
+def unregister_server(_: Transaction, __: ports.UnregisterServer) -> None:
+    """Do nothing. The next server that opens the file knows that this one has ended."""
+
+
+def check_object_store(tx: Transaction, store_id: str | None) -> None:
+    """Raise `ObjectsElsewhere` if the objects of the database are in another object store."""
+    if store_id is not None and tx.execute(SQL.object_store_id).get not in (None, store_id):
+        raise ObjectsElsewhere
 
 
 def _load_uploads(

@@ -22,6 +22,7 @@ from ingot.blobs.ports import (
     PurgeKeys,
     RecordScrub,
     RegisterObjectStore,
+    RenewServer,
 )
 from ingot.events.audit import Act
 from ingot.identity.ports import ClearTenants
@@ -142,8 +143,10 @@ async def _inputs(blobs: UncheckedBlobs) -> None:
 
 async def _register_object_store(store: Any) -> None:
     """Register the object store, and try to change it."""
-    for store_id in ("here", "here", "there"):
+    for store_id in ("here", "here"):
         await store.run(RegisterObjectStore(store_id=store_id))
+    identity = await store.run(RegisterObjectStore(store_id="there"))
+    await store.run(RenewServer(server=new_id(), store_id=identity.store_id, limit=PAGE))
 
 
 async def _remove(bench: Bench) -> None:

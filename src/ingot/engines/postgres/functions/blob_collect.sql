@@ -115,8 +115,33 @@ AS $$
         OR EXISTS (SELECT FROM ingot.trash AS t WHERE t.place = k.storage_key)
 $$;
 
+-- Remove objects from the trash, or refuse if the objects of the database are not in this store.
+CREATE OR REPLACE FUNCTION ingot.forget_trash(of_store text, storage_keys text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '3s'
+AS $$
+BEGIN
+    PERFORM ingot.lock_object_store(of_store);
+    PERFORM ingot.delete_trash(storage_keys);
+END
+$$;
+
+-- Record a scrub, or refuse if the objects of the database are not in this store.
+CREATE OR REPLACE FUNCTION ingot.record_scrub_of(of_store text, digests bytea[], storage_keys text[], damaged_flags boolean[])
+RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '3s'
+AS $$
+BEGIN
+    PERFORM ingot.lock_object_store(of_store);
+    PERFORM ingot.record_scrub(digests, storage_keys, damaged_flags);
+END
+$$;
+
 -- Record the object store of this database, unless objects exist in another one. Returns the recorded store and the name of
--- the database.
+-- the database. Servers of the previous release call this instead of `register_server`.
 CREATE OR REPLACE FUNCTION ingot.register_object_store(new_id text) RETURNS TABLE (store_id text, database text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

@@ -48,14 +48,15 @@ AS $$
     WHERE command ->> 'storage_key' IS NOT NULL AND command ->> 'store_id' IS NOT NULL;
     INSERT INTO ingot.uploads AS u (
         tenant, id, state, epoch, owner, reserved, received, size, blob, sha256, content_type, original_name, key, if_match,
-        job, fence, file, name, place, multipart, created_at, expires_at
+        job, fence, file, name, place, multipart, server, created_at, expires_at
     )
     VALUES (
         (command ->> 'tenant')::uuid, (command ->> 'id')::uuid, 'open', 1, command ->> 'owner',
         (command ->> 'reserve')::bigint, 0, (command ->> 'size')::bigint, decode(command ->> 'blob_id', 'hex'),
         decode(command ->> 'sha256', 'hex'), command ->> 'content_type', command ->> 'original_name', command ->> 'key',
         command ->> 'if_match', (command ->> 'job_id')::uuid, (command ->> 'fence')::bigint, command ->> 'file',
-        command ->> 'name', command ->> 'storage_key', command ->> 'multipart', now, now + (command ->> 'lifetime')::bigint
+        command ->> 'name', command ->> 'storage_key', command ->> 'multipart', (command ->> 'server')::uuid, now,
+        now + (command ->> 'lifetime')::bigint
     )
     RETURNING u.*
 $$;
