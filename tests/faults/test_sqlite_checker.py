@@ -21,7 +21,7 @@ from tests.faults.history import History, Line, ListRecorder
 from tests.faults.invariants import Broken, check_file, violations
 from tests.faults.powercut import history_of
 from tests.faults.recorded_calls import RecordedJobs, attempt_of, done
-from tests.faults.sqlite_rules import RULES
+from tests.faults.sqlite_rules import RULES, TIME_ORDER
 from tests.faults.tables import Tables, open_file, read_tables
 
 LEASE_SECONDS = 10.0
@@ -188,7 +188,10 @@ PLANTED_IN_ROWS: dict[str, str] = {
     "a job waits for others exactly while it is blocked": "UPDATE waits SET open = 1 - open",
     "batches are counted exactly": "UPDATE batches SET canceled = canceled + 1",
     "no time is above the store's clock": "UPDATE store SET clock = clock - 10000000",
-    "time never goes backwards": "UPDATE events SET at = at - 500000 WHERE batch = (SELECT max(batch) FROM events)",
+    "jobs are created in the order of their numbers, and attempts do not end before they begin": (
+        "UPDATE states SET lease_expires_at = started_at - 1 WHERE status = 'running'"
+    ),
+    TIME_ORDER: "UPDATE events SET at = at - 500000 WHERE batch = (SELECT max(batch) FROM events)",
     "a finished job is listed in the endings": "UPDATE endings SET finished_at = finished_at + 1",
     "a tag belongs to a job of its tenant": "UPDATE tags SET tenant = 99",
 }

@@ -8,6 +8,7 @@ from tests.mutants.selections import (
     BLOB_KEYS,
     BLOB_UPLOADS,
     CHECKPOINTS,
+    CLOCK,
     JOB_FILES,
     JOB_UPLOADS,
     MACHINES,
@@ -21,6 +22,30 @@ from tests.mutants.selections import (
 )
 
 MUTANTS = [
+    Mutant(
+        name="a store whose time follows the latest stored time",
+        breaks="a clock that was ahead once does not let jobs run early",
+        file="engines/sqlite/store_folder.py",
+        old="floor=min(newest_time, clock.micros() + AHEAD_MICROS_MAX)",
+        new="floor=newest_time",
+        caught_by=f"{CLOCK}::test_jobs_do_not_run_early_after_a_clock_that_was_a_day_ahead_once_is_corrected",
+    ),
+    Mutant(
+        name="a lease from a wrong time that is kept",
+        breaks="L5: a jump of the clock does not extend a lease",
+        file="engines/sqlite/sql/store.sql",
+        old="lease_expires_at = min(lease_expires_at, ?2)",
+        new="lease_expires_at = lease_expires_at",
+        caught_by=f"{CLOCK}::test_a_silent_worker_is_swept_one_lease_after_the_store_is_opened[back]",
+    ),
+    Mutant(
+        name="creation times that go back",
+        breaks="a list by creation time contains every job of that time",
+        file="engines/sqlite/enqueue.py",
+        old="self._created_at = max(tx.now, tx.writer_state.newest_created_at)",
+        new="self._created_at = tx.now",
+        caught_by=f"{CLOCK}::test_creation_times_and_fences_keep_increasing_after_many_clock_jumps",
+    ),
     Mutant(
         name="a reservation that outlives its server",
         breaks="reservations of calls that cannot finish are released at start",

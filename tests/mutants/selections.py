@@ -29,4 +29,5 @@ OBJECT_POWER = (
     "tests/faults/test_object_power.py::test_an_object_is_whole_or_missing_and_synced_bytes_survive_a_power_loss"
 )
 SERVERS = "tests/conformance/test_servers.py"
+CLOCK = "tests/faults/test_clock.py"
 ADDRESSES = "tests/objects/test_s3_signed_urls.py"

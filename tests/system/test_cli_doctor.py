@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ingot.engines.sqlite import SQLiteStore
+from ingot.identity import Tenants
+from ingot.kernel.clock import ManualClock
 from ingot.kernel.ids import new_id
 from tests.postgres import database_for, empty_database
 from tests.s3 import ACCESS_KEY, SECRET_KEY, bucket, client_of, server_url
@@ -65,6 +70,17 @@ def test_doctor_reports_an_unusable_data_folder(shell: Shell) -> None:
     assert "INGOT_DATA" in checks["data folder"]["hint"]
     code, checks = run_doctor(shell, INGOT_DATA="not yet", **token)
     assert (code, checks["data folder"]["state"]) == (0, "ok")
+
+
+async def test_doctor_warns_of_stored_times_in_the_future(shell: Shell, tmp_path: Path) -> None:
+    clock = ManualClock(datetime.now(UTC) + timedelta(hours=30))
+    store = await SQLiteStore.open(tmp_path / "ahead", clock=clock, lease_seconds=60)
+    await Tenants(store).ensure_default()
+    await store.close()
+    token = (shell.folder / "data" / "operator.token").read_text(encoding="utf-8").strip()
+    code, checks = await asyncio.to_thread(run_doctor, shell, INGOT_DATA=str(tmp_path / "ahead"), INGOT_TOKEN=token)
+    assert (code, checks["database"]["state"]) == (0, "warning")
+    assert "1 day" in checks["database"]["detail"]
 
 
 def test_doctor_warns_of_a_token_file_that_others_can_read(shell: Shell) -> None:

@@ -9,7 +9,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -114,6 +114,8 @@ def _run_checks(context: CommandContext) -> Iterator[CheckResult]:
     yield from _check_data_folder(settings)
     if settings.database_url is not None:
         yield _check_database(settings)
+    else:
+        yield from _check_stored_times(settings)
     if settings.s3_bucket is not None:
         yield _check_bucket(settings)
     yield from _check_server(context, client)
@@ -175,6 +177,22 @@ def _check_database(settings: Settings) -> CheckResult:
     except IngotError as error:
         return _failure_from_error("database", error)
     return _ok("database", f"the role of INGOT_DATABASE_URL can be used by a {role_kind}")
+
+
+def _check_stored_times(settings: Settings) -> Iterator[CheckResult]:
+    try:
+        seconds = store_checks.seconds_ahead(settings)
+    except IngotError as error:
+        yield _failure_from_error("database", error)
+        return
+    if seconds:
+        detail = f"the newest time in the database is {timedelta(seconds=round(seconds))} ahead of this machine's clock"
+        yield _warning(
+            "database",
+            detail,
+            "If this machine's clock is wrong, correct it and restart the server. If it was wrong earlier, jobs that "
+            "were given a delay at that time start late, unless their run_at is changed.",
+        )
 
 
 def _check_bucket(settings: Settings) -> CheckResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ingot.kernel.clock import SystemClock
+from ingot.kernel.clock import MICROS, SystemClock, WallClock
 from ingot.kernel.errors import StoreMisconfigured
 from ingot.objects.free_space import FreeSpace
 from ingot.objects.layout import read_store_id
@@ -58,6 +58,18 @@ def _object_store_id(settings: Settings) -> str:
     from ingot.objects.s3 import bucket_store_id  # noqa: PLC0415 - slow to import
 
     return bucket_store_id(settings.s3_bucket, settings.s3_prefix or "")
+
+
+def seconds_ahead(settings: Settings) -> float:
+    """Return how far the latest time in the SQLite file is ahead of the clock of this machine; 0 if it is not.
+
+    Small differences, which the server ignores, are 0 as well. Raises `StoreError` if the file cannot be read.
+    """
+    from ingot.engines.sqlite.store_folder import AHEAD_MICROS_MAX, read_newest_time  # noqa: PLC0415 - slow to import
+
+    newest_time = None if settings.database_url is not None else read_newest_time(settings.data)
+    ahead = 0 if newest_time is None else newest_time - WallClock().micros()
+    return ahead / MICROS if ahead > AHEAD_MICROS_MAX else 0.0
 
 
 def check_free_space(settings: Settings) -> None:

@@ -99,7 +99,7 @@ class Time(Machine):
     def tend(self) -> None:
         self.world.run(self.world.tend())
 
-    @rule(set_back_seconds=st.sampled_from([0.0, 0.0, 3.0, 86_400.0]))
+    @rule(set_back_seconds=st.sampled_from([0.0, 0.0, 3.0, 9.0]))
     def reopen(self, set_back_seconds: float) -> None:
         self.world.run(self.world.reopen(set_back_seconds=set_back_seconds))
 

@@ -10,6 +10,7 @@ from ingot.engines.sqlite.job_rows import JobState
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.jobs.model import JobStatus
+from ingot.kernel.clock import to_micros
 
 RELEASE_EDGES_MAX = 1000
 RELEASE_ROUNDS_MAX = 50  # In a chain, each round cancels only one job.
@@ -75,7 +76,9 @@ def _unblock(tx: Transaction, state: JobState, *, cancel: bool, error: str | Non
         state.status, state.finished_at = JobStatus.CANCELED, tx.now
     else:
         state.status = JobStatus.QUEUED
-        tx.queue_job(state, state.run_at)
+        # A job without a delay was created after now if the clock was ahead then.
+        is_delayed = state.run_at > tx.now and to_micros(tx.get_job(state.number).created_at) != state.run_at
+        tx.queue_job(state, state.run_at if is_delayed else min(state.run_at, tx.now))
     tx.record_transition(state, JobStatus.BLOCKED, state.status)
     tx.emit("job.canceled" if cancel else "job.updated", state, error=error)
 

@@ -62,6 +62,7 @@ class _EnqueueBatch:
 
     def __init__(self, tx: Transaction, orders: Sequence[NewJob]) -> None:
         self._tx = tx
+        self._created_at = max(tx.now, tx.writer_state.newest_created_at)
         self._accepted: list[AcceptedOrder] = []
         self._jobs_by_idempotency_key: dict[tuple[str, str, str], tuple[int, bytes | None]] = {}
         self._dedupe_holders: dict[tuple[str, str], str] = {}
@@ -238,7 +239,7 @@ class _EnqueueBatch:
                     state.number,
                     order.payload,
                     order.metadata,
-                    tx.now,
+                    self._created_at,
                     order.source,
                     order.source_ref,
                     order.created_by,
@@ -264,6 +265,7 @@ class _EnqueueBatch:
         for lane, positions in ready.items():
             tx.announce_ready(Lane(*lane), len(positions), first=min(positions))
         tx.write_rows(SQL.insert_jobs, jobs)
+        tx.writer_state.newest_created_at = self._created_at
         tx.insert_states([state for _, state in self._accepted])
         for statement, rows in (
             (SQL.insert_idempotency_keys, keys),
@@ -290,15 +292,15 @@ class _EnqueueBatch:
         if self._has_existing:
             numbers = [number for answer in answers if (number := _existing_number(answer)) is not None]
             rows = self._tx.whole_jobs(numbers) if numbers else {}
-        return DeferredAnswer(partial(_enqueued, answers, rows, self._tx.now))
+        return DeferredAnswer(partial(_enqueued, answers, rows, self._created_at))
 
 
-def _enqueued(answers: OrderAnswers, rows: dict[int, JobRow], now: int) -> list[Enqueued]:
+def _enqueued(answers: OrderAnswers, rows: dict[int, JobRow], created_at: int) -> list[Enqueued]:
     enqueued: list[Enqueued] = []
     for answer in answers:
         if isinstance(answer, tuple):
             order, state = answer
-            values = AcceptedValues(state.priority, state.run_at, state.max_attempts, now, state.limit_key)
+            values = AcceptedValues(state.priority, state.run_at, state.max_attempts, created_at, state.limit_key)
             enqueued.append(Enqueued(job=new_job_of(order, values), created=True))
         else:
             row = rows[answer.number if isinstance(answer, ReusedJob) else answer]

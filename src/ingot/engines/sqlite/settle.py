@@ -216,7 +216,9 @@ def end_attempt(
             state.stage,
         )
     )
-    tx.effects.attempt_ends.append((state.type, verdict.outcome, verdict.status, tx.now - (state.started_at or tx.now)))
+    tx.effects.attempt_ends.append(
+        (state.type, verdict.outcome, verdict.status, max(0, tx.now - (state.started_at or tx.now)))
+    )
     state.status, state.failures, state.crashes = verdict.status, verdict.failures, verdict.crashes
     state.lease_expires_at = state.worker_id = state.percent = state.stage = None
     if verdict.status in FINISHED:

@@ -60,6 +60,8 @@ class WriterState:
         self.next_due: int | None = self._connection.execute(SQL.next_due).get
         self.next_expiry: int | None = self._connection.execute(SQL.next_expiry).get
         self.last_job_number: int = self._connection.execute(SQL.last_job_number).get
+        # Job lists search by creation time, so it must not decrease, even if the clock was corrected.
+        self.newest_created_at: int = self._connection.execute(SQL.newest_created_at).get
         self.last_batch: int = self._connection.execute(SQL.last_event_batch).get
         self.definitions: dict[tuple[str | None, str], Definition] = {}
         self.limited_types: set[str] = set()

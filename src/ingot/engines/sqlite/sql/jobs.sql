@@ -6,6 +6,10 @@ SELECT max(last_number, (SELECT coalesce(max(number), 0) FROM jobs)) FROM store
 -- name: number_of_job
 SELECT s.number FROM states AS s JOIN tenants AS t ON t.number = s.tenant WHERE s.id = ? AND t.id = ?
 
+-- name: newest_created_at
+-- When the newest job was created.
+SELECT coalesce((SELECT created_at FROM jobs WHERE number = (SELECT max(number) FROM jobs)), 0)
+
 -- name: insert_jobs
 -- Insert the bodies of new jobs. The row of VALUES is repeated for each job.
 INSERT INTO jobs (
