@@ -55,6 +55,14 @@ MUTANTS = [
         caught_by=f"{SERVERS}::test_an_exclusive_server_ends_the_uploads_of_its_predecessor_at_once[sqlite]",
     ),
     Mutant(
+        name="a disk reserve that is not used",
+        breaks="running jobs are settled on a full disk",
+        file="engines/sqlite/writer.py",
+        old="if isinstance(error, apsw.FullError) and self._reserve.release():",
+        new="if False:",
+        caught_by="tests/faults/test_disk_reserve.py::test_only_commands_that_add_data_are_refused_when_the_reserve_is_used",
+    ),
+    Mutant(
         name="settle without the fence",
         breaks="J4: a call on an attempt succeeds only with the current fence",
         file="engines/sqlite/leases.py",

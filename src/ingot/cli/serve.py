@@ -101,7 +101,7 @@ async def serve_on_socket(
 
     With `announce`, print the URL of the server, and a sign-in link if stderr is a terminal.
     """
-    async with services.open(settings=settings) as ingot:
+    async with services.open(settings=settings, reserve=True) as ingot:
         await services.require_same_secret_key(ingot, replace=new_secret_key)
         await services.define_built_in_types(ingot)
         created_token = await ingot.credentials.ensure_operator_token(settings.operator_token)

@@ -97,18 +97,20 @@ async def open(  # noqa: A001 - read as `ingot.open`
     settings: Settings | None = None,
     clock: Clock | None = None,
     maintenance: bool = True,
+    reserve: bool = False,
 ) -> AsyncIterator[Ingot]:
     """Open the store, and close it at the end of the block. A missing data folder is created.
 
     The store is in the data folder, or, with a `database_url` in the settings, in that PostgreSQL database, which is
     migrated first if there is a `database_owner_url`. Without `settings`, they are read from the environment. `data`
     replaces their folder and cannot be combined with a `database_url`. With `maintenance=False`, no background loops
-    run: due jobs and expired leases wait for a claim, or for a call of `jobs.maintain()`.
+    run: due jobs and expired leases wait for a claim, or for a call of `jobs.maintain()`. With `reserve`, a store in
+    the data folder reserves space for use when the disk is full.
     """
     configure_logs()
     settings = _settings_for(data, settings or read_settings())
     clock = clock or SystemClock()
-    store = await open_store(settings, clock)
+    store = await open_store(settings, clock, reserve=reserve)
     objects: AnyObjectStore | None = None
     registration: ServerRegistration | None = None
     try:

@@ -22,13 +22,21 @@ if TYPE_CHECKING:
     AnyObjectStore = LocalStore | BucketStore
 
 
-async def open_store(settings: Settings, clock: Clock) -> EngineStore:
-    """Open the store in the data folder or database. With a `database_owner_url`, the database is migrated first."""
+async def open_store(settings: Settings, clock: Clock, *, reserve: bool = False) -> EngineStore:
+    """Open the store in the data folder or database. With a `database_owner_url`, the database is migrated first.
+
+    With `reserve`, a store in the data folder reserves space for use when the disk is full.
+    """
     if settings.database_url is None:
         from ingot.engines.sqlite import SQLiteStore  # noqa: PLC0415 - slow to import
 
         prepare_structs()
-        return await SQLiteStore.open(settings.data, clock=clock, lease_seconds=settings.lease_seconds)
+        return await SQLiteStore.open(
+            settings.data,
+            clock=clock,
+            lease_seconds=settings.lease_seconds,
+            reserve_bytes=_reserve_bytes(settings) if reserve else 0,
+        )
     from ingot.engines.postgres import PostgresStore, migrate  # noqa: PLC0415 - slow to import
 
     prepare_structs()
@@ -37,6 +45,12 @@ async def open_store(settings: Settings, clock: Clock) -> EngineStore:
     return await PostgresStore.open(
         settings.database_url, clock=clock, lease_seconds=settings.lease_seconds, pooled=settings.database_pooled
     )
+
+
+def _reserve_bytes(settings: Settings) -> int:
+    from ingot.engines.sqlite.disk_reserve import RESERVE_BYTES  # noqa: PLC0415 - slow to import
+
+    return RESERVE_BYTES if settings.spare_bytes is None else min(RESERVE_BYTES, settings.spare_bytes)
 
 
 async def open_object_store(settings: Settings, clock: Clock) -> AnyObjectStore:

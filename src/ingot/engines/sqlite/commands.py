@@ -91,6 +91,17 @@ WRITES: Final[dict[type[Command[Any]], Handler]] = {
     event_ports.ForgetEvents: run_each(events.forget_events),
     identity_ports.ClearTenants: run_each(tenant_removal.clear_tenants),
 }
+# Commands that add data. They are refused while the disk is full, so that its reserve is left for all others.
+GROWING: Final[frozenset[type[Command[Any]]]] = frozenset(
+    (
+        job_ports.Enqueue,
+        job_ports.RetryJob,
+        job_ports.ClaimJobs,
+        blob_ports.BeginUpload,
+        blob_ports.PutBlob,
+        event_ports.PublishEvent,
+    )
+)
 READS: Final[dict[type[Command[Any]], ReadHandler]] = {
     identity_ports.GetTenant: tenants.get_tenant,
     identity_ports.ListTenants: tenants.list_tenants,

@@ -8,11 +8,12 @@ import apsw
 
 from ingot.kernel.errors import StorageFull, StoreError, StoreMisconfigured
 
+LOG_PAGES = 4000  # Size of the write-ahead log at which it is checkpointed.
 WRITER_PRAGMAS: dict[str, object] = {
     "journal_mode": "wal",
     "synchronous": 2,  # FULL: a commit returns after the write-ahead log was synced.
     "busy_timeout": 5000,
-    "wal_autocheckpoint": 4000,
+    "wal_autocheckpoint": LOG_PAGES,
     "cache_size": -65536,  # KiB
     "temp_store": 2,  # MEMORY
     "journal_size_limit": 64 * 2**20,  # Truncates the log after a very large batch.

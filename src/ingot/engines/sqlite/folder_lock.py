@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from ingot.kernel.errors import StoreLocked
@@ -22,8 +23,10 @@ class FolderLock:
             raise StoreLocked(
                 f"Another Ingot process (pid {holder}) holds the data folder {folder.absolute()}."
             ) from None
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        pid = f"{os.getpid()}\n".encode()
+        with suppress(OSError):  # The disk may be full. The content is only shown to people.
+            os.pwrite(self._descriptor, pid, 0)
+            os.ftruncate(self._descriptor, len(pid))
 
     def release(self) -> None:
         """Release the folder. Releasing it again does nothing."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from ingot.engines.listeners import ObservableStore, StoreListeners, notify_all
-from ingot.engines.sqlite.commands import READS, WRITES
+from ingot.engines.sqlite.commands import GROWING, READS, WRITES
 from ingot.engines.sqlite.readers import Readers
 from ingot.engines.sqlite.store_folder import StoreFolder, open_folder
 from ingot.engines.sqlite.writer import CommitNotice, Writer
@@ -45,19 +45,25 @@ class SQLiteStore(ObservableStore):
             store_folder.writer_state,
             clock=store_folder.clock,
             handlers=WRITES,
+            growing=GROWING,
+            reserve=store_folder.reserve,
             on_commit=self._notify_commit,
         )
 
     @classmethod
-    async def open(cls, folder: Path, *, clock: Clock, lease_seconds: float, vfs: str | None = None) -> SQLiteStore:
-        """Open or create the store in a folder.
+    async def open(
+        cls, folder: Path, *, clock: Clock, lease_seconds: float, vfs: str | None = None, reserve_bytes: int = 0
+    ) -> SQLiteStore:
+        """Open or create the store in a folder. Up to `reserve_bytes` are reserved for use when the disk is full.
 
         Raises `StoreLocked` if another process has it open, `StoreTooNew`, `StoreMisconfigured`, `StorageFull`, or
         `StoreError` if the file cannot be used.
         """
         sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_SECONDS))
         opening = asyncio.ensure_future(
-            asyncio.to_thread(open_folder, folder, clock, lease_seconds=lease_seconds, vfs=vfs)
+            asyncio.to_thread(
+                open_folder, folder, clock, lease_seconds=lease_seconds, vfs=vfs, reserve_bytes=reserve_bytes
+            )
         )
         try:
             return cls(await asyncio.shield(opening), vfs=vfs)

@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from ingot.engines.sqlite.connection import open_writer, translate_error
+from ingot.engines.sqlite.disk_reserve import DiskReserve
 from ingot.engines.sqlite.folder_lock import FolderLock
 from ingot.engines.sqlite.migrate import migrate
 from ingot.engines.sqlite.sql import SQL
@@ -40,6 +41,7 @@ class StoreFolder(msgspec.Struct, frozen=True, kw_only=True):
     connection: apsw.Connection
     writer_state: WriterState
     clock: MonotonicClock
+    reserve: DiskReserve
 
     def close(self) -> None:
         """Close the file and release the folder."""
@@ -47,14 +49,26 @@ class StoreFolder(msgspec.Struct, frozen=True, kw_only=True):
         self.lock.release()
 
 
-def open_folder(folder: Path, clock: Clock, *, lease_seconds: float, vfs: str | None) -> StoreFolder:
+def open_folder(
+    folder: Path, clock: Clock, *, lease_seconds: float, vfs: str | None, reserve_bytes: int
+) -> StoreFolder:
     """Open or create the store in a folder. If that fails, everything is released."""
     try:
         lock = _lock_folder(folder)
     except OSError as error:
         raise _unusable_folder_error(folder, error) from error
+    reserve = DiskReserve(folder, reserve_bytes)
     try:
-        return _open_file(folder / FILE_NAME, lock, clock, lease_seconds=lease_seconds, vfs=vfs)
+        reserve.prepare_opening()
+        while True:
+            try:
+                opened = _open_file(folder / FILE_NAME, lock, clock, reserve, lease_seconds=lease_seconds, vfs=vfs)
+            except apsw.FullError:
+                if not reserve.release():
+                    raise
+            else:
+                reserve.fill()
+                return opened
     except BaseException as error:
         lock.release()
         if isinstance(error, apsw.Error):
@@ -78,7 +92,9 @@ def _lock_folder(folder: Path) -> FolderLock:
     return FolderLock(folder)
 
 
-def _open_file(path: Path, lock: FolderLock, clock: Clock, *, lease_seconds: float, vfs: str | None) -> StoreFolder:
+def _open_file(
+    path: Path, lock: FolderLock, clock: Clock, reserve: DiskReserve, *, lease_seconds: float, vfs: str | None
+) -> StoreFolder:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
     lease = round(lease_seconds * MICROS)
     connection = open_writer(path, vfs=vfs)
@@ -92,7 +108,9 @@ def _open_file(path: Path, lock: FolderLock, clock: Clock, *, lease_seconds: flo
     except BaseException:
         connection.close()
         raise
-    return StoreFolder(path=path, lock=lock, connection=connection, writer_state=writer_state, clock=store_clock)
+    return StoreFolder(
+        path=path, lock=lock, connection=connection, writer_state=writer_state, clock=store_clock, reserve=reserve
+    )
 
 
 def _start_clock(connection: apsw.Connection, clock: Clock, *, lease: int) -> MonotonicClock:

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
-from ingot.engines.sqlite.connection import DISK_ERRORS
+from ingot.engines.sqlite.connection import DISK_ERRORS, LOG_PAGES
+from ingot.engines.sqlite.disk_reserve import DiskReserve
 from ingot.engines.sqlite.tenant_caps import update_buckets
 from ingot.engines.sqlite.transaction import AttemptEnd, DeferredAnswer, PendingEffects, Transaction
 from ingot.engines.sqlite.writer_state import WriterState
@@ -32,6 +33,7 @@ from ingot.kernel.failures import failures
 BATCH_COMMANDS_MAX = 256
 GATHER_COMMANDS_MAX = 32
 QUEUE_COMMANDS_MAX = 10_000
+LOW_SPACE_LOG_PAGES = 100  # Size of the log at which it is checkpointed while the disk is full.
 
 Handler = Callable[[Transaction, Sequence[Any]], Sequence[Any]]
 C = TypeVar("C")
@@ -74,7 +76,11 @@ class CommitNotice(msgspec.Struct):
 
 
 class Writer:
-    """Runs commands in groups. `handlers` maps kinds of commands to their handlers, in the order in which they run."""
+    """Runs commands in groups. `handlers` maps kinds of commands to their handlers, in the order in which they run.
+
+    When the disk is full, space of the `reserve` is released, and `growing` kinds of commands are refused until the
+    reserve is filled again.
+    """
 
     def __init__(
         self,
@@ -83,12 +89,16 @@ class Writer:
         *,
         clock: Clock,
         handlers: Mapping[type[Command[Any]], Handler],
+        growing: Collection[type[Command[Any]]],
+        reserve: DiskReserve,
         on_commit: Callable[[CommitNotice], None],
     ) -> None:
         self._connection = connection
         self._writer_state = writer_state
         self._clock = clock
         self._handlers = handlers
+        self._growing = growing
+        self._reserve = reserve
         self._on_commit = on_commit
         self._loop = asyncio.get_running_loop()
         # Whether commands wait for others that are submitted in the same iteration of the event loop.
@@ -191,11 +201,23 @@ class Writer:
             self._loop.call_soon_threadsafe(self._deliver, batch, failures, notice)
 
     def _run_batch(self, batch: list[PendingCommand]) -> None:
+        if self._reserve.is_used:
+            is_filled = self._reserve.fill()
+            # The log is checkpointed before it grows. Its usual size would use up the reserve.
+            self._connection.wal_autocheckpoint(LOG_PAGES if is_filled else LOW_SPACE_LOG_PAGES)
+            if not is_filled:
+                batch = self._refuse_growing(batch)
+                if not batch:
+                    return
         scheduled_at = self._writer_state.next_maintenance_at()
         try:
             results, effects = self._commit(batch)
             commands = len(batch)
         except Exception as error:
+            if isinstance(error, apsw.FullError) and self._reserve.release():
+                self._recover()
+                self._run_batch(batch)
+                return
             failure = translate_failure(error)
             results, effects, commands = [failure] * len(batch), PendingEffects(), 0
             self._recover()
@@ -213,6 +235,15 @@ class Writer:
             effects.records_changed,
         )
         self._loop.call_soon_threadsafe(self._deliver, batch, results, notice)
+
+    def _refuse_growing(self, batch: list[PendingCommand]) -> list[PendingCommand]:
+        """Refuse the commands of a batch that add data, and return the others."""
+        refused = [pending for pending in batch if type(pending.command) in self._growing]
+        if refused:
+            notice = CommitNotice(Counter(), None, [], Counter(), 0)
+            failures = [StorageFull() for _ in refused]
+            self._loop.call_soon_threadsafe(self._deliver, refused, failures, notice)
+        return [pending for pending in batch if type(pending.command) not in self._growing]
 
     def _commit(self, batch: list[PendingCommand]) -> tuple[list[Any], PendingEffects]:
         """Run a batch in one transaction: all commands together or, if that fails, each under a savepoint."""
