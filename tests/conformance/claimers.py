@@ -97,6 +97,7 @@ async def share_jobs_amid_trouble(bench: Bench, total: int) -> None:
     endings = {
         "done": Done(),
         "failed": Failed(error="broken"),
+        "timed out": Failed(error="too slow", timed_out=True),
         "snoozed": Snooze(delay=0),
         "released": Release(),
         "silent": None,
@@ -122,7 +123,7 @@ async def share_jobs_amid_trouble(bench: Bench, total: int) -> None:
             if not claims:
                 bench.clock.advance(seconds=LEASE_SECONDS / 4)
                 await bench.jobs.maintain()
-            said = [(c.job.id, c.fence, chance.choices([*endings], [60, 10, 10, 10, 10])[0]) for c in claims]
+            said = [(c.job.id, c.fence, chance.choices([*endings], [60, 5, 5, 10, 10, 10])[0]) for c in claims]
             late = [(*chance.choice(ledger.handed), chance.choice([*endings])) for _ in claims[:5]]
             await asyncio.gather(*(settle(*one) for one in said + late))
 
@@ -141,4 +142,4 @@ async def share_jobs_amid_trouble(bench: Bench, total: int) -> None:
         attempts = await bench.jobs.attempts(bench.tenant, job_id)
         assert [attempt.fence for attempt in attempts] == sorted(fences[job_id])
         outcomes |= {attempt.outcome for attempt in attempts}
-    assert outcomes == set(AttemptOutcome)  # All kinds of trouble happened.
+    assert outcomes == set(AttemptOutcome) - {AttemptOutcome.CANCELED}  # All kinds of trouble happened.

@@ -38,6 +38,7 @@ OUTCOMES: dict[str, Outcome] = {
     "done with a result": Done(result=b'{"pages": 3}'),
     "failed": Failed(error="broken", exit_code=3),
     "failed for good": Failed(error="broken", retry=False),
+    "timed out": Failed(error="too slow", timed_out=True),
     "snoozed": Snooze(delay=90 * MICROS),
     "snoozed without delay": Snooze(delay=0),
     "released": Release(),
@@ -183,7 +184,7 @@ async def test_an_attempt_stores_its_outcome_error_and_progress(bench: Bench, ou
     (attempt,) = await bench.jobs.attempts(bench.tenant, claim.job.id)
     kinds = {
         Done: AttemptOutcome.SUCCEEDED,
-        Failed: AttemptOutcome.FAILED,
+        Failed: AttemptOutcome.TIMED_OUT if getattr(outcome, "timed_out", False) else AttemptOutcome.FAILED,
         Snooze: AttemptOutcome.SNOOZED,
         Release: AttemptOutcome.RELEASED,
     }
@@ -203,6 +204,7 @@ async def test_an_attempt_stores_its_outcome_error_and_progress(bench: Bench, ou
         (Done(), ["job.completed"]),
         (Failed(error="e"), ["job.failed"]),
         (Failed(error="e", retry=False), ["job.failed", "job.dead"]),
+        (Failed(error="e", timed_out=True), ["job.failed"]),
         (Snooze(delay=1), ["job.updated"]),
         (Release(), ["job.updated"]),
     ],
@@ -459,6 +461,26 @@ async def test_an_invalid_settle_does_not_affect_others_of_the_call(bench: Bench
 
 async def test_an_empty_call_of_settles_returns_an_empty_list(bench: Bench) -> None:
     assert await bench.jobs.settle_many([]) == []
+
+
+async def test_an_attempt_released_after_a_cancel_request_is_canceled(bench: Bench) -> None:
+    claim = await bench.make_claim()
+    await bench.jobs.cancel(bench.tenant, claim.job.id)
+    answer = await bench.jobs.release(claim)
+    (attempt,) = await bench.jobs.attempts(bench.tenant, claim.job.id)
+    assert (attempt.outcome, attempt.status_after) == (AttemptOutcome.CANCELED, JobStatus.CANCELED)
+    assert await bench.jobs.release(claim) == answer
+    async with refuses(bench, LeaseLost):
+        await bench.jobs.snooze(claim, 0)
+
+
+async def test_a_timeout_and_another_failure_are_different_outcomes(bench: Bench) -> None:
+    claims = [await bench.make_claim() for _ in range(2)]
+    for claim, timed_out in zip(claims, (True, False), strict=True):
+        answer = await bench.jobs.fail(claim, "too slow", timed_out=timed_out)
+        assert await bench.jobs.fail(claim, "too slow", timed_out=timed_out) == answer
+        async with refuses(bench, LeaseLost):
+            await bench.jobs.fail(claim, "too slow", timed_out=not timed_out)
 
 
 async def test_settles_of_two_attempts_of_a_job_can_be_in_one_call(bench: Bench) -> None:

@@ -331,7 +331,8 @@ class Comparison:
 
 def _has_outcome(attempt: AttemptRow, arguments: dict[str, Any]) -> bool:
     """Whether the attempt has the outcome of a settle with these arguments."""
-    if attempt.outcome != arguments["outcome"] or bool(attempt.retry) != arguments["retry"]:
+    reported = "released" if attempt.outcome == "canceled" else attempt.outcome
+    if reported != arguments["outcome"] or bool(attempt.retry) != arguments["retry"]:
         return False
     if arguments["outcome"] == "snoozed" and attempt.run_at is not None:
         return attempt.run_at - (attempt.finished_at or 0) == int(arguments["delay"])

@@ -63,7 +63,8 @@ RULES: dict[str, str] = {
         WHERE number <> place""",
     "J7 failures and crashes do not exceed the outcomes": f"""
         SELECT s.id::text FROM ({JOB_STATES}) AS s
-        WHERE s.failures > (SELECT count(*) FROM ingot.outcomes AS o WHERE o.job = s.id AND o.outcome = 'failed')
+        WHERE s.failures > (SELECT count(*) FROM ingot.outcomes AS o
+                WHERE o.job = s.id AND o.outcome IN ('failed', 'timed_out'))
             OR s.crashes > (SELECT count(*) FROM ingot.outcomes AS o WHERE o.job = s.id AND o.outcome = 'lost')
             OR s.failures < 0 OR s.crashes < 0""",
     "J11 an idempotency key and its job name each other": """

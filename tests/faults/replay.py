@@ -135,7 +135,7 @@ class Replay:
         return 0 if row is None else row.priority, self.jobs[job_id].run_at, job_id
 
     def _fail(self, event: EventRow, job: ReplayedJob) -> None:
-        attempt = self._ended_attempt(event, job, "failed", "lost")
+        attempt = self._ended_attempt(event, job, "failed", "timed_out", "lost")
         definition = self._definitions.get(event.data.type) or Definition(type=event.data.type)
         increment = 0 if job.cancel_requested else 1
         if attempt.outcome == "lost":
@@ -183,7 +183,7 @@ class Replay:
             job.cancels += 1
         else:
             self._expect(job.cancel_requested, f"J5 a {job.status} job was canceled without a request")
-            self._ended_attempt(event, job, "snoozed", "released")
+            self._ended_attempt(event, job, "snoozed", "canceled")
         self._end(event, job, CANCELED)
 
     def _retry(self, event: EventRow, job: ReplayedJob) -> None:

@@ -45,7 +45,8 @@ RULES: dict[str, str] = {
         WHERE number <> place""",
     "J7 failures and crashes do not exceed the outcomes": """
         SELECT id FROM states AS s
-        WHERE failures > (SELECT count(*) FROM outcomes AS o WHERE o.job = s.number AND o.outcome = 'failed')
+        WHERE failures > (SELECT count(*) FROM outcomes AS o
+                WHERE o.job = s.number AND o.outcome IN ('failed', 'timed_out'))
             OR crashes > (SELECT count(*) FROM outcomes AS o WHERE o.job = s.number AND o.outcome = 'lost')
             OR failures < 0 OR crashes < 0""",
     "J11 an idempotency key and its job name each other": """
@@ -68,7 +69,7 @@ RULES: dict[str, str] = {
             OR o.run_at < o.finished_at
             OR (o.outcome = 'released' AND o.run_at <> o.finished_at)
             OR (o.outcome = 'lost' AND o.run_at - o.finished_at > 5000000)
-            OR (o.outcome = 'failed' AND o.run_at - o.finished_at
+            OR (o.outcome IN ('failed', 'timed_out') AND o.run_at - o.finished_at
                 > 1000000 * coalesce(d.definition ->> '$.backoff.max_seconds', 3600))""",
     "counts are exact": """
         SELECT tenant, type, status FROM (

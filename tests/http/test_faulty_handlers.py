@@ -14,7 +14,7 @@ from ingot.client import AsyncClient
 from ingot.client.errors import JobDead
 from ingot.client.server_address import ServerAddress
 from ingot.identity.credentials import Unauthorized
-from ingot.jobs.model import JobStatus, Release
+from ingot.jobs.model import AttemptOutcome, JobStatus, Release
 from ingot.kernel.clock import SystemClock
 from ingot.settings import Settings
 from ingot.worker import NoRetry, Worker, WorkerJob
@@ -131,6 +131,7 @@ async def test_a_handler_that_exceeds_its_timeout_keeps_its_slot_until_it_return
         for job in await client.submit_many("overrun", range(3), max_attempts=1):
             with pytest.raises(JobDead, match=r"longer than 0\.2 seconds"):
                 await job.wait("40s")
+            assert [attempt.outcome for attempt in await job.attempts()] == [AttemptOutcome.TIMED_OUT]
     assert most == 1
 
 

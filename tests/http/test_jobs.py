@@ -104,6 +104,21 @@ async def test_each_settle_entry_has_its_own_result(served: Served) -> None:
     assert results == ["succeeded", "dead", "queued", "queued", "lease_lost"]
 
 
+async def test_a_failure_can_be_reported_as_a_timeout(served: Served) -> None:
+    for path in ("fail", "settle"):
+        job = await served.make_job()
+        claimed = await served.claim()
+        failure = {"fence": claimed["fence"], "error": "too slow", "timed_out": True}
+        if path == "fail":
+            await served.call("POST", f"/jobs/{job['id']}/fail", json=failure)
+        else:
+            entry = {"outcome": "failed", "id": job["id"], **failure}
+            await served.call("POST", "/jobs/settle", json={"jobs": [entry]})
+        (attempt,) = (await served.call("GET", f"/jobs/{job['id']}/attempts")).json()["items"]
+        assert (attempt["outcome"], attempt["status_after"]) == ("timed_out", "queued")
+        await served.call("POST", f"/jobs/{job['id']}/cancel")
+
+
 async def test_an_invalid_settle_entry_does_not_affect_the_others(served: Served) -> None:
     await served.make_job()
     claimed = await served.claim()

@@ -13,7 +13,7 @@ import pytest
 from ingot.api.ops import VERSION
 from ingot.client import AsyncClient
 from ingot.client.errors import JobCanceled, JobDead
-from ingot.jobs.model import JobStatus
+from ingot.jobs.model import AttemptOutcome, JobStatus
 from ingot.worker import NoRetry, Worker, WorkerJob
 from tests.http.running_worker import running_worker
 from tests.http.serving import Served, serving
@@ -119,6 +119,7 @@ async def test_a_cancel_reaches_the_handler_at_once(
         await job.cancel()
         with pytest.raises(JobCanceled):
             await job.wait("40s")
+        assert [attempt.outcome for attempt in await job.attempts()] == [AttemptOutcome.CANCELED]
 
 
 async def test_a_handler_that_blocks_the_loop_keeps_its_lease(served: Served, client: AsyncClient) -> None:

@@ -16,7 +16,7 @@ import pytest
 from ingot.client import Client
 from ingot.client.errors import JobCanceled
 from ingot.engines.postgres import make_worker_role
-from ingot.jobs.model import JobStatus
+from ingot.jobs.model import AttemptOutcome, JobStatus
 from tests.postgres import Database, database_for, with_database
 from tests.processes import Process
 from tests.system.programs import served, worker
@@ -122,6 +122,7 @@ def test_clients_see_the_progress_and_log_of_a_job_and_can_cancel_it(server: Pos
         job.cancel()
         with pytest.raises(JobCanceled):
             job.wait("60s")
+        assert [attempt.outcome for attempt in job.attempts()] == [AttemptOutcome.CANCELED]
 
 
 def test_a_server_can_drain_a_postgres_worker(server: PostgresServer) -> None:

@@ -21,6 +21,7 @@ OUTCOMES: list[Outcome | Lost] = [
     Done(result=b"1"),
     Failed(error="e"),
     Failed(error="e", retry=False),
+    Failed(error="e", timed_out=True),
     Snooze(delay=7),
     Release(),
     Lost(),
@@ -51,6 +52,8 @@ def _judge(job: RunningJob, outcome: Outcome | Lost, *, spread: float = 0.0) -> 
         (Failed(error="e"), 4, 0, DEAD, None, (5, 0)),
         (Failed(error="e"), 9, 0, DEAD, None, (10, 0)),
         (Failed(error="e", retry=False), 0, 0, DEAD, None, (1, 0)),
+        (Failed(error="e", timed_out=True), 2, 2, QUEUED, NOW + 32 * MICROS, (3, 2)),
+        (Failed(error="e", timed_out=True), 4, 0, DEAD, None, (5, 0)),
         (Snooze(delay=90), 4, 2, QUEUED, NOW + 90, (4, 2)),
         (Snooze(delay=0), 0, 0, QUEUED, NOW, (0, 0)),
         (Release(), 4, 2, QUEUED, NOW, (4, 2)),
@@ -82,21 +85,22 @@ def test_a_cancel_overrides_every_outcome_except_success(outcome: Outcome | Lost
     assert actual == (expected, failures, crashes, None)
 
 
-@pytest.mark.parametrize("cancel_requested", [False, True])
 @pytest.mark.parametrize(
-    ("outcome", "expected", "error"),
+    ("outcome", "expected", "expected_after_cancel", "error"),
     [
-        (Done(), AttemptOutcome.SUCCEEDED, None),
-        (Failed(error="broken"), AttemptOutcome.FAILED, "broken"),
-        (Snooze(delay=1), AttemptOutcome.SNOOZED, None),
-        (Release(), AttemptOutcome.RELEASED, None),
+        (Done(), AttemptOutcome.SUCCEEDED, AttemptOutcome.SUCCEEDED, None),
+        (Failed(error="broken"), AttemptOutcome.FAILED, AttemptOutcome.FAILED, "broken"),
+        (Failed(error="slow", timed_out=True), AttemptOutcome.TIMED_OUT, AttemptOutcome.TIMED_OUT, "slow"),
+        (Snooze(delay=1), AttemptOutcome.SNOOZED, AttemptOutcome.SNOOZED, None),
+        (Release(), AttemptOutcome.RELEASED, AttemptOutcome.CANCELED, None),
     ],
 )
 def test_a_verdict_has_the_outcome_that_the_worker_reported(
-    outcome: Outcome, expected: AttemptOutcome, error: str | None, cancel_requested: bool
+    outcome: Outcome, expected: AttemptOutcome, expected_after_cancel: AttemptOutcome, error: str | None
 ) -> None:
-    verdict = _judge(RunningJob(cancel_requested=cancel_requested), outcome)
-    assert (verdict.outcome, verdict.error) == (expected, error)
+    for cancel_requested, expected_outcome in ((False, expected), (True, expected_after_cancel)):
+        verdict = _judge(RunningJob(cancel_requested=cancel_requested), outcome)
+        assert (verdict.outcome, verdict.error) == (expected_outcome, error)
 
 
 def test_the_error_of_a_lost_attempt_counts_crashes() -> None:

@@ -208,7 +208,9 @@ def _done_outcome(body: CompleteRequest | AttemptSucceeded) -> Done:
 
 
 def _failed_outcome(body: FailRequest | AttemptFailed) -> Failed:
-    return Failed(error=checks.error_text(body.error), retry=body.retry, exit_code=body.exit_code)
+    return Failed(
+        error=checks.error_text(body.error), retry=body.retry, exit_code=body.exit_code, timed_out=body.timed_out
+    )
 
 
 def _outcome_of(entry: AnySettleEntry) -> Outcome:

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from ingot.jobs.lifecycle import UNSUCCESSFUL_OUTCOMES
 from ingot.jobs.metrics import Depth, Load
 from ingot.jobs.model import AttemptOutcome, Claim, Enqueued, JobStatus, Settled
 from ingot.kernel.clock import MICROS
@@ -22,15 +23,15 @@ COMMAND_BUCKETS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 COUNTERS: Final = {
     "ingot_jobs_enqueued": "Jobs created.",
     "ingot_jobs_succeeded": "Jobs that succeeded.",
-    "ingot_attempts_failed": "Attempts that the worker reported as failed.",
+    "ingot_attempts_failed": "Attempts that the worker reported as failed or timed out.",
     "ingot_leases_lost": "Attempts whose lease expired because the worker was silent.",
     "ingot_jobs_retried": "Jobs queued again after a failed or lost attempt.",
     "ingot_jobs_dead": "Jobs that became dead.",
     "ingot_jobs_canceled": "Jobs that were canceled.",
 }
 ENQUEUED, SUCCEEDED, FAILED, LOST, RETRIED, DEAD, CANCELED = range(len(COUNTERS))
-UNSUCCESSFUL_OUTCOMES: Final = (AttemptOutcome.FAILED, AttemptOutcome.LOST)
-TIMED_OUTCOMES: Final = (AttemptOutcome.SUCCEEDED, AttemptOutcome.FAILED)
+FAILED_OUTCOMES: Final = (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT)
+MEASURED_OUTCOMES: Final = (AttemptOutcome.SUCCEEDED, *FAILED_OUTCOMES)  # Those whose duration is recorded.
 
 
 class HistogramCounts:
@@ -100,7 +101,7 @@ class JobMetricsCollector(Collector):
     def ended(self, type: str, outcome: AttemptOutcome, status: JobStatus, durations_micros: Sequence[int]) -> None:
         """See `Listener`."""
         metrics, jobs = self._metrics_of_type(type), len(durations_micros)
-        if outcome is AttemptOutcome.FAILED:
+        if outcome in FAILED_OUTCOMES:
             metrics.counts[FAILED] += jobs
         elif outcome is AttemptOutcome.LOST:
             metrics.counts[LOST] += jobs
@@ -108,7 +109,7 @@ class JobMetricsCollector(Collector):
             metrics.counts[RETRIED] += jobs if outcome in UNSUCCESSFUL_OUTCOMES else 0
         else:
             metrics.counts[_COUNTER_OF_STATUS[status]] += jobs
-        if outcome in TIMED_OUTCOMES:
+        if outcome in MEASURED_OUTCOMES:
             for duration in durations_micros:
                 metrics.run_seconds.observe(duration / MICROS)
 

@@ -28,14 +28,15 @@ def _checked_outcome(outcome: object) -> Outcome:
             return _checked_done(outcome)
         case Release():
             return outcome
-        case Failed(error=error, retry=retry, exit_code=exit_code):
+        case Failed(error=error, exit_code=exit_code):
             clean_error = checks.error_text(validation.check_text(error, name="error"))
-            validation.check_boolean(retry, name="retry")
+            validation.check_boolean(outcome.retry, name="retry")
+            validation.check_boolean(outcome.timed_out, name="timed_out")
             if exit_code is not None:
                 validation.check_integer(
                     exit_code, name="exit_code", minimum=-validation.NUMBER_MAX, maximum=validation.NUMBER_MAX
                 )
-            return outcome if clean_error == error else Failed(error=clean_error, retry=retry, exit_code=exit_code)
+            return outcome if clean_error == error else msgspec.structs.replace(outcome, error=clean_error)
         case Snooze(delay=delay_micros):
             validation.check_integer(delay_micros, name="snooze", minimum=0, maximum=checks.DELAY_MICROS_MAX)
             return outcome

@@ -27,6 +27,7 @@ from ingot.jobs.model import (
 from ingot.kernel.clock import MICROS
 
 FINISHED: Final = frozenset({JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED})
+UNSUCCESSFUL_OUTCOMES: Final = frozenset({AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.LOST})
 
 RETRY_AFTER_LOSS_SECONDS_MAX = 5.0
 JITTER = 0.25  # Largest random share subtracted from a backoff, so that failed jobs do not all return at once.
@@ -75,7 +76,8 @@ def judge(
                 status=JobStatus.SUCCEEDED, outcome=AttemptOutcome.SUCCEEDED, failures=failures, crashes=crashes
             )
         case Failed():
-            attempt_outcome, error = AttemptOutcome.FAILED, outcome.error
+            attempt_outcome = AttemptOutcome.TIMED_OUT if outcome.timed_out else AttemptOutcome.FAILED
+            error = outcome.error
             failures += 1
             retry_at = now + backoff_micros(definition.backoff, failures, random_fraction=random_fraction)
             if failures >= job.max_attempts or not outcome.retry:
@@ -90,7 +92,7 @@ def judge(
         case Snooze():
             attempt_outcome, retry_at = AttemptOutcome.SNOOZED, now + outcome.delay
         case Release():
-            attempt_outcome = AttemptOutcome.RELEASED
+            attempt_outcome = AttemptOutcome.CANCELED if job.cancel_requested else AttemptOutcome.RELEASED
         case _:
             assert_never(outcome)
     if job.cancel_requested:

@@ -32,14 +32,19 @@ class JobStatus(StrEnum):
 
 
 class AttemptOutcome(StrEnum):
-    """How an attempt ended: as the worker reported it, or `lost` because its lease expired."""
+    """How an attempt ended: as the worker reported it, `lost` because its lease expired, or `canceled`.
+
+    An attempt is `canceled` if the worker released the job after it was asked to stop.
+    """
 
     __hash__ = str.__hash__  # See `JobStatus`.
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
+    TIMED_OUT = "timed_out"
     SNOOZED = "snoozed"
     RELEASED = "released"
+    CANCELED = "canceled"
     LOST = "lost"
 
 
@@ -293,11 +298,15 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="done"):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="failed"):
-    """The attempt failed. With `retry=False` the job is not tried again."""
+    """The attempt failed. With `retry=False` the job is not tried again.
+
+    `timed_out` means that the attempt exceeded its maximum duration.
+    """
 
     error: str
     retry: bool = True
     exit_code: int | None = None
+    timed_out: bool = False
 
 
 class Snooze(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="snooze"):
@@ -308,7 +317,10 @@ class Snooze(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="snooze"):
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="release"):
-    """The worker released the unfinished job, as in a drain. This counts neither as a failure nor as a crash."""
+    """The worker released the unfinished job, as in a drain or after a cancel request.
+
+    This counts neither as a failure nor as a crash.
+    """
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="lost"):

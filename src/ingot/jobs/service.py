@@ -350,11 +350,17 @@ class Jobs(JobQueries):
         return await self.settle(claim.job.id, claim.fence, done_outcome(result, outputs))
 
     async def fail(
-        self, claim: Claim, error: str | BaseException, *, retry: bool = True, exit_code: int | None = None
+        self,
+        claim: Claim,
+        error: str | BaseException,
+        *,
+        retry: bool = True,
+        exit_code: int | None = None,
+        timed_out: bool = False,
     ) -> Settled:
         """Settle an attempt as failed. The job is retried unless `retry` is false or its attempts are used up."""
         claim = checks.claim(claim)
-        outcome = Failed(error=checks.error_text(error), retry=retry, exit_code=exit_code)
+        outcome = Failed(error=checks.error_text(error), retry=retry, exit_code=exit_code, timed_out=timed_out)
         return await self.settle(claim.job.id, claim.fence, outcome)
 
     async def snooze(self, claim: Claim, delay: timedelta | float) -> Settled:

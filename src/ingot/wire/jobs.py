@@ -224,6 +224,8 @@ class FailRequest(RequestStruct, frozen=True, kw_only=True):
     """Whether the job may be tried again."""
     exit_code: int | None = None
     """Exit code of the process in which the attempt ran, if it had its own."""
+    timed_out: bool = False
+    """Whether the attempt exceeded its maximum duration. Its outcome is then `timed_out`."""
 
 
 class ReleaseRequest(RequestStruct, frozen=True, kw_only=True):
@@ -263,7 +265,7 @@ class AttemptSucceeded(SettleEntry, frozen=True, kw_only=True, tag="succeeded"):
     """Names of the outputs that the attempt uploaded. If one is missing, the attempt is not settled."""
 
 
-class AttemptFailed(SettleEntry, frozen=True, kw_only=True, tag="failed"):
+class AttemptFailed(SettleEntry, frozen=True, kw_only=True, omit_defaults=True, tag="failed"):
     """The attempt failed."""
 
     error: str
@@ -272,6 +274,8 @@ class AttemptFailed(SettleEntry, frozen=True, kw_only=True, tag="failed"):
     """Whether the job may be tried again."""
     exit_code: int | None = None
     """Exit code of the process in which the attempt ran, if it had its own."""
+    timed_out: bool = False
+    """Whether the attempt exceeded its maximum duration. Its outcome is then `timed_out`."""
 
 
 class AttemptSnoozed(SettleEntry, frozen=True, kw_only=True, tag="snoozed"):

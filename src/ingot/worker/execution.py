@@ -39,7 +39,8 @@ async def execute_attempt(
         attempt.stop("timeout")
         if attempt.handler.isolate and attempt.thread_future is not None:
             await asyncio.wait({attempt.thread_future})  # Wait until its processes have ended.
-        return _failure_outcome(attempt, f"the handler took longer than {attempt.timeout_seconds:g} seconds")
+        message = f"the handler took longer than {attempt.timeout_seconds:g} seconds"
+        return _failure_outcome(attempt, message, timed_out=True)
     except SnoozeSignal as signal:
         return AttemptSnoozed(id=attempt.id, fence=attempt.fence, seconds=signal.seconds)
     except (ProcessExited, IsolatedHandlerFailed) as error:
@@ -111,9 +112,11 @@ def _outcome_of_exception(attempt: RunningAttempt, error: BaseException) -> Repo
 
 
 def _failure_outcome(
-    attempt: RunningAttempt, error: str, *, retry: bool = True, exit_code: int | None = None
+    attempt: RunningAttempt, error: str, *, retry: bool = True, exit_code: int | None = None, timed_out: bool = False
 ) -> ReportedOutcome:
     if attempt.stop_reason == "drain":  # Errors after a stop request do not count as failures of the job.
         return AttemptReleased(id=attempt.id, fence=attempt.fence)
     message = sanitize_text(error)[:ERROR_CHARS_MAX]
-    return AttemptFailed(id=attempt.id, fence=attempt.fence, error=message, retry=retry, exit_code=exit_code)
+    return AttemptFailed(
+        id=attempt.id, fence=attempt.fence, error=message, retry=retry, exit_code=exit_code, timed_out=timed_out
+    )

@@ -203,7 +203,8 @@ def _settle_row(outcome: ReportedOutcome) -> SettleValues:
             )
         case AttemptFailed():
             error = checks.error_text(outcome.error)
-            return outcome.id, outcome.fence, "failed", outcome.retry, 0, outcome.exit_code, error, None
+            name = "timed_out" if outcome.timed_out else "failed"
+            return outcome.id, outcome.fence, name, outcome.retry, 0, outcome.exit_code, error, None
         case AttemptSnoozed():
             return outcome.id, outcome.fence, "snoozed", True, round(outcome.seconds * MICROS), None, None, None
         case AttemptReleased():

@@ -283,12 +283,14 @@ class Model:
                 latest = self.now + pause
                 earliest = self.now + int(pause * (1 - JITTER))
                 job.runs[fence].error, job.runs[fence].exit_code = outcome.error, outcome.exit_code
-                self._end_badly(job, AttemptOutcome.FAILED, spent=spent, seen=seen, between=(earliest, latest))
+                ended = AttemptOutcome.TIMED_OUT if outcome.timed_out else AttemptOutcome.FAILED
+                self._end_badly(job, ended, spent=spent, seen=seen, between=(earliest, latest))
             case Snooze():
                 when = self.now + outcome.delay
                 self._end_mildly(job, AttemptOutcome.SNOOZED, seen=seen, when=when)
             case Release():
-                self._end_mildly(job, AttemptOutcome.RELEASED, seen=seen, when=self.now)
+                ended = AttemptOutcome.CANCELED if job.cancel_requested else AttemptOutcome.RELEASED
+                self._end_mildly(job, ended, seen=seen, when=self.now)
         run = job.runs[fence]
         run.said = outcome
         again = job.status is JobStatus.QUEUED

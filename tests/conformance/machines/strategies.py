@@ -34,6 +34,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
         error=st.sampled_from(["broken", 'said "no"']),
         retry=st.booleans() | st.just(True),
         exit_code=st.sampled_from([None, 0, 2]),
+        timed_out=st.booleans(),
     ),
     st.builds(Snooze, delay=st.sampled_from([0, 5 * MICROS, 4000 * MICROS])),
     st.just(Release()),
@@ -43,7 +44,15 @@ ends: st.SearchStrategy[Outcome] = st.sampled_from([Done(), Done(result=b"1"), F
 
 # One part of what a worker said, said otherwise.
 changes: st.SearchStrategy[dict[str, object]] = st.sampled_from(
-    [{"error": "worse"}, {"retry": False}, {"retry": True}, {"exit_code": 1}, {"result": b"2"}, {"delay": 7}]
+    [
+        {"error": "worse"},
+        {"retry": False},
+        {"retry": True},
+        {"exit_code": 1},
+        {"timed_out": True},
+        {"result": b"2"},
+        {"delay": 7},
+    ]
 )
 
 

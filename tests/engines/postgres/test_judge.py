@@ -30,13 +30,7 @@ from tests.postgres import ChanceClock, database_for
 
 COUNT_MAX: Final = 1_000_000
 ROUNDING: Final = 2.0**-52  # The maximum relative error of one multiplication, on each side.
-OUTCOME_NAMES: Final[dict[type, str]] = {
-    Done: "succeeded",
-    Failed: "failed",
-    Snooze: "snoozed",
-    Release: "released",
-    Lost: "lost",
-}
+OUTCOME_NAMES: Final[dict[type, str]] = {Done: "succeeded", Snooze: "snoozed", Release: "released", Lost: "lost"}
 NIL: Final = "00000000-0000-0000-0000-000000000000"
 
 
@@ -71,7 +65,12 @@ spreads = st.integers(0, 2**53 - 1).map(lambda number: number / 2**53)  # Values
 failures = st.integers(0, 8) | st.integers(0, ATTEMPTS_MAX - 1)
 outcomes = st.one_of(
     st.just(Done()),
-    st.builds(Failed, error=st.sampled_from(["broken", "", "\u00e9\U0001f600'\""]), retry=st.booleans()),
+    st.builds(
+        Failed,
+        error=st.sampled_from(["broken", "", "\u00e9\U0001f600'\""]),
+        retry=st.booleans(),
+        timed_out=st.booleans(),
+    ),
     st.builds(Snooze, delay=st.integers(0, DELAY_MICROS_MAX)),
     st.just(Release()),
     st.just(Lost()),
@@ -121,11 +120,18 @@ BACKOFF: Final = """
 """
 
 
+def outcome_name(outcome: Outcome | Lost) -> str:
+    """The name that SQL has for an outcome."""
+    if isinstance(outcome, Failed):
+        return "timed_out" if outcome.timed_out else "failed"
+    return OUTCOME_NAMES[type(outcome)]
+
+
 def columns(examples: list[Case]) -> list[list[Any]]:
     """The cases as the array arguments of the query."""
     failed = [case.outcome if isinstance(case.outcome, Failed) else None for case in examples]
     return [
-        [OUTCOME_NAMES[type(case.outcome)] for case in examples],
+        [outcome_name(case.outcome) for case in examples],
         [failure is None or failure.retry for failure in failed],
         [case.outcome.delay if isinstance(case.outcome, Snooze) else 0 for case in examples],
         [failure and failure.error for failure in failed],
@@ -173,23 +179,25 @@ async def test_sql_and_python_reach_the_same_verdict(owner: Raw, examples: list[
 
 async def test_sql_covers_every_outcome(owner: Raw) -> None:
     definition = Definition(type="noop", crash_cap=1)
-    ended: list[Outcome | Lost] = [Done(), Failed(error="no"), Snooze(delay=5), Release(), Lost()]
+    timed_out = Failed(error="slow", timed_out=True)
+    ended: list[Outcome | Lost] = [Done(), Failed(error="no"), timed_out, Snooze(delay=5), Release(), Lost()]
     examples = [
         Case(failures=0, crashes=0, max_attempts=1, cancel_requested=False, outcome=outcome, definition=definition)
         for outcome in ended
     ]
     examples += [msgspec.structs.replace(case, cancel_requested=True) for case in examples]
     rows = await owner.fetch(JUDGE, *columns(examples))
-    assert [row["status"] for row in rows[:5]] == ["succeeded", "dead", "queued", "queued", "dead"]
-    assert [row["status"] for row in rows[5:]] == ["succeeded"] + ["canceled"] * 4
-    assert [(row["failures_after"], row["crashes_after"]) for row in rows[:5]] == [
+    assert [row["status"] for row in rows[:6]] == ["succeeded", "dead", "dead", "queued", "queued", "dead"]
+    assert [row["status"] for row in rows[6:]] == ["succeeded"] + ["canceled"] * 5
+    assert [(row["failures_after"], row["crashes_after"]) for row in rows[:6]] == [
         (0, 0),
+        (1, 0),
         (1, 0),
         (0, 0),
         (0, 0),
         (0, 1),
     ]
-    assert {(row["failures_after"], row["crashes_after"]) for row in rows[5:]} == {(0, 0)}
+    assert {(row["failures_after"], row["crashes_after"]) for row in rows[6:]} == {(0, 0)}
 
 
 @many

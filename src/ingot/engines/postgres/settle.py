@@ -20,7 +20,7 @@ from ingot.jobs.errors import JobNotFound, LeaseLost
 from ingot.jobs.files import FindRunningJob, OpenJobFile, OutputMissing
 from ingot.jobs.lanes import Lane
 from ingot.jobs.lifecycle import matches_worker
-from ingot.jobs.model import Done, Failed, Heartbeat, JobStatus, Outcome, Settle, Settled, Snooze
+from ingot.jobs.model import AttemptOutcome, Done, Failed, Heartbeat, JobStatus, Outcome, Settle, Settled, Snooze
 from ingot.jobs.ports import AppendLogs, AttemptHeartbeat, LogEntry, RenewLeases, SettleJobs
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
 from ingot.kernel.errors import IngotError
@@ -123,7 +123,7 @@ def _outcome_values(outcome: Outcome) -> tuple[str, bool, int, int | None, str |
         case Done(result=result):
             return "succeeded", True, 0, None, None, result
         case Failed(error=error, retry=retry, exit_code=exit_code):
-            return "failed", retry, 0, exit_code, error, None
+            return "timed_out" if outcome.timed_out else "failed", retry, 0, exit_code, error, None
         case Snooze(delay=delay):
             return "snoozed", True, delay, None, None, None
         case _:
@@ -238,7 +238,8 @@ def lease_error(
 
 
 def _is_same_outcome(row: Record, outcome: Outcome) -> bool:
-    if row["outcome"] != _outcome_values(outcome)[0]:
+    reported = "released" if row["outcome"] == AttemptOutcome.CANCELED else row["outcome"]
+    if reported != _outcome_values(outcome)[0]:
         return False
     match outcome:
         case Done():

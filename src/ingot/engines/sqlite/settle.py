@@ -13,7 +13,7 @@ from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json, random_fraction
 from ingot.jobs.attempt_logs import LOG_TAIL_CHARS_MAX, drop_stored_prefix
 from ingot.jobs.errors import LeaseLost
-from ingot.jobs.lifecycle import FINISHED, Verdict, judge, matches_worker
+from ingot.jobs.lifecycle import FINISHED, UNSUCCESSFUL_OUTCOMES, Verdict, judge, matches_worker
 from ingot.jobs.model import (
     AttemptOutcome,
     Done,
@@ -238,7 +238,7 @@ def end_attempt(
 
 
 def _append_end_events(tx: Transaction, state: JobState, verdict: Verdict) -> None:
-    if verdict.outcome in (AttemptOutcome.FAILED, AttemptOutcome.LOST):
+    if verdict.outcome in UNSUCCESSFUL_OUTCOMES:
         tx.emit("job.failed", state, will_retry=verdict.status is JobStatus.QUEUED, error=verdict.error)
     match verdict.status:
         case JobStatus.SUCCEEDED:
@@ -257,11 +257,13 @@ def _is_same_outcome(row: OutcomeRow, outcome: Outcome) -> bool:
             same_result = bytes(row.result) == (outcome.result or b"null")
             return row.outcome is AttemptOutcome.SUCCEEDED and same_result
         case Failed():
-            reported = (outcome.error, outcome.retry, outcome.exit_code)
-            return row.outcome is AttemptOutcome.FAILED and reported == (row.error, row.retry, row.exit_code)
+            reported = (outcome.timed_out, outcome.error, outcome.retry, outcome.exit_code)
+            has_failed = row.outcome in (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT)
+            timed_out = row.outcome is AttemptOutcome.TIMED_OUT
+            return has_failed and reported == (timed_out, row.error, row.retry, row.exit_code)
         case Snooze():
             # If the job was canceled instead, no time was recorded.
             same_time = row.run_at is None or row.run_at - row.finished_at == outcome.delay
             return row.outcome is AttemptOutcome.SNOOZED and same_time
         case _:
-            return row.outcome is AttemptOutcome.RELEASED
+            return row.outcome in (AttemptOutcome.RELEASED, AttemptOutcome.CANCELED)

@@ -26,21 +26,22 @@ AS $$
         CASE
             WHEN outcome = 'succeeded' THEN 'succeeded'
             WHEN cancel_requested THEN 'canceled'
-            WHEN outcome = 'failed' AND (failures + 1 >= max_attempts OR NOT retry) THEN 'dead'
+            WHEN outcome IN ('failed', 'timed_out') AND (failures + 1 >= max_attempts OR NOT retry) THEN 'dead'
             WHEN outcome = 'lost' AND crashes + 1 >= crash_cap THEN 'dead'
             ELSE 'queued'
         END,
-        failures + (outcome = 'failed' AND NOT cancel_requested)::integer,
+        failures + (outcome IN ('failed', 'timed_out') AND NOT cancel_requested)::integer,
         crashes + (outcome = 'lost' AND NOT cancel_requested)::integer,
-        CASE outcome
-            WHEN 'failed' THEN now + ingot.backoff(first_seconds, factor, max_seconds, failures + 1, random_fraction)
-            WHEN 'lost' THEN now + trunc(5.0::double precision * random_fraction * 1000000)::bigint
-            WHEN 'snoozed' THEN now + delay
+        CASE
+            WHEN outcome IN ('failed', 'timed_out')
+                THEN now + ingot.backoff(first_seconds, factor, max_seconds, failures + 1, random_fraction)
+            WHEN outcome = 'lost' THEN now + trunc(5.0::double precision * random_fraction * 1000000)::bigint
+            WHEN outcome = 'snoozed' THEN now + delay
             ELSE now
         END,
-        CASE outcome
-            WHEN 'failed' THEN reported_error
-            WHEN 'lost' THEN
+        CASE
+            WHEN outcome IN ('failed', 'timed_out') THEN reported_error
+            WHEN outcome = 'lost' THEN
                 format('the lease expired without a heartbeat from the worker (crash %s of %s)', crashes + 1, crash_cap)
         END
 $$;

@@ -39,8 +39,8 @@ DECLARE
     next_run_ats bigint[];
     new_errors text[];
 BEGIN
-    IF NOT outcomes <@ ARRAY['succeeded', 'failed', 'snoozed', 'released', 'lost'] THEN
-        RAISE EXCEPTION 'outcomes must be succeeded, failed, snoozed, released or lost' USING ERRCODE = 'invalid_parameter_value';
+    IF NOT outcomes <@ ARRAY['succeeded', 'failed', 'timed_out', 'snoozed', 'released', 'lost'] THEN
+        RAISE EXCEPTION 'outcomes must be succeeded, failed, timed_out, snoozed, released or lost' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     IF all_outputs IS NOT NULL OR EXISTS (SELECT FROM ingot.uploads AS u WHERE u.fence IS NOT NULL)
         OR EXISTS (SELECT FROM ingot.job_files AS f WHERE f.kind IN ('output', 'checkpoint')) THEN
@@ -71,7 +71,7 @@ BEGIN
             FROM (
                 SELECT h.*, places[h.ordinality] AS place, coalesce(outcomes[places[h.ordinality]], 'succeeded') AS outcome,
                     ingot.random_fraction() AS random_fraction,
-                    CASE WHEN outcomes[places[h.ordinality]] IN ('failed', 'lost') THEN (
+                    CASE WHEN outcomes[places[h.ordinality]] IN ('failed', 'timed_out', 'lost') THEN (
                         SELECT d FROM ingot.definitions AS d
                         WHERE d.type = h.type AND d.tenant IN (h.tenant, '00000000-0000-0000-0000-000000000000')
                         ORDER BY d.tenant DESC LIMIT 1
@@ -92,7 +92,8 @@ BEGIN
             job, fence, tenant, worker_id, host, pid, started_at, outcome, retry, status_after, run_at, attempts, failures,
             crashes, max_attempts, priority, cancel_requested, finished_at, exit_code, error, result, percent, stage, told_at
         )
-        SELECT h.id, h.fence, h.tenant, h.worker_id, h.host, h.pid, h.started_at, coalesce(outcomes[places[n]], 'succeeded'),
+        SELECT h.id, h.fence, h.tenant, h.worker_id, h.host, h.pid, h.started_at,
+            ingot.stored_outcome(outcomes[places[n]], h.cancel_requested),
             coalesce(retries[places[n]], true), coalesce(statuses[n], 'succeeded'), coalesce(next_run_ats[n], h.run_at),
             h.attempts,
             coalesce(new_failures[n], h.failures), coalesce(new_crashes[n], h.crashes), h.max_attempts, h.priority,
@@ -141,7 +142,7 @@ BEGIN
                 array_agg(greatest(now, started_at) - started_at) AS micros,
                 min(CASE WHEN next_run_at <= now THEN ARRAY[priority, next_run_at] END) AS first
             FROM (
-                SELECT h.*, h.ordinality AS n, coalesce(outcomes[places[h.ordinality]], 'succeeded') AS outcome,
+                SELECT h.*, h.ordinality AS n, ingot.stored_outcome(outcomes[places[h.ordinality]], h.cancel_requested) AS outcome,
                     coalesce(statuses[h.ordinality], 'succeeded') AS status, next_run_ats[h.ordinality] AS next_run_at,
                     coalesce(new_failures[h.ordinality], h.failures) AS failures_after,
                     coalesce(new_crashes[h.ordinality], h.crashes) AS crashes_after, new_errors[h.ordinality] AS error
@@ -195,6 +196,11 @@ BEGIN
 END
 $$;
 
+-- The outcome under which an attempt is stored. A job that is released after a cancel request was canceled.
+CREATE OR REPLACE FUNCTION ingot.stored_outcome(reported text, cancel_requested boolean) RETURNS text
+LANGUAGE sql IMMUTABLE
+AS $$ SELECT CASE WHEN reported = 'released' AND cancel_requested THEN 'canceled' ELSE coalesce(reported, 'succeeded') END $$;
+
 -- The event log entries of attempts with the same outcome: their failure, if they failed, and the new status of their jobs.
 CREATE OR REPLACE FUNCTION ingot.attempt_end_entries(
     outcome text, ids text, type text, status text, attempts integer, failures integer, crashes integer, fence bigint,
@@ -205,7 +211,7 @@ AS $$
 DECLARE
     failed_entry text;
 BEGIN
-    IF outcome IN ('failed', 'lost') THEN
+    IF outcome IN ('failed', 'timed_out', 'lost') THEN
         failed_entry := ingot.job_event_entry('job.failed', ids, type, status, attempts, failures, crashes, fence, NULL,
             next_run_at, status = 'queued', error, cancel_requested, NULL, NULL);
         IF status = 'queued' THEN

@@ -230,8 +230,8 @@ BEGIN
         'a call must settle at most {jobs.checks.BATCH_JOBS_MAX} attempts');
     PERFORM ingot.expect((SELECT count(DISTINCT i) FROM unnest(ids) AS i) = cardinality(ids), 'every job must be named once');
     PERFORM ingot.expect(cardinality(outcomes) = cardinality(ids), 'outcomes must have one element for each job');
-    PERFORM ingot.expect(o IN ('succeeded', 'failed', 'snoozed', 'released'),
-        'outcomes must be succeeded, failed, snoozed or released')
+    PERFORM ingot.expect(o IN ('succeeded', 'failed', 'timed_out', 'snoozed', 'released'),
+        'outcomes must be succeeded, failed, timed_out, snoozed or released')
     FROM unnest(outcomes) AS o;
     PERFORM ingot.expect(d IS NULL OR d BETWEEN 0 AND {jobs.checks.DELAY_MICROS_MAX},
         'delays must be between 0 and {jobs.checks.DELAY_DAYS_MAX} days, in microseconds')
@@ -253,7 +253,8 @@ BEGIN
     RETURN QUERY
     SELECT a.place::integer, o.status_after, o.attempts, CASE WHEN o.status_after = 'queued' THEN o.run_at END
     FROM unnest(ids, fences, outcomes) WITH ORDINALITY AS a (id, fence, outcome, place)
-    JOIN ingot.outcomes AS o ON o.job = a.id AND o.fence = a.fence AND o.tenant = tenant AND o.outcome = a.outcome
+    JOIN ingot.outcomes AS o ON o.job = a.id AND o.fence = a.fence AND o.tenant = tenant
+        AND o.outcome = ingot.stored_outcome(a.outcome, o.outcome = 'canceled')
         AND ingot.matches_worker(o.worker_id, session_user::text)
     ORDER BY a.place;
 END
