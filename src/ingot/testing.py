@@ -49,6 +49,7 @@ IDLE_WAIT_SECONDS: Final = 0.05
 # A handler can advance the clock by any amount while a heartbeat that was sent before its claim is still on the way. By
 # that clock, the claim is old. The server must not release the job because the heartbeat does not name it.
 GRACE_SECONDS: Final = 100 * 365 * 86_400.0
+LEASE_SECONDS: Final = 180.0  # Long enough for handlers that advance the clock by a minute.
 STOP_SECONDS: Final = 1.0  # How long running handlers have to end after a drain has timed out.
 
 
@@ -205,7 +206,7 @@ class _TestServer:
             callbacks.callback(self.templates.close)
 
     async def _serve(self, started: Callable[[Server], None]) -> None:
-        settings = Settings(data=Path(self._folder.name))
+        settings = Settings(data=Path(self._folder.name), lease_seconds=LEASE_SECONDS)
         async with services.open(settings=settings, clock=self.clock, maintenance=False) as ingot:
             ingot.workers.grace_seconds = GRACE_SECONDS
             operator = await ingot.credentials.ensure_operator_token(None)

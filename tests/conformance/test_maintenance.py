@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from ingot.jobs import AttemptOutcome, Definition, Job, Jobs, JobStatus, MaintenanceResult
 from ingot.kernel.clock import ManualClock
 from tests.conformance.snapshots import snapshot
 from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
+from tests.waiting import eventually
 
 
 async def test_maintenance_without_due_work_changes_nothing(bench: Bench) -> None:
@@ -44,6 +47,39 @@ async def test_a_lost_job_is_due_within_five_seconds_and_counts_a_crash(bench: B
     assert all(0 <= wait < 5 for wait in waits)
     assert len(set(waits)) > 1
     assert {(job.worker_id, job.lease_expires_at) for job in jobs} == {(None, None)}
+
+
+async def test_lost_leases_are_logged_with_their_worker(bench: Bench) -> None:
+    first, second = [await bench.make_claim(worker="press/1") for _ in range(2)]
+    kept = await bench.make_claim(worker="press/2")
+    bench.clock.advance(seconds=LEASE_SECONDS)
+    await bench.jobs.heartbeat(kept.job.id, kept.fence)
+    with capture_logs() as logs:
+        assert (await bench.jobs.maintain()).swept == 2
+        assert (await bench.jobs.maintain()).swept == 0
+    (entry,) = [entry for entry in logs if entry["event"] == "leases_lost"]
+    assert sorted(entry.pop("job_ids")) == sorted([first.job.id, second.job.id])
+    expected = {"worker_id": "press/1", "tenant_id": bench.tenant, "jobs": 2, "log_level": "warning"}
+    assert entry == {"event": "leases_lost", **expected}
+
+
+async def test_leases_are_not_swept_right_after_the_process_was_suspended(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingot.engines.sweep_guard.STALL_SECONDS_MIN", 0.05)
+    monkeypatch.setattr("tests.factories.LEASE_SECONDS", 0.01)
+    async with open_bench(engine, tmp_path / "data") as bench:
+        await bench.make_claim()
+        bench.store.tick()
+        time.sleep(0.06)  # noqa: ASYNC251 - the whole process is suspended
+        bench.clock.advance(seconds=1)
+        assert (await bench.jobs.maintain()).swept == 0
+
+        async def swept() -> int:
+            bench.clock.advance(seconds=1)
+            return (await bench.jobs.maintain()).swept
+
+        assert await eventually(swept, why="the lease is swept later") == 1
 
 
 async def test_a_lease_is_swept_from_the_instant_it_expires(bench: Bench) -> None:

@@ -13,11 +13,17 @@ import pytest
 from ingot.identity.authenticator import Authenticator
 from ingot.identity.credential_service import Credentials
 from ingot.identity.model import TenantNotFound
-from ingot.jobs import AttemptOutcome, Claim, JobStatus, LeaseLost, Progress
+from ingot.jobs import AttemptOutcome, Claim, Jobs, JobStatus, LeaseLost, Progress
 from ingot.jobs.errors import WorkerNotFound
 from ingot.jobs.ports import AttemptHeartbeat, CheckLeases, RemoveWorker, WorkerHeartbeat
-from ingot.jobs.worker_model import HeartbeatAnswer, LeaseStatus, WorkerStatus
-from ingot.jobs.workers import GRACE_SECONDS, RECORD_SEEN_SECONDS, REMOVE_OFFLINE_SECONDS
+from ingot.jobs.worker_model import HeartbeatAnswer, LeaseStatus, WorkerStatus, silent_seconds
+from ingot.jobs.workers import (
+    GRACE_SECONDS,
+    RECORD_SEEN_LEASE_SHARE,
+    RECORD_SEEN_SECONDS,
+    REMOVE_OFFLINE_SECONDS,
+    Workers,
+)
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
@@ -33,6 +39,11 @@ async def register(bench: Bench, name: str = "press/1", *, shared: bool = False)
 
 def beat(bench: Bench, claim: Claim) -> AttemptHeartbeat:
     return bench.jobs.beat(claim.job.id, claim.fence)
+
+
+async def statuses(bench: Bench) -> list[WorkerStatus]:
+    """The statuses of all workers of the tenant, ordered by ID."""
+    return [worker.status for worker in (await bench.workers.list(bench.tenant)).items]
 
 
 async def worker_events(bench: Bench, tenant: str | None = None) -> list[tuple[str, object]]:
@@ -284,6 +295,8 @@ async def test_workers_of_all_tenants_are_counted_by_status(bench: Bench) -> Non
             await bench.workers.register(tenant, f"{name}/1", TYPES)
     bench.clock.advance(seconds=LEASE_SECONDS)
     await bench.workers.maintain()
+    await bench.workers.register(bench.tenant, "still", TYPES)
+    bench.clock.advance(seconds=silent_seconds(LEASE_SECONDS))
     await bench.workers.heartbeat(bench.tenant, "press/1")
     for tenant, name in ((bench.tenant, "press/2"), (None, "press/3"), (None, "slow")):
         await bench.workers.register(tenant, name, TYPES)
@@ -297,9 +310,45 @@ async def test_workers_of_all_tenants_are_counted_by_status(bench: Bench) -> Non
     assert counts == {
         WorkerStatus.ONLINE: 3,
         WorkerStatus.DRAINING: 1,
+        WorkerStatus.SILENT: 1,
         WorkerStatus.OFFLINE: 4,
         WorkerStatus.DISABLED: 1,
     }
+
+
+# -- silent workers -----------------------------------------------------------------------------------------
+
+
+async def test_a_worker_that_misses_heartbeats_is_silent_until_the_next_one(bench: Bench) -> None:
+    for name in ("press/1", "press/2"):
+        await register(bench, name)
+    await bench.workers.drain(bench.tenant, "press/2")
+    seen_at = bench.clock.now()
+    bench.clock.advance(seconds=silent_seconds(LEASE_SECONDS) - 0.001)
+    assert await statuses(bench) == ["online", "draining"]
+    bench.clock.advance(seconds=0.001)
+    assert await statuses(bench) == ["silent", "silent"]
+    worker = await bench.workers.get(bench.tenant, "press/1")
+    assert (worker.status, worker.seen_at) == (WorkerStatus.SILENT, seen_at)
+    assert (await bench.workers.counts(bench.tenant))[WorkerStatus.SILENT] == 2
+    await bench.workers.maintain()
+    for name in ("press/1", "press/2"):
+        await bench.workers.heartbeat(bench.tenant, name)
+    assert await statuses(bench) == ["online", "draining"]
+    assert [name for name, _ in await worker_events(bench)] == ["worker.online"] * 2
+
+
+@pytest.mark.parametrize("lease_seconds", [1.0, 30.0, 180.0, 86_400.0])
+async def test_a_worker_that_sends_its_heartbeats_in_time_is_never_silent(bench: Bench, lease_seconds: float) -> None:
+    """Its last sign of life is not stored with every heartbeat, so the heartbeats come at the worst times."""
+    jobs = Jobs(bench.store, lease_seconds=lease_seconds)
+    workers = Workers(bench.store, jobs, lease_seconds=lease_seconds)
+    await workers.register(bench.tenant, "press/1", TYPES)
+    unstored_seconds = min(RECORD_SEEN_SECONDS, lease_seconds * RECORD_SEEN_LEASE_SHARE) * 0.999
+    for seconds in (unstored_seconds, workers.heartbeat_seconds):
+        bench.clock.advance(seconds=seconds)
+        assert (await workers.get(bench.tenant, "press/1")).status is WorkerStatus.ONLINE
+        await workers.heartbeat(bench.tenant, "press/1")
 
 
 # -- offline and removed workers ----------------------------------------------------------------------------

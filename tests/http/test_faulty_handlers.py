@@ -6,20 +6,23 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ingot.client import AsyncClient
 from ingot.client.errors import JobDead
-from ingot.client.server_address import ServerAddress
+from ingot.client.server_address import ServerAddress, resolve_server_address
 from ingot.identity.credentials import Unauthorized
-from ingot.jobs.model import AttemptOutcome, JobStatus, Release
+from ingot.jobs.model import AttemptOutcome, Job, JobStatus, Release
 from ingot.kernel.clock import SystemClock
 from ingot.settings import Settings
 from ingot.worker import NoRetry, Worker, WorkerJob
 from ingot.worker.http_job_source import HttpJobSource
 from ingot.worker.runner import Runner
+from tests.http.dead_connections import connections_that_go_dead
 from tests.http.running_worker import running_worker
 from tests.http.serving import Served, serving
 from tests.waiting import SECONDS_MAX, eventually
@@ -74,6 +77,45 @@ async def test_a_worker_keeps_its_lease_when_the_clock_of_the_server_differs(tmp
     ):
         job = await (await client.submit("slow")).wait("40s")
         assert (job.result, job.data.crashes) == (1, 0)
+
+
+async def test_a_worker_whose_connections_go_dead_keeps_its_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It repeats its heartbeat over a new connection long before the lease expires."""
+    monkeypatch.setattr("ingot.worker.http_job_source.HEARTBEAT_RESPONSE_SECONDS", 0.2)
+    worker, stopping = Worker(), asyncio.Event()
+
+    @worker.handler("long")
+    async def long(job: WorkerJob) -> None:
+        await asyncio.sleep(60)
+
+    async with (
+        serving(tmp_path / "data", Settings(lease_seconds=4.0)) as served,
+        connections_that_go_dead(served.url) as proxy,
+    ):
+        created = await served.ingot.credentials.create_worker_credential(served.ingot.default_tenant.id, "press")
+        address = resolve_server_address(proxy.url, worker=("press/1", created.secret))
+        runner = Runner(worker, lambda: HttpJobSource(address, "press/1"), drain_seconds=0)
+        running = asyncio.create_task(runner.run(stopping))
+        tenant, job = served.ingot.default_tenant.id, (await served.make_job(type="long"))["id"]
+
+        async def current() -> Job:
+            return await served.ingot.jobs.get(tenant, job)
+
+        async def has_lease_after(expires_at: datetime | None) -> bool:
+            return (await current()).lease_expires_at != expires_at
+
+        await eventually(lambda: has_lease_after(None))
+        proxy.go_dead()
+        for _ in range(2):  # The first heartbeat may have reached the server before.
+            last_lease = (await current()).lease_expires_at
+            await eventually(partial(has_lease_after, last_lease), why="the lease is renewed or lost")
+        after = await current()
+        assert (after.status, after.attempts, after.crashes) == (JobStatus.RUNNING, 1, 0)
+        proxy.close()
+        stopping.set()
+        await running
 
 
 async def test_a_second_run_of_a_job_is_independent_of_the_first_run_in_the_same_worker(

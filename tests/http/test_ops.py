@@ -136,7 +136,7 @@ async def test_the_status_covers_the_tenant_of_the_caller(served: Served) -> Non
     assert (status["queue_depth"], status["running"], status["oldest_queued_seconds"]) == (1, 1, None)
     assert (status["engine"], status["lags"]["store"]["waiting_commands"]) == ("sqlite", 0)
     assert status["uptime_seconds"] > 0
-    assert status["workers"] == {"online": 1, "draining": 0, "offline": 0, "disabled": 0}
+    assert status["workers"] == {"online": 1, "draining": 0, "silent": 0, "offline": 0, "disabled": 0}
     assert status["lags"]["event_loop_seconds"] >= 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,8 +11,9 @@ import pytest
 
 from ingot.http.routes import PREFIX
 from ingot.identity.grants import Grant
+from ingot.kernel.clock import ManualClock
 from tests.http.one_server import on_one_server
-from tests.http.serving import Served
+from tests.http.serving import Served, serving
 from tests.waiting import eventually
 
 RUN, MANAGE, READ = Grant(action="workers.run"), Grant(action="workers.manage"), Grant(action="workers.read")
@@ -44,7 +46,7 @@ async def until_waiting(served: Served, count: int) -> None:
 async def test_a_worker_registers_sends_heartbeats_drains_and_leaves(served: Served) -> None:
     press = await worker_client(served)
     created = await press.call("POST", "/workers", json=BODY)
-    assert (created.status_code, created.json()) == (201, {"id": "press/host-1", "heartbeat_seconds": 60.0})
+    assert (created.status_code, created.json()) == (201, {"id": "press/host-1", "heartbeat_seconds": 7.5})
     assert created.headers["location"] == PREFIX + PATH
     registered = (await press.call("GET", PATH)).json()
     assert registered == {
@@ -81,6 +83,24 @@ async def test_a_worker_registers_sends_heartbeats_drains_and_leaves(served: Ser
     assert (rejected.status_code, rejected.json()["code"]) == (404, "worker_not_found")
     names = [event["name"] for event in (await served.call("GET", "/events")).json()["items"]]
     assert [name for name in names if name.startswith("worker.")] == ["worker.online", "worker.offline"]
+
+
+async def test_a_worker_that_sends_nothing_is_silent_and_loses_its_job(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with serving(tmp_path / "data", clock=clock) as served:
+        clock.advance(seconds=60)  # Nothing is swept right after the start.
+        press = await worker_client(served)
+        await press.call("POST", "/workers", json=BODY)
+        job = await served.make_job()
+        await press.call("POST", "/jobs/claim", json={"worker_id": "press/host-1", "types": ["noop"]})
+        clock.advance(seconds=15)
+        listed = (await served.call("GET", "/workers")).json()["items"]
+        assert [(worker["id"], worker["status"]) for worker in listed] == [("press/host-1", "silent")]
+        assert (await served.call("GET", "/workers/press%2Fhost-1")).json() == listed[0]
+        clock.advance(seconds=15)
+        await served.ingot.jobs.maintain()
+        clock.advance(seconds=5)
+        assert (await served.claim(worker_id="other"))["id"] == job["id"]
 
 
 async def test_a_worker_credential_uses_only_its_own_workers(served: Served) -> None:

@@ -115,9 +115,9 @@ MUTANTS = [
     Mutant(
         name="sweep right after the start",
         breaks="decision 5: an outage does not count as everybody's crash",
-        file="engines/sqlite/writer_state.py",
-        old="max(expiry, self._sweep_from, self.swept_at + SWEEP_INTERVAL_MICROS)",
-        new="max(expiry, self.swept_at + SWEEP_INTERVAL_MICROS)",
+        file="engines/sweep_guard.py",
+        old="max(self.sweep_from, now + self._lease)",
+        new="self.sweep_from",
         caught_by="tests/conformance/test_maintenance.py::test_no_lease_is_swept_within_one_lease_after_the_store_opens",
     ),
     Mutant(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -51,6 +52,19 @@ def test_a_silent_worker_is_offline_until_it_resumes(tmp_path: Path) -> None:
             deployment.client.submit("tick", {"note_file": deployment.note_file()}).wait("60s").result["pid"]
             == worker.pid
         )
+
+
+def test_a_server_suspended_for_longer_than_a_lease_takes_no_job_from_its_worker(tmp_path: Path) -> None:
+    with deploy(tmp_path, lease_seconds=5) as deployment:
+        deployment.wait_until_online(deployment.start_worker())
+        job = wait_until_running(deployment.client.submit("wait"))
+        deployment.server.send_signal(signal.SIGSTOP)
+        time.sleep(6)  # Longer than a lease.
+        deployment.server.send_signal(signal.SIGCONT)
+        lease_expires_at = job.refresh().data.lease_expires_at
+        until(lambda: job.refresh().data.lease_expires_at != lease_expires_at, why="the lease is renewed or lost")
+        assert (job.status, job.data.attempts, job.data.crashes) == (JobStatus.RUNNING, 1, 0)
+        job.cancel()
 
 
 def test_a_worker_that_drains_releases_unfinished_jobs_and_exits(tmp_path: Path) -> None:

@@ -44,6 +44,9 @@ class ForbiddenStore:
     def on_upcoming_jobs(self, wake: Callable[..., object]) -> None:
         """Accept a listener that is woken before jobs are created."""
 
+    def on_leases_lost(self, report: Callable[..., object]) -> None:
+        """Accept a listener for lost leases."""
+
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
         def call(*_: object, **__: object) -> NoReturn:
             self.calls.append(name)

@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
-    assert read_settings({}) == Settings(data=Path("data"), lease_seconds=180.0)
+    assert read_settings({}) == Settings(data=Path("data"), lease_seconds=30.0)
 
 
 def test_variables_are_read() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ingot.jobs.metrics import Listener
+from ingot.jobs.model import LostLease
 from ingot.kernel.logs import report
 
 
@@ -24,6 +25,7 @@ class StoreListeners:
         self.ready: list[Callable[[str, str, int], object]] = []
         self.upcoming_jobs: list[Callable[[str, str, int], int]] = []  # Wake claims for jobs that are about to be made.
         self.maintenance_rescheduled: list[Callable[[], None]] = []
+        self.leases_lost: list[Callable[[Sequence[LostLease]], None]] = []
         self.event: list[Callable[[str], None]] = []
         self.tenant_removed: list[Callable[[str], None]] = []
         self.record_changed: list[Callable[[], None]] = []
@@ -47,6 +49,10 @@ class ObservableStore:
     def on_maintenance_rescheduled(self, callback: Callable[[], None]) -> None:
         """See `JobStore`."""
         self.listeners.maintenance_rescheduled.append(callback)
+
+    def on_leases_lost(self, callback: Callable[[Sequence[LostLease]], None]) -> None:
+        """See `JobStore`."""
+        self.listeners.leases_lost.append(callback)
 
     def add_listener(self, listener: Listener) -> None:
         """See `JobStore`."""

@@ -29,17 +29,17 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool
     disabled: bool
 
-    @property
-    def status(self) -> WorkerStatus:
-        """The status of the worker."""
-        return _status_of(online=self.online, draining=self.draining, disabled=self.disabled)
+    def status(self, silent_since: int | None = None) -> WorkerStatus:
+        """Return the status of the worker, which is silent if it was last seen at or before `silent_since`."""
+        silent = silent_since is not None and self.seen_at <= silent_since
+        return _status_of(online=self.online, silent=silent, draining=self.draining, disabled=self.disabled)
 
-    def worker(self) -> RegisteredWorker:
-        """Return the worker."""
+    def worker(self, silent_since: int | None = None) -> RegisteredWorker:
+        """Return the worker. `silent_since` is that of `status`."""
         return RegisteredWorker(
             id=self.id,
             tenant=self.tenant,
-            status=self.status,
+            status=self.status(silent_since),
             types=self.types,
             registered_at=to_datetime(self.registered_at),
             seen_at=to_datetime(self.seen_at),
@@ -56,12 +56,14 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _status_of(*, online: bool, draining: bool, disabled: bool) -> WorkerStatus:
-    """Return the status of a worker. A disabled credential takes precedence, then being offline."""
+def _status_of(*, online: bool, silent: bool, draining: bool, disabled: bool) -> WorkerStatus:
+    """Return the status of a worker. A disabled credential takes precedence, then being offline, then silent."""
     if disabled:
         return WorkerStatus.DISABLED
     if not online:
         return WorkerStatus.OFFLINE
+    if silent:
+        return WorkerStatus.SILENT
     return WorkerStatus.DRAINING if draining else WorkerStatus.ONLINE
 
 
@@ -69,6 +71,7 @@ class WorkerGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The number of workers that agree in everything that their status depends on."""
 
     online: bool
+    silent: bool
     draining: bool
     disabled: bool
     workers: int
@@ -78,7 +81,9 @@ def count_by_status(groups: Iterable[WorkerGroup]) -> dict[WorkerStatus, int]:
     """Return the number of workers by status."""
     counts = dict.fromkeys(WorkerStatus, 0)
     for group in groups:
-        status = _status_of(online=group.online, draining=group.draining, disabled=group.disabled)
+        status = _status_of(
+            online=group.online, silent=group.silent, draining=group.draining, disabled=group.disabled
+        )
         counts[status] += group.workers
     return counts
 

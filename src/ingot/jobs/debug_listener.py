@@ -47,9 +47,7 @@ class DebugListener:
                 )
 
     def ended(self, type: str, outcome: AttemptOutcome, status: JobStatus, durations_micros: Sequence[int]) -> None:
-        """See `Listener`. Only lost attempts are logged here, because `settled` does not report them."""
-        if outcome is AttemptOutcome.LOST:
-            log.debug("leases_lost", job_type=type, status=status.value, jobs=len(durations_micros))
+        """See `Listener`. `settled` reports the same attempts, and `Jobs` logs lost ones."""
 
     def canceled(self, type: str, jobs: int) -> None:
         """See `Listener`."""

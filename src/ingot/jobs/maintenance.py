@@ -10,7 +10,7 @@ from ingot.kernel.loops import Loop
 from ingot.kernel.waits import wait_for
 
 PAUSE_SECONDS_MIN = 0.001
-PAUSE_SECONDS_MAX = 60.0
+TICK_SECONDS = 1.0
 
 
 class JobMaintenance(Loop):
@@ -31,7 +31,9 @@ class JobMaintenance(Loop):
     async def wait(self) -> None:
         """Wait until maintenance is due. A change of the due time is taken into account."""
         self._rescheduled.clear()
+        self._store.tick()
         while (seconds := self._store.seconds_to_maintenance()) is None or seconds > 0:
-            pause = PAUSE_SECONDS_MAX if seconds is None else min(max(seconds, PAUSE_SECONDS_MIN), PAUSE_SECONDS_MAX)
+            pause = TICK_SECONDS if seconds is None else min(max(seconds, PAUSE_SECONDS_MIN), TICK_SECONDS)
             if await wait_for(self._rescheduled, pause):
                 self._rescheduled.clear()
+            self._store.tick()

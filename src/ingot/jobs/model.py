@@ -519,6 +519,14 @@ class MaintenanceResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Number of leases that had expired."""
 
 
+class LostLease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An attempt that ended because its lease had expired."""
+
+    tenant: str
+    job_id: str
+    worker_id: str
+
+
 class JobCollectionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The result of one round of retention."""
 

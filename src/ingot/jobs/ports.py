@@ -24,6 +24,7 @@ from ingot.jobs.model import (
     JobCollectionResult,
     JobLog,
     JobStatus,
+    LostLease,
     MaintenanceResult,
     NewJob,
     RetentionPreview,
@@ -411,6 +412,15 @@ class JobStore(RecordStore, Protocol):
         then finds nothing keeps waiting.
         """
 
+    def on_leases_lost(self, callback: Callable[[Sequence[LostLease]], None]) -> None:
+        """Call `callback(leases)` on the event loop after this process swept leases that had expired."""
+
+    def tick(self) -> None:
+        """Record that this process runs. Called about once a second, so that the store notices when it was suspended.
+
+        After that, expired leases are not swept within one lease, so that workers can renew them.
+        """
+
     def on_maintenance_rescheduled(self, callback: Callable[[], None]) -> None:
         """Call `callback()` on the event loop after maintenance became due earlier than before. Only a hint."""
 
@@ -490,29 +500,39 @@ class MaintainWorkers(Command[WorkerMaintenanceResult], frozen=True, kw_only=Tru
 
 
 class GetWorker(Command[RegisteredWorker | None], frozen=True, kw_only=True):
-    """Read a worker. The result is `None` if it does not exist."""
+    """Read a worker. The result is `None` if it does not exist.
+
+    The status of a worker is `silent` if it was online or draining and its last sign of life is `silent_after` old.
+    """
 
     tenant: str | None
     worker_id: str
+    silent_after: int
 
 
 class ListWorkers(Command[list[RegisteredWorker]], frozen=True, kw_only=True):
     """Read the workers of a tenant, or the shared workers if `tenant` is `None`, by ID, starting after the ID `after`.
 
-    Raises `TenantNotFound` if the tenant does not exist.
+    `silent_after` decides their status as in `GetWorker`. Raises `TenantNotFound` if the tenant does not exist.
     """
 
     tenant: str | None
     after: str | None
     limit: int
+    silent_after: int
 
 
 class ListDrainingWorkers(Command[list[WorkerKey]], frozen=True, kw_only=True):
     """Read all draining workers of all tenants that are not offline."""
 
 
-class CountWorkers(Command[dict[WorkerStatus, int]], frozen=True):
-    """Count the workers of all tenants, and those that are shared, by status. A status without workers counts 0."""
+class CountWorkers(Command[dict[WorkerStatus, int]], frozen=True, kw_only=True):
+    """Count the workers of all tenants, and those that are shared, by status. A status without workers counts 0.
+
+    `silent_after` decides their status as in `GetWorker`.
+    """
+
+    silent_after: int
 
 
 class CheckLeases(Command[list[LeaseStatus]], frozen=True, kw_only=True):

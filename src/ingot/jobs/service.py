@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final, TypeVar, Unpack
+
+import structlog
 
 from ingot.blobs.model import Content
 from ingot.events.audit import Act
@@ -26,6 +29,7 @@ from ingot.jobs.model import (
     Heartbeat,
     Job,
     JobCollectionResult,
+    LostLease,
     MaintenanceResult,
     NewJob,
     Outcome,
@@ -65,7 +69,10 @@ from ingot.kernel.waits import wait_until
 from ingot.records.model import RecordChanged, RecordNotFound
 from ingot.records.service import Records
 
+LOST_JOBS_SHOWN_MAX: Final = 10
 CONFLICTS_MAX: Final = 50  # Number of tries to change a record that others change concurrently.
+
+log = structlog.get_logger("ingot.jobs")
 
 T = TypeVar("T")
 ResultT = TypeVar("ResultT")
@@ -92,6 +99,7 @@ class Jobs(JobQueries):
         self._pauses = Records(store, PAUSE_KIND)
         store.on_ready(self._waiters.wake)
         store.on_upcoming_jobs(self._waiters.wake_early)
+        store.on_leases_lost(_log_lost_leases)
 
     @property
     def waiting_claims(self) -> int:
@@ -551,6 +559,16 @@ class Jobs(JobQueries):
         own_records = [] if tenant is None else await self._definitions.all(checks.tenant_id(tenant))
         definitions = [record.body for record in (*await self._definitions.all(None), *own_records)]
         return sorted(definitions, key=lambda definition: definition.type)
+
+
+def _log_lost_leases(leases: Sequence[LostLease]) -> None:
+    """Log the jobs that each worker lost, because it is the only trace of a worker that was killed."""
+    jobs: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for lease in leases:
+        jobs[lease.worker_id, lease.tenant].append(lease.job_id)
+    for (worker_id, tenant), job_ids in jobs.items():
+        shown = job_ids[:LOST_JOBS_SHOWN_MAX]
+        log.warning("leases_lost", worker_id=worker_id, tenant_id=tenant, jobs=len(job_ids), job_ids=shown)
 
 
 def _notify(callback: Callable[[T], None], value: T) -> None:

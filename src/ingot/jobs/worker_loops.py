@@ -1,4 +1,4 @@
-"""Loops for workers: polling for changes by other processes, and marking silent workers as offline."""
+"""Loops for workers: polling for changes by other processes, and marking workers as offline."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HeartbeatPoller(Loop):
 
 
 class WorkerMaintenance(Loop):
-    """Marks silent workers as offline, and removes those that have been offline for long."""
+    """Marks workers that were silent for a lease as offline, and removes those that have been offline for long."""
 
     name = "jobs.worker_maintenance"
 

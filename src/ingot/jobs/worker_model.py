@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -11,12 +12,30 @@ from ingot.jobs.model import NULL
 
 WorkerKey = tuple[str | None, str]  # The tenant, or `None` for a shared worker, and the worker ID.
 
+HEARTBEATS_PER_LEASE: Final = 4
+MISSED_HEARTBEATS_MAX: Final = 2  # A worker that misses this number of heartbeats is silent.
+
+
+def heartbeat_seconds(lease_seconds: float) -> float:
+    """Return the longest time between two heartbeats of a worker, for leases of this duration."""
+    return lease_seconds / HEARTBEATS_PER_LEASE
+
+
+def silent_seconds(lease_seconds: float) -> float:
+    """Return how long after its last heartbeat a worker is silent, for leases of this duration."""
+    return heartbeat_seconds(lease_seconds) * MISSED_HEARTBEATS_MAX
+
 
 class WorkerStatus(StrEnum):
-    """The status of a worker. It is `disabled` while its credential is disabled."""
+    """The status of a worker. It is `disabled` while its credential is disabled.
+
+    A `silent` worker has missed heartbeats. If it stays silent for the length of a lease, it loses its jobs and is
+    `offline`.
+    """
 
     ONLINE = "online"
     DRAINING = "draining"
+    SILENT = "silent"
     OFFLINE = "offline"
     DISABLED = "disabled"
 
@@ -35,7 +54,7 @@ class RegisteredWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     registered_at: datetime
     """When the worker last registered."""
     seen_at: datetime
-    """When the worker last registered or sent a heartbeat, accurate to about 5 seconds."""
+    """Last sign of life: when the worker last registered or sent a heartbeat, accurate to about 4 seconds."""
     hostname: str | None = None
     """Name of the machine on which the worker runs."""
     version: str | None = None

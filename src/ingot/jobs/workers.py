@@ -37,6 +37,8 @@ from ingot.jobs.worker_model import (
     WorkerKey,
     WorkerMaintenanceResult,
     WorkerStatus,
+    heartbeat_seconds,
+    silent_seconds,
 )
 from ingot.kernel import validation
 from ingot.kernel.clock import MICROS
@@ -44,9 +46,10 @@ from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, Page, check_limit, decode_cursor_position, page_by_id
 from ingot.kernel.waits import wait_until
 
-BEATS_PER_LEASE: Final = 3
 GRACE_SECONDS: Final = 15.0  # Time for the response of a claim to reach the worker before its jobs are released.
-RECORD_SEEN_SECONDS: Final = 5.0
+RECORD_SEEN_SECONDS: Final = 4.0
+# The stored sign of life may be older than the last one by this share of a lease. That must not make a worker silent.
+RECORD_SEEN_LEASE_SHARE: Final = 1 / 8
 REPEAT_NOTICE_SECONDS: Final = 10.0
 REPORTED_WORKERS_MAX: Final = 10_000
 REMOVE_OFFLINE_SECONDS: Final = 30 * 86_400.0
@@ -75,7 +78,8 @@ class Workers:
         self._store = store
         self._jobs = jobs
         self._lease_seconds = lease_seconds
-        self.heartbeat_seconds = lease_seconds / BEATS_PER_LEASE
+        self.heartbeat_seconds = heartbeat_seconds(lease_seconds)
+        self._silent_after = round(silent_seconds(lease_seconds) * MICROS)
         self.grace_seconds = GRACE_SECONDS
         self._waiters: dict[int, HeartbeatWaiter] = {}
         self._waiters_by_job: dict[str, list[HeartbeatWaiter]] = {}
@@ -154,7 +158,7 @@ class Workers:
             worker_id=checks.worker_id(worker_id),
             beats=_valid_heartbeats(checked_beats, tenant),
             grace=round(self.grace_seconds * MICROS),
-            record_seen_after=round(min(RECORD_SEEN_SECONDS, self._lease_seconds / 4) * MICROS),
+            record_seen_after=round(min(RECORD_SEEN_SECONDS, self._lease_seconds * RECORD_SEEN_LEASE_SHARE) * MICROS),
         )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(wait_seconds, self.heartbeat_seconds)
@@ -216,7 +220,11 @@ class Workers:
     async def get(self, tenant: str | None, worker_id: str) -> RegisteredWorker:
         """Return the current state of a worker. Raises `WorkerNotFound`, also for a worker of another tenant."""
         worker = await self._store.run(
-            GetWorker(tenant=checks.optional_tenant_id(tenant), worker_id=checks.worker_id(worker_id))
+            GetWorker(
+                tenant=checks.optional_tenant_id(tenant),
+                worker_id=checks.worker_id(worker_id),
+                silent_after=self._silent_after,
+            )
         )
         if worker is None:
             raise WorkerNotFound(f"there is no worker {worker_id[:64]!r} in this tenant")
@@ -228,7 +236,9 @@ class Workers:
         """Return a page of the workers of a tenant, or of the shared workers if `tenant` is `None`, ordered by ID."""
         bound_to = ("workers", checks.optional_tenant_id(tenant))
         after = decode_cursor_position(cursor, bound_to=bound_to, is_valid=checks.is_worker_id)
-        workers = await self._store.run(ListWorkers(tenant=tenant, after=after, limit=check_limit(limit)))
+        workers = await self._store.run(
+            ListWorkers(tenant=tenant, after=after, limit=check_limit(limit), silent_after=self._silent_after)
+        )
         return page_by_id(workers, limit=limit, bound_to=bound_to)
 
     async def counts(self, tenant: str | None) -> dict[WorkerStatus, int]:
@@ -244,12 +254,12 @@ class Workers:
 
     async def total_counts(self) -> dict[WorkerStatus, int]:
         """Count the workers of all tenants, and the shared ones, by status."""
-        return await self._store.run(CountWorkers())
+        return await self._store.run(CountWorkers(silent_after=self._silent_after))
 
     # -- maintenance ----------------------------------------------------------------------------------------
 
     async def maintain(self) -> WorkerMaintenanceResult:
-        """Mark silent workers as offline, and remove workers that have been offline for long.
+        """Mark workers that were silent for a lease as offline, and remove workers that have been offline for long.
 
         The maintenance loop does this automatically.
         """

@@ -51,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_url: str | None = None
     database_owner_url: str | None = None
     database_pooled: bool = False
-    lease_seconds: float = 180.0
+    lease_seconds: float = 30.0
     log_level: str = "info"
     log_format: LogFormat | None = None
     otel_endpoint: str | None = None
@@ -155,7 +155,7 @@ class ClientSettings(NoRepr, frozen=True, kw_only=True):
     data: Path = Path("data")
     database_url: str | None = None
     database_pooled: bool = False
-    lease_seconds: float = 180.0
+    lease_seconds: float = 30.0
     embed_model: Path | None = None
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Final
 from urllib.parse import quote
 
+import httpx
 import msgspec
 
 from ingot.client.asynchronous.http import AsyncHttp
@@ -26,6 +27,9 @@ from ingot.worker.ports import ClaimedJob, ReportedOutcome
 from ingot.worker.sync_http_transport import SyncKeepAliveTransport
 
 RETRY_POLICY: Final = RetryPolicy(retry_seconds=10.0)
+# A heartbeat that got lost with its connection has to be repeated over another one well before the lease expires.
+HEARTBEAT_RESPONSE_SECONDS: Final = 5.0
+HEARTBEAT_CONNECT_SECONDS: Final = 3.0
 COMPLETE_SECONDS: Final = 60.0  # Longer than other requests, because the server verifies the bytes of the upload.
 
 
@@ -85,8 +89,9 @@ class HttpJobSource:
         """See `JobSource`."""
         body = WorkerHeartbeatRequest(jobs=tuple(heartbeats), wait_seconds=wait_seconds)
         path = f"{self._worker_path}/heartbeat"
+        timeout = httpx.Timeout(HEARTBEAT_RESPONSE_SECONDS + wait_seconds, connect=HEARTBEAT_CONNECT_SECONDS)
         return await self._http.request(
-            "POST", path, WorkerHeartbeatResponse, body=body, idempotent=True, wait_seconds=wait_seconds
+            "POST", path, WorkerHeartbeatResponse, body=body, idempotent=True, timeout=timeout
         )
 
     async def settle(self, outcomes: Sequence[ReportedOutcome]) -> list[SettleResult]:

@@ -15,7 +15,7 @@ from ingot.jobs import checks
 from ingot.jobs.errors import LeaseLost
 from ingot.jobs.model import JobStatus
 from ingot.jobs.ports import AttemptHeartbeat, LogEntry
-from ingot.jobs.worker_model import HeartbeatAnswer
+from ingot.jobs.worker_model import HeartbeatAnswer, heartbeat_seconds
 from ingot.kernel.clock import MICROS, to_datetime
 from ingot.kernel.errors import IngotError
 from ingot.kernel.redaction import NoRepr
@@ -26,7 +26,6 @@ from ingot.worker.ports import ClaimedJob, ReportedOutcome
 
 POLL_SECONDS: Final = 1.0
 POLL_SECONDS_MIN: Final = 0.02  # Minimum interval between polls, however many notifications arrive.
-HEARTBEATS_PER_LEASE: Final = 3
 CONNECTIONS_MAX: Final = 4
 EMPTY_RESULTS: Final = (b"", b"null")
 
@@ -59,7 +58,7 @@ class PostgresJobSource:
     async def register(self, types: Sequence[str]) -> float:
         """See `JobSource`."""
         await (await self._connect()).register(types, version=version("ingot"))
-        return self._login.lease_seconds / HEARTBEATS_PER_LEASE
+        return heartbeat_seconds(self._login.lease_seconds)
 
     async def claim(self, type: str, *, limit: int, wait_seconds: float) -> list[ClaimedJob]:
         """See `JobSource`."""

@@ -83,19 +83,22 @@ class AsyncHttp:
         headers: dict[str, str] | None = None,
         idempotent: bool | None = None,
         wait_seconds: float = 0.0,
+        timeout: httpx.Timeout | None = None,
     ) -> T:
         """Send a request and return the response, decoded as `type`. It sends `body` as JSON, or `content` unchanged.
 
-        `idempotent` states that the request is safe to repeat. By default, this is true of GET. `wait_seconds` is added
-        to the timeout. Raises the error that the server returned, or `ServerUnreachable`. The cause of the error is the
-        transport error by which an earlier response was lost, if there was one.
+        `idempotent` states that the request is safe to repeat. By default, this is true of GET. Without a `timeout`,
+        `wait_seconds` is added to that of all requests. Raises the error that the server returned, or
+        `ServerUnreachable`. The cause of the error is the transport error by which an earlier response was lost, if
+        there was one.
         """
         options: dict[str, Any] = {"content": content, "headers": headers}
         if body is not None:
             options = {"content": _encode(body), "headers": {**JSON_HEADERS, **(headers or {})}}
         idempotent = method == "GET" if idempotent is None else idempotent
+        timeout = timeout or httpx.Timeout(REQUEST_TIMEOUT_SECONDS + wait_seconds)
         response_body = await self._request_with_retries(
-            method, path, query=query, options=options, idempotent=idempotent, wait_seconds=wait_seconds
+            method, path, query=query, options=options, idempotent=idempotent, timeout=timeout
         )
         if type is bytes:
             return response_body  # type: ignore[return-value]
@@ -105,7 +108,7 @@ class AsyncHttp:
             raise await self._add_versions(invalid_response_error(response_body, error)) from None
 
     async def _request_with_retries(
-        self, method: str, path: str, *, query: Any, options: dict[str, Any], idempotent: bool, wait_seconds: float
+        self, method: str, path: str, *, query: Any, options: dict[str, Any], idempotent: bool, timeout: httpx.Timeout
     ) -> bytes:
         self._require_credentials()
         started_at, retries = time.monotonic(), 0
@@ -118,7 +121,7 @@ class AsyncHttp:
                     method,
                     PREFIX + path,
                     params=_query_parameters(query),
-                    timeout=REQUEST_TIMEOUT_SECONDS + wait_seconds,
+                    timeout=timeout,
                     **options,
                 )
             except httpx.TransportError as fault:

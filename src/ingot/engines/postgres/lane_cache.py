@@ -13,9 +13,10 @@ import msgspec
 
 from ingot.engines.listeners import StoreListeners, notify_all
 from ingot.engines.postgres.command_batcher import BATCH_ROWS_MAX
+from ingot.engines.sweep_guard import SweepGuard
 from ingot.identity.model import WEIGHT_DEFAULT
 from ingot.jobs.lanes import FairShares, Lane
-from ingot.jobs.model import AttemptOutcome, Definition, JobStatus
+from ingot.jobs.model import AttemptOutcome, Definition, JobStatus, LostLease
 from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.ids import is_id
 
@@ -122,7 +123,7 @@ class LaneCache:
         self.full_sweep_interval_seconds = FULL_SWEEP_SECONDS
         self.next_expiry_queried_at = 0.0
         self.next_expiry_interval_seconds = 0.0
-        self.sweep_from = 0
+        self.sweep_guard = SweepGuard(lease)
         self.polled_at = -POLL_SECONDS
         self.poll_interval_seconds = POLL_SECONDS
         self.poll_cost_seconds = 0.0
@@ -352,7 +353,7 @@ class LaneCache:
         """Return the time of the next sweep: at most once a second, and not within one lease of opening the store."""
         if self.next_expiry is None:
             return None
-        return max(self.next_expiry, self.sweep_from, self.swept_at + SWEEP_INTERVAL_MICROS)
+        return max(self.next_expiry, self.sweep_guard.sweep_from, self.swept_at + SWEEP_INTERVAL_MICROS)
 
     def next_maintenance_at(self) -> int | None:
         """Return the time of the next promotion or sweep."""
@@ -370,6 +371,10 @@ class LaneCache:
         """Report attempts that ended with the same outcome and status, and how long each took."""
         ended = [listener.ended for listener in self.listeners.metrics]
         notify_all(ended, type, AttemptOutcome(outcome), JobStatus(status), micros)
+
+    def notify_leases_lost(self, leases: Sequence[LostLease]) -> None:
+        """Report attempts that this process ended because their leases had expired."""
+        notify_all(self.listeners.leases_lost, leases)
 
     def notify_jobs_canceled(self, type: str, jobs: int) -> None:
         """Report waiting jobs that were canceled."""

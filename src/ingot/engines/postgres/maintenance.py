@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Final
 
 import asyncpg
@@ -20,7 +21,7 @@ from ingot.engines.postgres.lane_cache import (
 )
 from ingot.engines.postgres.settle import record_ended_attempts
 from ingot.jobs.lanes import Lane
-from ingot.jobs.model import MaintenanceResult
+from ingot.jobs.model import LostLease, MaintenanceResult
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import StoreError
 from ingot.kernel.logs import report
@@ -48,9 +49,11 @@ async def poll(db: Database, lane_cache: LaneCache) -> None:
     try:
         rows, lane_cache.poll_cost_seconds = await db.call_timed(CALL.poll)
     except BaseException:
+        lane_cache.sweep_guard.record_call(time.monotonic() - lane_cache.polled_at, lane_cache.now())
         for tenant, lanes in suspended.items():
             lane_cache.suspended_lanes[tenant] = lanes | lane_cache.suspended_lanes.get(tenant, {})
         raise
+    lane_cache.sweep_guard.record_call(time.monotonic() - lane_cache.polled_at, lane_cache.now())
     lane_cache.poll_interval_seconds = repeat_interval(lane_cache.poll_cost_seconds, minimum=POLL_SECONDS)
     lane_cache.update_removed_tenants(row["tenant"] for row in rows if row["now"] is None and row["type"] is None)
     for row in rows:
@@ -111,7 +114,7 @@ async def sweep(db: Database, lane_cache: LaneCache) -> int:
     """
     next_sweep = lane_cache.next_sweep()
     now = lane_cache.now()
-    if next_sweep is None or next_sweep > now:
+    if next_sweep is None or next_sweep > now or not lane_cache.sweep_guard.may_sweep(now):
         return 0
     lane_cache.next_expiry = None  # Expiries that are recorded during the call are kept.
     started_at = time.monotonic()
@@ -145,19 +148,40 @@ async def _end_expired(db: Database, lane_cache: LaneCache, expired: list[Record
     if not expired:
         return 0
     try:
-        rows = await _mark_lost(db, expired)
+        lost = await _mark_lost(db, lane_cache, expired)
     except (StoreError, asyncpg.PostgresError):
         # An error in one row must not prevent the sweep of the others.
-        rows = []
+        lost = []
         for row in expired:
             try:
-                rows += await _mark_lost(db, [row])
+                lost += await _mark_lost(db, lane_cache, [row])
             except (StoreError, asyncpg.PostgresError) as error:
                 report("sweep_failed", error, job_id=row["id"])
+    if lost:
+        await _notify_lost(db, lane_cache, lost)
+    return len(lost)
+
+
+async def _mark_lost(db: Database, lane_cache: LaneCache, expired: list[Record]) -> list[Record]:
+    """End these attempts, and return those that had not been renewed or ended in the meantime."""
+    rows = await db.call(CALL.sweep, *_names_of(expired))
     for row in rows:
         record_ended_attempts(lane_cache, row)
-    return sum(len(row["places"] or ()) for row in rows)
+    return [expired[place - 1] for row in rows for place in row["places"] or ()]
 
 
-async def _mark_lost(db: Database, expired: list[Record]) -> list[Record]:
-    return await db.call(CALL.sweep, [row["id"] for row in expired], [row["fence"] for row in expired])
+async def _notify_lost(db: Database, lane_cache: LaneCache, lost: list[Record]) -> None:
+    """Report lost leases with their workers, which only the stored outcomes name."""
+    with suppress(StoreError, asyncpg.PostgresError):  # The attempts have ended; only the report would be missing.
+        attempts = await db.call(CALL.find_attempts, *_names_of(lost))
+        lane_cache.notify_leases_lost(
+            [
+                LostLease(tenant=row["tenant"], job_id=lost[row["place"] - 1]["id"], worker_id=row["worker_id"] or "")
+                for row in attempts
+            ]
+        )
+
+
+def _names_of(leases: list[Record]) -> tuple[list[str], list[int]]:
+    """Return the columns of job IDs and fences."""
+    return [row["id"] for row in leases], [row["fence"] for row in leases]

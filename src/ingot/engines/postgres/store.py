@@ -90,7 +90,7 @@ class PostgresStore(ObservableStore):
             lane_cache = LaneCache(clock, lease=round(lease_seconds * MICROS))
             db = Database(pool, pooled=pooled, owns_pool=owns_pool)
             await maintenance.poll(db, lane_cache)
-            lane_cache.sweep_from = lane_cache.now() + lane_cache.lease
+            lane_cache.sweep_guard.postpone(lane_cache.now())
             dependents = DependentReleaser(db, lane_cache)
             return cls(
                 db, lane_cache, dependents, DatabaseListener(url, db, lane_cache, dependents, listens=not pooled)
@@ -146,6 +146,10 @@ class PostgresStore(ObservableStore):
         """See `JobStore`."""
         due_at = self.lane_cache.next_maintenance_at()
         return None if due_at is None else max(0.0, (due_at - self.lane_cache.now()) / MICROS)
+
+    def tick(self) -> None:
+        """See `JobStore`."""
+        self.lane_cache.sweep_guard.tick(self.lane_cache.now())
 
     def coalesce_commands(self) -> None:
         """See `JobStore`. This engine always batches commands that arrive while others are running."""

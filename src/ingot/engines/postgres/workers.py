@@ -92,7 +92,8 @@ async def remove(context: Context, command: ports.RemoveWorker) -> bool:
 
 async def maintain(context: Context, command: ports.MaintainWorkers) -> WorkerMaintenanceResult:
     """See `MaintainWorkers`."""
-    offline_after = command.offline_after if context.lane_cache.now() >= context.lane_cache.sweep_from else NEVER
+    may_sweep = context.lane_cache.sweep_guard.may_sweep(context.lane_cache.now())
+    offline_after = command.offline_after if may_sweep else NEVER
     ((offline, removed),) = await context.database.call(
         CALL.maintain_workers, offline_after, command.remove_after, command.limit
     )
@@ -104,7 +105,7 @@ async def get_worker(context: Context, command: ports.GetWorker) -> RegisteredWo
     if command.tenant is not None and not is_id(command.tenant):
         return None
     row = await context.find(WorkerRow, CALL.find_worker, command.tenant, command.worker_id)
-    return None if row is None else row.worker()
+    return None if row is None else row.worker(context.lane_cache.now() - command.silent_after)
 
 
 async def list_workers(context: Context, command: ports.ListWorkers) -> list[RegisteredWorker]:
@@ -112,7 +113,8 @@ async def list_workers(context: Context, command: ports.ListWorkers) -> list[Reg
     if command.tenant is not None:
         await check_tenant(context, command.tenant)
     arguments = (command.tenant, command.after or "", command.limit)
-    return [row.worker() for row in await context.find_all(WorkerRow, CALL.list_workers, *arguments)]
+    silent_since = context.lane_cache.now() - command.silent_after
+    return [row.worker(silent_since) for row in await context.find_all(WorkerRow, CALL.list_workers, *arguments)]
 
 
 async def list_draining(context: Context, _: ports.ListDrainingWorkers) -> list[WorkerKey]:
@@ -120,9 +122,9 @@ async def list_draining(context: Context, _: ports.ListDrainingWorkers) -> list[
     return [(row["tenant"], row["id"]) for row in await context.database.call(CALL.list_draining)]
 
 
-async def count_workers(context: Context, _: ports.CountWorkers) -> dict[WorkerStatus, int]:
+async def count_workers(context: Context, command: ports.CountWorkers) -> dict[WorkerStatus, int]:
     """See `CountWorkers`."""
-    rows = await context.database.call(CALL.count_workers)
+    rows = await context.database.call(CALL.count_workers, context.lane_cache.now() - command.silent_after)
     return count_by_status(WorkerGroup(**row) for row in rows)
 
 

@@ -15,7 +15,7 @@ from ingot.engines.sqlite.settle import end_attempt
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction
 from ingot.jobs.lanes import Lane
-from ingot.jobs.model import Lost, MaintenanceResult
+from ingot.jobs.model import Lost, LostLease, MaintenanceResult
 from ingot.jobs.ports import MaintainJobs
 from ingot.kernel.logs import report
 
@@ -50,7 +50,7 @@ def sweep(tx: Transaction) -> int:
     """
     writer_state = tx.writer_state
     next_sweep = writer_state.next_sweep()
-    if next_sweep is None or next_sweep > tx.now:
+    if next_sweep is None or next_sweep > tx.now or not writer_state.sweep_guard.may_sweep(tx.now):
         return 0
     expired = _expired_leases(tx)
     if len(expired) < SWEEP_JOBS_MAX:
@@ -82,6 +82,8 @@ def _expired_leases(tx: Transaction) -> list[JobState]:
 def _end_expired(tx: Transaction, states: list[JobState]) -> int:
     outcomes: list[tuple[object, ...]] = []
     for state in states:
+        lost = LostLease(tenant=state.tenant, job_id=state.id, worker_id=state.worker_id or "")
+        tx.effects.lost_leases.append(lost)
         end_attempt(tx, state, Lost(), outcomes)
     tx.save_states(states)
     tx.write_rows(SQL.insert_outcomes, outcomes)

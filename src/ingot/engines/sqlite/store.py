@@ -113,6 +113,8 @@ class SQLiteStore(ObservableStore):
             notify_all(self.listeners.record_changed)
         if notice.next_maintenance_at is not None:
             notify_all(self.listeners.maintenance_rescheduled)
+        if notice.lost_leases:
+            notify_all(self.listeners.leases_lost, notice.lost_leases)
         notify_all([partial(_notify_metrics, listener) for listener in self.listeners.metrics], notice)
 
     def _notify_ready(self, ready: Mapping[tuple[str, str], int]) -> None:
@@ -131,6 +133,10 @@ class SQLiteStore(ObservableStore):
         """See `JobStore`."""
         next_at = self.writer_state.next_maintenance_at()
         return None if next_at is None else max(0.0, (next_at - self._clock.micros()) / MICROS)
+
+    def tick(self) -> None:
+        """See `JobStore`."""
+        self.writer_state.sweep_guard.tick(self._clock.micros())
 
     def coalesce_commands(self) -> None:
         """See `JobStore`."""

@@ -15,6 +15,7 @@ from ingot.engines.sqlite.folder_lock import FolderLock
 from ingot.engines.sqlite.migrate import migrate
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.writer_state import WriterState
+from ingot.engines.sweep_guard import SweepGuard
 from ingot.kernel.clock import MICROS, Clock, MonotonicClock, to_datetime
 from ingot.kernel.errors import StoreMisconfigured
 
@@ -104,7 +105,9 @@ def _open_file(
         with connection:
             epoch = connection.execute(SQL.begin_epoch).get
             store_clock = _start_clock(connection, clock, lease=lease)
-        writer_state = WriterState(connection, epoch=epoch, sweep_from=store_clock.micros() + lease)
+        sweep_guard = SweepGuard(lease)
+        sweep_guard.postpone(store_clock.micros())
+        writer_state = WriterState(connection, epoch=epoch, sweep_guard=sweep_guard)
     except BaseException:
         connection.close()
         raise

@@ -22,7 +22,7 @@ from ingot.events.audit import Act
 from ingot.jobs.errors import JobNotFound
 from ingot.jobs.lanes import Lane
 from ingot.jobs.lifecycle import FINISHED
-from ingot.jobs.model import AttemptOutcome, Batch, Job, JobEventData, JobStatus
+from ingot.jobs.model import AttemptOutcome, Batch, Job, JobEventData, JobStatus, LostLease
 from ingot.jobs.worker_model import WorkerEventData
 from ingot.kernel.clock import to_datetime
 
@@ -53,6 +53,7 @@ class PendingEffects:
         self.enqueued: Counter[str] = Counter()  # Jobs that count against the enqueue rate, by tenant.
         self.endings: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
         self.attempt_ends: list[AttemptEnd] = []
+        self.lost_leases: list[LostLease] = []
         self.canceled: Counter[str] = Counter()  # Jobs that were canceled while they waited, by type.
         self.removed_tenants: list[str] = []
         self.records_changed = False
@@ -74,6 +75,7 @@ class PendingEffects:
         for kind, numbers in other.endings.items():
             self.endings[kind] += numbers
         self.attempt_ends += other.attempt_ends
+        self.lost_leases += other.lost_leases
         self.canceled += other.canceled
         self.removed_tenants += other.removed_tenants
         self.records_changed = self.records_changed or other.records_changed

@@ -97,7 +97,7 @@ def remove_worker(tx: Transaction, command: ports.RemoveWorker) -> bool:
 def maintain_workers(tx: Transaction, command: ports.MaintainWorkers) -> WorkerMaintenanceResult:
     """Mark silent workers as offline, and remove workers that have been offline for long."""
     silent: list[SilentWorkerRow] = []
-    if tx.writer_state.may_sweep(tx.now):
+    if tx.writer_state.sweep_guard.may_sweep(tx.now):
         silent = tx.read(list[SilentWorkerRow], SQL.silent_workers, tx.now - command.offline_after, command.limit)
     if silent:
         tx.execute(SQL.mark_workers_offline, as_json([(number, event_data.id) for number, _, event_data in silent]))
@@ -152,14 +152,15 @@ def get_worker(reader: Reader, command: ports.GetWorker) -> RegisteredWorker | N
     row = reader.find(
         WorkerRow, SQL.worker_by_id, _tenant_number(reader.writer_state, command.tenant), command.worker_id
     )
-    return None if row is None else row.worker()
+    return None if row is None else row.worker(reader.clock.micros() - command.silent_after)
 
 
 def list_workers(reader: Reader, command: ports.ListWorkers) -> list[RegisteredWorker]:
     """Read a page of the workers of a tenant, or of the shared ones."""
     reader.writer_state.check_tenant(command.tenant)
     values = (_tenant_number(reader.writer_state, command.tenant), command.after or "", command.limit)
-    return [row.worker() for row in reader.read(list[WorkerRow], SQL.workers_of_tenant, *values)]
+    silent_since = reader.clock.micros() - command.silent_after
+    return [row.worker(silent_since) for row in reader.read(list[WorkerRow], SQL.workers_of_tenant, *values)]
 
 
 def list_draining_workers(reader: Reader, _: ports.ListDrainingWorkers) -> list[WorkerKey]:
@@ -167,9 +168,10 @@ def list_draining_workers(reader: Reader, _: ports.ListDrainingWorkers) -> list[
     return reader.read(list[WorkerKey], SQL.draining_workers)
 
 
-def count_workers(reader: Reader, _: ports.CountWorkers) -> dict[WorkerStatus, int]:
+def count_workers(reader: Reader, command: ports.CountWorkers) -> dict[WorkerStatus, int]:
     """Count all workers by status."""
-    return count_by_status(reader.read(list[WorkerGroup], SQL.count_workers))
+    silent_since = reader.clock.micros() - command.silent_after
+    return count_by_status(reader.read(list[WorkerGroup], SQL.count_workers, silent_since))
 
 
 def list_leases(reader: Reader, command: ports.ListLeases) -> list[tuple[str, int]]:

@@ -25,6 +25,7 @@ from ingot.engines.sqlite.tenant_caps import update_buckets
 from ingot.engines.sqlite.transaction import AttemptEnd, DeferredAnswer, PendingEffects, Transaction
 from ingot.engines.sqlite.writer_state import WriterState
 from ingot.jobs.metrics import Load
+from ingot.jobs.model import LostLease
 from ingot.kernel.clock import Clock
 from ingot.kernel.commands import Command
 from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBusy, StoreError
@@ -73,6 +74,7 @@ class CommitNotice(msgspec.Struct):
     event_tenants: Collection[str] = ()  # Tenants with new events.
     removed_tenants: Collection[str] = ()
     records_changed: bool = False
+    lost_leases: Sequence[LostLease] = ()
 
 
 class Writer:
@@ -233,6 +235,7 @@ class Writer:
             effects.events,
             effects.removed_tenants,
             effects.records_changed,
+            effects.lost_leases,
         )
         self._loop.call_soon_threadsafe(self._deliver, batch, results, notice)
 

@@ -11,6 +11,7 @@ import msgspec
 
 from ingot.engines.sqlite.job_rows import ReadyPosition
 from ingot.engines.sqlite.sql import SQL
+from ingot.engines.sweep_guard import SweepGuard
 from ingot.identity.model import Limits, TenantNotFound
 from ingot.jobs.lanes import FairShares, Lane
 from ingot.jobs.limits import ConcurrencyLimits
@@ -34,11 +35,11 @@ class EnqueueBucket(msgspec.Struct, frozen=True, gc=False):
 class WriterState:
     """Live lanes, times of the next maintenance, tenants, definitions, limits, awaited parents, and last numbers."""
 
-    def __init__(self, connection: apsw.Connection, *, epoch: int, sweep_from: int) -> None:
+    def __init__(self, connection: apsw.Connection, *, epoch: int, sweep_guard: SweepGuard) -> None:
         self._connection = connection
         self.fence = epoch * FENCES_PER_EPOCH
         self.swept_at = 0
-        self._sweep_from = sweep_from
+        self.sweep_guard = sweep_guard
         self.turns = FairShares()
         # Numbers are not reused while the store is open, because a read may still use that of a removed tenant.
         self.last_tenant_number = 0
@@ -212,11 +213,9 @@ class WriterState:
         Sweeps run at most once a second, and not before the store has been open for the duration of a lease.
         """
         expiry = self.next_expiry  # Read once: the event loop calls this while the writer changes the value.
-        return None if expiry is None else max(expiry, self._sweep_from, self.swept_at + SWEEP_INTERVAL_MICROS)
-
-    def may_sweep(self, now: int) -> bool:
-        """Return whether the store has been open for long enough to consider silent workers lost."""
-        return now >= self._sweep_from
+        if expiry is None:
+            return None
+        return max(expiry, self.sweep_guard.sweep_from, self.swept_at + SWEEP_INTERVAL_MICROS)
 
     def next_maintenance_at(self) -> int | None:
         """Return when maintenance is due next."""

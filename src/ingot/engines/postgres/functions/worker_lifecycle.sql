@@ -64,7 +64,7 @@ BEGIN
         'stages must have at most {jobs.checks.STAGE_CHARS_MAX} characters') FROM unnest(stages) AS s;
     RETURN QUERY
     SELECT h.place, h.expires_at, h.cancel_requested, h.draining FROM ingot.record_heartbeat(
-        tenant, worker_id, 15000000, least(5000000, lease_length / 4), 1000, ids, fences, array_fill(tenant, ARRAY[lease_count]),
+        tenant, worker_id, 15000000, least(4000000, lease_length / 8), 1000, ids, fences, array_fill(tenant, ARRAY[lease_count]),
         array_fill(lease_length, ARRAY[lease_count]), percents, stages, array_fill(worker_id, ARRAY[lease_count])
     ) AS h
     WHERE h.place IS NOT NULL OR h.draining IS NOT NULL;

@@ -315,16 +315,16 @@ AS $$
 $$;
 
 -- The number of workers of all tenants for each combination of what their status depends on. All rows are read.
-CREATE OR REPLACE FUNCTION ingot.count_workers()
-RETURNS TABLE (online boolean, draining boolean, disabled boolean, workers bigint)
+CREATE OR REPLACE FUNCTION ingot.count_workers(silent_since bigint)
+RETURNS TABLE (online boolean, silent boolean, draining boolean, disabled boolean, workers bigint)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = on
 AS $$
-    SELECT w.online, w.draining, (split_part(w.id, '/', 1), w.tenant) IN (
+    SELECT w.online, w.seen_at <= silent_since, w.draining, (split_part(w.id, '/', 1), w.tenant) IN (
         SELECT c.id, ingot.tenant_or_zero(c.tenant) FROM ingot.worker_credentials AS c WHERE NOT c.enabled
     ), count(*)
-    FROM ingot.workers AS w GROUP BY 1, 2, 3
+    FROM ingot.workers AS w GROUP BY 1, 2, 3, 4
 $$;
 
 -- Those of these leases that still run under their fences.

@@ -48,15 +48,17 @@ SELECT CAST(json_group_array(json_array((SELECT t.id FROM tenants AS t WHERE t.n
 FROM workers AS w INDEXED BY workers_draining WHERE w.draining = 1
 
 -- name: count_workers
--- The number of workers of all tenants for each combination of what their status depends on.
+-- The number of workers of all tenants for each combination of what their status depends on. Those that were last seen at
+-- or before the time in the parameter are silent.
 SELECT CAST(json_group_array(json_object(
-    'online', json(iif(online, 'true', 'false')), 'draining', json(iif(draining, 'true', 'false')),
-    'disabled', json(iif(disabled, 'true', 'false')), 'workers', workers)) AS BLOB)
+    'online', json(iif(online, 'true', 'false')), 'silent', json(iif(silent, 'true', 'false')),
+    'draining', json(iif(draining, 'true', 'false')), 'disabled', json(iif(disabled, 'true', 'false')),
+    'workers', workers)) AS BLOB)
 FROM (
-    SELECT w.online, w.draining, (w.tenant, substr(w.id, 1, instr(w.id || '/', '/') - 1)) IN (
+    SELECT w.online, w.seen_at <= ? AS silent, w.draining, (w.tenant, substr(w.id, 1, instr(w.id || '/', '/') - 1)) IN (
         SELECT coalesce(c.tenant, 0), c.id FROM worker_credentials AS c WHERE c.enabled = 0
     ) AS disabled, count(*) AS workers
-    FROM workers AS w GROUP BY 1, 2, 3
+    FROM workers AS w GROUP BY 1, 2, 3, 4
 )
 
 -- name: silent_workers
