@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 
 from ingot.identity import Limits
-from ingot.jobs import Backoff, Definition, Job, JobNotFound, JobStatus
-from ingot.jobs.explanation import CLAIM_INTERVAL_SECONDS_MAX
+from ingot.jobs import Backoff, Definition, Job, JobNotFound, Jobs, JobStatus, OnDead
+from ingot.jobs.bulk_actions import Actions
+from ingot.jobs.explanation import CLAIM_INTERVAL_SECONDS_MAX, REMEDIES
 from ingot.jobs.job_options import new_job
 from ingot.jobs.model import Explanation, Reason
+from ingot.jobs.worker_model import WorkerStatus, silent_seconds
 from ingot.kernel.clock import ManualClock
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import new_id
 from tests.conformance.job_endings import end
 from tests.conformance.snapshots import snapshot
-from tests.factories import LEASE_SECONDS, Bench, open_bench
+from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
 
 KEYED = Definition(type="noop", limit_key="{key}", max_running_per_key=2)
 
@@ -282,6 +284,103 @@ async def test_the_latest_claim_of_any_worker_counts(bench: Bench) -> None:
     assert await codes(bench, job) == ["in_line"]
 
 
+async def registered(bench: Bench, name: str, *types: str, tenant: str | None = None, shared: bool = False) -> None:
+    """Register a worker of the tenant, of another one, or a shared one."""
+    await bench.workers.register(None if shared else tenant or bench.tenant, name, types or ["noop"])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_a_silent_worker_is_named_with_its_last_sign_of_life(bench: Bench, shared: bool) -> None:
+    await registered(bench, "press/1", shared=shared)
+    await claim_and_release(bench, tenant=None if shared else bench.tenant)
+    job = await bench.make_job()
+    assert await codes(bench, job) == ["in_line"]
+    seen_at = bench.clock.now()
+    bench.clock.advance(seconds=silent_seconds(LEASE_SECONDS))
+    explained = await reason(bench, job, "no_worker")
+    assert explained.message.startswith("No worker for jobs of type noop is online: press/1 has been silent since ")
+    assert explained.message.endswith(REMEDIES[WorkerStatus.SILENT])
+    assert explained.data["workers"] == [{"id": "press/1", "status": WorkerStatus.SILENT, "seen_at": seen_at}]
+    await bench.workers.heartbeat(None if shared else bench.tenant, "press/1")
+    assert await codes(bench, job) == ["in_line"]
+
+
+async def test_a_worker_that_claims_nothing_because_it_is_busy_counts(bench: Bench) -> None:
+    await registered(bench, "press/1")
+    job = await bench.make_job()
+    await claim_and_release(bench)
+    bench.clock.advance(seconds=CLAIM_INTERVAL_SECONDS_MAX + 1)
+    await bench.workers.heartbeat(bench.tenant, "press/1")
+    assert await codes(bench, job) == ["in_line"]
+    assert "1 worker is online for this type." in (await reason(bench, job, "in_line")).message
+
+
+async def test_a_job_on_a_silent_worker_says_so(bench: Bench) -> None:
+    await registered(bench, "press/1")
+    claim = await bench.make_claim(worker="press/1")
+    assert (await reason(bench, claim.job, "running")).data["worker_status"] == WorkerStatus.ONLINE
+    bench.clock.advance(seconds=silent_seconds(LEASE_SECONDS))
+    explained = await reason(bench, claim.job, "running")
+    assert "which has been silent since" in explained.message
+    assert explained.data["worker_status"] == WorkerStatus.SILENT
+
+
+async def test_other_types_of_the_tenant_are_named(bench: Bench) -> None:
+    other = (await bench.tenants.create("other")).id
+    await registered(bench, "press/1", "pdf", "ocr")
+    await registered(bench, "press/2", "secret", tenant=other)
+    job = await bench.make_job("pdv")
+    assert (await reason(bench, job, "no_worker")).data["other_types"] == ["ocr", "pdf"]
+
+
+async def test_only_an_explanation_for_all_tenants_depends_on_their_workers(bench: Bench) -> None:
+    other = await bench.tenants.create("other")
+    job = await bench.make_job()
+    alone = await explain(bench, job)
+    await registered(bench, "press/1", tenant=other.id)
+    assert await explain(bench, job) == alone
+    everything = await bench.jobs.explain(bench.tenant, job.id, all_tenants=True)
+    assert everything.reasons[0].data["elsewhere"] == [{"id": "press/1", "tenant": "other"}]
+
+
+# -- canceled jobs ------------------------------------------------------------------------------------------
+
+
+async def test_a_canceled_job_names_the_caller_until_it_is_canceled_again(bench: Bench) -> None:
+    job, claim = await bench.make_job("waits"), await bench.make_claim()
+    for canceled in (job, claim.job):
+        await bench.jobs.cancel(bench.tenant, canceled.id, by="token:ada")
+    assert "Cancellation was requested by token:ada;" in (await reason(bench, claim.job, "running")).message
+    await bench.jobs.release(claim)
+    for canceled in (job, claim.job):
+        assert (await reason(bench, canceled, "finished")).data["canceled_by"] == "token:ada"
+    await bench.jobs.retry(bench.tenant, job.id)
+    assert await codes(bench, job) == ["no_worker", "in_line"]
+    await bench.jobs.cancel(bench.tenant, job.id)
+    assert "canceled_by" not in (await reason(bench, job, "finished")).data
+
+
+async def test_a_bulk_cancel_stores_its_caller(bench: Bench) -> None:
+    job = await bench.make_job()
+    await Actions(bench.jobs).cancel(bench.tenant, by="token:ada", all_jobs=True)
+    assert (await reason(bench, job, "finished")).data["canceled_by"] == "token:ada"
+
+
+async def test_a_job_canceled_because_of_a_parent_names_it(bench: Bench) -> None:
+    dead, done = await bench.make_job("dead"), await bench.make_job("done")
+    child = await bench.make_job(after=[dead.id, done.id])
+    runs_anyway = await bench.make_job(after=[dead.id], on_dead=OnDead.RUN)
+    await end(bench, done)
+    (claim,) = await bench.jobs.claim("worker", ["dead"])
+    await bench.jobs.fail(claim, "broken", retry=False)
+    await bench.jobs.maintain()
+    explained = await reason(bench, child, "finished")
+    assert f"because it waited for {dead.id} (dead)." in explained.message
+    assert explained.data["after"] == [dead.id]
+    await bench.jobs.cancel(bench.tenant, runs_anyway.id)
+    assert "after" not in (await reason(bench, runs_anyway, "finished")).data
+
+
 # -- the position in the queue ------------------------------------------------------------------------------
 
 
@@ -318,6 +417,19 @@ async def test_only_ready_jobs_of_the_same_tenant_type_and_key_are_ahead(bench: 
 
 
 # -- restarts -----------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_that_was_online_before_a_restart_counts_after_it(engine: str, tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with open_bench(engine, tmp_path / "data", clock) as bench:
+        await registered(bench, "press/1")
+        job = await bench.make_job()
+    store = await open_store(engine, tmp_path / "data", clock)
+    try:
+        explanation = await Jobs(store, lease_seconds=LEASE_SECONDS).explain(job.tenant, job.id)
+        assert [reason.code for reason in explanation.reasons] == ["in_line"]
+    finally:
+        await store.close()
 
 
 async def test_reasons_are_reported_after_a_restart(engine: str, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from ingot.client import AsyncClient, Client
 from ingot.client.errors import JobCanceled, JobDead, NotIngot, NotInTime, ServerUnreachable
 from ingot.client.server_address import NoToken, WrongUrl, resolve_server_address
 from ingot.identity.credentials import Unauthorized
+from ingot.identity.grants import Grant
 from ingot.identity.model import TenantNotFound
 from ingot.jobs.errors import DuplicateJob, JobNotFound, WorkerNotFound
 from ingot.jobs.model import JobStatus
@@ -55,12 +56,33 @@ async def test_wait_raises_the_error_that_matches_the_end_of_the_job(served: Ser
         await broken.wait()
     await working
     stopped = await client.submit("greet", {"name": "Eve"}, delay=timedelta(hours=1))
-    with pytest.raises(NotInTime):
+    with pytest.raises(NotInTime, match=r"still queued after 0\.05: The job is scheduled for "):
         await stopped.wait(timeout=0.05)
     await stopped.cancel()
     with pytest.raises(JobCanceled):
         await stopped.wait()
     assert (await stopped.retry()).status is JobStatus.QUEUED
+
+
+async def test_the_reason_why_a_job_does_not_run_is_logged_once_while_it_is_waited_for(
+    client: AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ingot.client.asynchronous.job.EXPLAIN_SECONDS", 0.05)
+    monkeypatch.setattr("ingot.client.asynchronous.job.LONG_POLL_SECONDS", 0.05)
+    job = await client.submit("unknown")
+    with pytest.raises(NotInTime, match="No worker has requested jobs of type unknown so far"):
+        await job.wait(timeout=0.5)
+    (record,) = [record for record in caplog.records if record.name == "ingot.client"]
+    assert record.getMessage().startswith(f"the job {job.id} is queued: No worker has requested jobs of type unknown")
+    await job.cancel()
+
+
+async def test_a_caller_that_may_not_read_explanations_gets_none(served: Served) -> None:
+    token = await served.token(Grant(action="jobs.create"))
+    async with AsyncClient(served.url, token=token, patience=0) as narrow:
+        job = await narrow.submit("unknown")
+        with pytest.raises(NotInTime, match=r"still queued after 0\n"):
+            await job.wait(timeout=0)
 
 
 async def test_many_jobs_are_submitted_listed_and_counted(client: AsyncClient) -> None:

@@ -119,6 +119,32 @@ async def test_a_failure_can_be_reported_as_a_timeout(served: Served) -> None:
         await served.call("POST", f"/jobs/{job['id']}/cancel")
 
 
+async def test_an_explanation_names_the_caller_that_canceled_a_job(served: Served) -> None:
+    job = await served.make_job()
+    token = await served.token(Grant(action="jobs.*"))
+    created_by = (await served.call("POST", "/jobs", json={"type": "noop"}, token=token)).json()["created_by"]
+    await served.call("POST", f"/jobs/{job['id']}/cancel", token=token)
+    (reason,) = (await served.call("GET", f"/jobs/{job['id']}/explain", token=token)).json()["reasons"]
+    assert (reason["code"], reason["data"]["canceled_by"]) == ("finished", created_by)
+
+
+async def test_an_explanation_names_only_workers_that_the_caller_may_see(served: Served) -> None:
+    other = await served.ingot.tenants.create("other")
+    await served.ingot.workers.register(served.ingot.default_tenant.id, "press/1", ["pdf"])
+    await served.ingot.workers.register(other.id, "press/2", ["noop"])
+    job = await served.make_job()
+    readers = {
+        "narrow": await served.token(Grant(action="jobs.read", resource="jobs/noop")),
+        "tenant": await served.token(Grant(action="jobs.read"), Grant(action="workers.read")),
+        "operator": served.operator,
+    }
+    names = {}
+    for reader, token in readers.items():
+        text = (await served.call("GET", f"/jobs/{job['id']}/explain", token=token)).text
+        names[reader] = [name for name in ("pdf", "press/1", "press/2") if name in text]
+    assert names == {"narrow": [], "tenant": ["pdf"], "operator": ["pdf", "press/2"]}
+
+
 async def test_an_invalid_settle_entry_does_not_affect_the_others(served: Served) -> None:
     await served.make_job()
     claimed = await served.claim()

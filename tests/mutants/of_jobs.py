@@ -47,6 +47,15 @@ MUTANTS = [
         caught_by="tests/unit/test_sweep_guard.py::test_a_process_that_was_suspended_sweeps_one_lease_later",
     ),
     Mutant(
+        name="explanations with the workers of others",
+        breaks="T1: what a tenant reads does not depend on other tenants",
+        file="jobs/queries.py",
+        old="if all_tenants else ()",
+        new="if True else ()",
+        caught_by="tests/conformance/test_explain.py"
+        "::test_only_an_explanation_for_all_tenants_depends_on_their_workers[sqlite]",
+    ),
+    Mutant(
         name="reuse without the version",
         breaks="another version of a definition is other work",
         file="jobs/reuse.py",

@@ -99,7 +99,14 @@ def test_submit_with_wait_exits_with_8_for_a_dead_job_and_9_after_a_timeout(shel
     assert "is dead: out of \ufffd[31mpaper" in done.stderr, "control characters were printed"
     late = shell.run("jobs", "submit", "late", "--wait", "--timeout", "200ms")
     assert (late.code, late.stdout) == (9, "")
-    assert "not finished yet" in late.stderr
+    assert "not finished yet: No worker has requested jobs of type late so far." in late.stderr
+
+
+def test_submit_with_wait_prints_why_the_job_does_not_run(shell: Shell) -> None:
+    with shell.start("jobs", "submit", "later", "--run-at", "2099-01-01T00:00:00Z", "--wait") as waiting:
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline().endswith(" is queued.\n")
+        assert "is queued: The job is scheduled for 2099-01-01T00:00:00Z." in waiting.stderr.readline()
 
 
 def test_submit_from_a_file_of_payloads_creates_each_job_once(shell: Shell) -> None:

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from ingot.jobs import JobStatus
-from ingot.jobs.explanation import CLAIM_INTERVAL_SECONDS_MAX, explain
+from ingot.jobs.explanation import CLAIM_INTERVAL_SECONDS_MAX, REMEDIES, KnownWorkers, explain
 from ingot.jobs.model import JOBS_AHEAD_MAX, NULL, Job, LimitUsage, Pause, Reason, Source, WaitState
+from ingot.jobs.worker_model import RegisteredWorker, WorkerStatus
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 890_000, tzinfo=UTC)
 BEFORE = NOW - timedelta(seconds=30)
@@ -192,6 +193,108 @@ def test_the_reason_of_a_ready_job_has_the_number_of_jobs_before_it(ahead: int, 
     _, without_claim = reasons(jobs_ahead=ahead, last_claim_at=LONG_AGO)
     assert position in without_claim.message
     assert "2026-" not in without_claim.message
+
+
+# -- workers ------------------------------------------------------------------------------------------------
+
+
+def worker(status: WorkerStatus, id: str = "press", *, types: tuple[str, ...] = ("resize",)) -> RegisteredWorker:
+    return RegisteredWorker(id=id, tenant="tenant", status=status, types=types, registered_at=BEFORE, seen_at=BEFORE)
+
+
+def worker_reasons(workers: KnownWorkers, *, named: bool = True, **state: Any) -> list[Reason]:
+    return explain(wait_state(**{"last_claim_at": None, **state}), workers, named=named).reasons
+
+
+@pytest.mark.parametrize("status", REMEDIES)
+@pytest.mark.parametrize("last_claim_at", [None, LONG_AGO, BEFORE])
+def test_a_job_whose_workers_are_not_online_names_them_and_what_to_do(
+    status: WorkerStatus, last_claim_at: datetime | None
+) -> None:
+    workers = KnownWorkers(silent_seconds=15, of_type=[worker(status, f"press/{n}") for n in range(5)])
+    first, second = worker_reasons(workers, last_claim_at=last_claim_at)
+    since = " since 2026-03-04T05:05:37Z" if status in (WorkerStatus.SILENT, WorkerStatus.OFFLINE) else ""
+    verb = "has been" if since else "is"
+    assert (first.code, second.code) == ("no_worker", "in_line")
+    assert first.message.startswith(f"No worker for jobs of type resize is online: press/0 {verb} {status}{since}, ")
+    assert first.message.endswith(f" and 2 more. {REMEDIES[status]}")
+    assert first.data["workers"][4] == {"id": "press/4", "status": status, "seen_at": BEFORE}
+
+
+def test_the_remedy_is_that_of_the_worker_that_is_easiest_to_bring_back() -> None:
+    workers = KnownWorkers(of_type=[worker(status) for status in reversed(REMEDIES)])
+    assert REMEDIES[WorkerStatus.SILENT] in worker_reasons(workers)[0].message
+
+
+def test_a_worker_that_is_online_is_enough_however_long_ago_it_claimed() -> None:
+    workers = KnownWorkers(of_type=[worker(WorkerStatus.SILENT), worker(WorkerStatus.ONLINE)])
+    for last_claim_at in (None, LONG_AGO):
+        (reason,) = worker_reasons(workers, last_claim_at=last_claim_at)
+        assert reason.code == "in_line"
+        assert "1 worker is online for this type." in reason.message
+
+
+def test_a_claim_after_the_last_heartbeat_of_all_workers_is_that_of_another_worker() -> None:
+    workers = KnownWorkers(silent_seconds=15, of_type=[worker(WorkerStatus.SILENT)])
+    codes_by_claim = [
+        [reason.code for reason in worker_reasons(workers, last_claim_at=BEFORE + timedelta(seconds=seconds))]
+        for seconds in (15, 16)
+    ]
+    assert codes_by_claim == [["no_worker", "in_line"], ["in_line"]]
+
+
+def test_a_job_without_a_worker_names_the_other_types_of_the_tenant() -> None:
+    others = [worker(WorkerStatus.ONLINE, types=("b", "a")), worker(WorkerStatus.OFFLINE, types=("c",))]
+    first, _ = worker_reasons(KnownWorkers(of_tenant=others), last_claim_at=None)
+    assert "The workers of this tenant that are online run other types: a, b." in first.message
+    assert first.data["other_types"] == ["a", "b"]
+    assert first.message.endswith("Workers of other tenants do not run jobs of this tenant.")
+
+
+def test_workers_of_other_tenants_are_named_if_they_are_known() -> None:
+    first, _ = worker_reasons(KnownWorkers(elsewhere=[("acme", "press")]), last_claim_at=None)
+    assert first.message.endswith("only for their own tenant: press of acme.")
+    assert first.data["elsewhere"] == [{"id": "press", "tenant": "acme"}]
+
+
+def test_a_reader_who_may_not_see_workers_gets_no_names() -> None:
+    silent = KnownWorkers(of_type=[worker(WorkerStatus.SILENT)])
+    first, _ = worker_reasons(silent, named=False)
+    assert "online: a worker has been silent since" in first.message
+    other = KnownWorkers(of_tenant=[worker(WorkerStatus.ONLINE, types=("other",))])
+    second, _ = worker_reasons(other, named=False, last_claim_at=None)
+    assert not any("press" in str(reason) or "other_types" in reason.data for reason in (first, second))
+
+
+def test_a_job_on_a_silent_worker_has_its_last_sign_of_life() -> None:
+    changes = {"status": JobStatus.RUNNING, "worker_id": "press", "lease_expires_at": LATER}
+    (reason,) = worker_reasons(KnownWorkers(of_type=[worker(WorkerStatus.SILENT)]), changes=changes)
+    assert "worker press (attempt 0), which has been silent since 2026-03-04T05:05:37Z." in reason.message
+    assert reason.message.endswith(REMEDIES[WorkerStatus.SILENT])
+    assert (reason.data["worker_status"], reason.data["seen_at"]) == (WorkerStatus.SILENT, BEFORE)
+
+
+# -- canceled jobs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "text"),
+    [
+        ({}, {"canceled_by": "token:ada", "parents": [("p", JobStatus.DEAD)]}, "canceled by token:ada at 2026"),
+        ({}, {"parents": [("p", JobStatus.DEAD)]}, "Z because it waited for p (dead)."),
+        ({"last_error": "the upload failed"}, {}, "Z: the upload failed."),
+        ({"last_error": "broken", "failures": 1}, {}, "To run it, retry it."),
+    ],
+)
+def test_a_canceled_job_names_its_cause(changes: dict[str, Any], state: dict[str, Any], text: str) -> None:
+    (reason,) = reasons(changes={"status": JobStatus.CANCELED, "finished_at": BEFORE, **changes}, **state)
+    assert text in reason.message
+
+
+def test_a_running_job_names_the_caller_that_requested_its_cancellation() -> None:
+    changes = {"status": JobStatus.RUNNING, "worker_id": "press", "cancel_requested": True}
+    (reason,) = reasons(changes=changes, canceled_by="token:ada")
+    assert "Cancellation was requested by token:ada;" in reason.message
 
 
 def test_reasons_are_in_the_order_in_which_they_must_change() -> None:

@@ -32,7 +32,7 @@ class BulkActionsApi:
         step = _step_options(body)
         match body:
             case CancelJobsRequest():
-                return await self._actions.cancel(request.tenant, **step)
+                return await self._actions.cancel(request.tenant, by=request.caller.principal, **step)
             case RetryJobsRequest():
                 return await self._actions.retry(
                     request.tenant,

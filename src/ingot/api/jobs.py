@@ -250,9 +250,13 @@ class JobsApi:
         return Page(items=[*await self._jobs.attempts(request.tenant, id)])
 
     async def explain(self, request: Request, id: str) -> Explanation:
-        """Explain why a job is not running."""
+        """Explain why a job is not running, or how it ended.
+
+        Workers of the tenant are named to callers with the grant `workers.read`, workers of other tenants to operators.
+        """
         await get_visible_job(self._jobs, request, id)
-        return await self._jobs.explain(request.tenant, id)
+        sees_workers, is_operator = request.caller.may("workers.read"), request.caller.is_operator
+        return await self._jobs.explain(request.tenant, id, names_workers=sees_workers, all_tenants=is_operator)
 
     async def batch(self, request: Request, batch: str) -> Batch:
         """Count the jobs of a batch."""
@@ -269,7 +273,7 @@ class JobsApi:
     async def cancel(self, request: Request, id: str) -> Job:
         """Cancel a waiting job, or ask a running job to stop."""
         await get_visible_job(self._jobs, request, id, "jobs.manage")
-        return await self._jobs.cancel(request.tenant, id)
+        return await self._jobs.cancel(request.tenant, id, by=request.caller.principal)
 
     async def retry(self, request: Request, id: str, body: RetryJobRequest) -> Job:
         """Run a finished job again."""

@@ -22,7 +22,6 @@ from ingot.client.concurrency import sync_for_each
 from ingot.client.errors import DownloadUnderWay, NotInTime, ServerUnreachable
 from ingot.jobs.files import JobFile
 from ingot.jobs.model import JobStatus
-from ingot.jobs.worker_model import WorkerStatus
 from ingot.kernel.errors import Conflict, IngotError, InvalidInput
 from ingot.kernel.ids import new_id
 from ingot.worker.handlers import BUILT_IN_HANDLERS
@@ -179,18 +178,9 @@ class IngestPipeline:
             self._warned_types.add(job.type)
         with suppress(IngotError):  # The token may be allowed to create jobs but not to read them.
             reasons = {reason.code for reason in job.explain().reasons}
-            if NO_WORKER_CODE in reasons and not self._has_worker(job.type):
+            if NO_WORKER_CODE in reasons:
                 handlers = f"--handlers {job.type}" if job.type in BUILT_IN_HANDLERS else "--app app:worker"
                 self._print_message(f"No worker for {job.type} is online. Start one with: ingot worker {handlers}")
-
-    def _has_worker(self, type: str) -> bool:
-        """Return whether a worker for a type is online. Unlike `explain`, this includes workers too busy to claim."""
-        for shared in (False, True):
-            with suppress(IngotError):
-                for worker in self._client.workers(shared=shared):
-                    if worker.status is WorkerStatus.ONLINE and type in worker.types:
-                        return True
-        return False
 
     # -- wait and fetch ---------------------------------------------------------------------------------------
 

@@ -198,7 +198,7 @@ def logs(
 @app.command(epilog=examples_epilog("ingot jobs explain 0198c5a2-…"))
 @server_command
 def explain(context: CommandContext, id: JobId) -> None:
-    """Explain why a job is not running."""
+    """Explain why a job is not running, or how it ended."""
     explanation = context.client.explain(validate_job_id(id))
     if context.out.json:
         context.out.json_document(explanation)

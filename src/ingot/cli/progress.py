@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Lock
 from typing import Final
@@ -29,8 +29,11 @@ from ingot.client import Client
 from ingot.client.errors import NotInTime
 from ingot.jobs.lifecycle import FINISHED
 from ingot.jobs.model import Batch, Job, JobStatus
+from ingot.kernel.errors import IngotError
 
 POLL_SECONDS: Final = 1.0
+EXPLAIN_SECONDS: Final = 5.0  # After this time, the reason why a job does not run is shown.
+WAITING: Final = (JobStatus.BLOCKED, JobStatus.QUEUED)
 STAGE_CHARS_MAX: Final = 60
 
 
@@ -146,32 +149,47 @@ def watch_until_finished(
     """Show the progress of jobs until all are finished, and return the finished jobs. Raises `NotInTime`.
 
     Each change of a job is a line of JSON, a line of text, or an update of the job's bar on a terminal. With `silent`
-    nothing is written to stdout.
+    nothing is written to stdout. If a job does not run after 5 seconds, the reason is written to stderr once.
     """
-    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    started_at = time.monotonic()
+    deadline = None if timeout_seconds is None else started_at + timeout_seconds
     latest: dict[str, Job] = {}
     unfinished = list(dict.fromkeys(job_ids))
+    is_explained = False
     with _job_display(out, unfinished, silent=silent) as show_job:
         while unfinished:
             can_wait = len(unfinished) == 1 and unfinished[0] in latest
             for job_id in tuple(unfinished):
-                job = client.read(job_id, wait_seconds=_poll_delay(deadline, job_id) if can_wait else 0.0)
+                job = client.read(job_id, wait_seconds=_poll_delay(client, deadline, job_id) if can_wait else 0.0)
                 if job != latest.get(job_id):
                     latest[job_id] = job
                     show_job(job)
                 if job.status in FINISHED:
                     unfinished.remove(job_id)
+            waiting = [job_id for job_id in unfinished if latest[job_id].status in WAITING]
+            if waiting and not is_explained and time.monotonic() - started_at >= EXPLAIN_SECONDS:
+                is_explained = True
+                if reason := _reason_suffix(client, waiting[0]):
+                    out.message(f"Job {waiting[0]} is {latest[waiting[0]].status}{reason}")
             if len(unfinished) > 1:
-                time.sleep(_poll_delay(deadline, unfinished[0]))
+                time.sleep(_poll_delay(client, deadline, unfinished[0]))
     return [latest[job_id] for job_id in dict.fromkeys(job_ids)]
 
 
-def _poll_delay(deadline: float | None, job_id: str) -> float:
+def _poll_delay(client: Client, deadline: float | None, job_id: str) -> float:
     """Return how many seconds to wait before the next poll. Raises `NotInTime` after the deadline."""
     remaining = POLL_SECONDS if deadline is None else min(POLL_SECONDS, deadline - time.monotonic())
     if remaining <= 0:
-        raise NotInTime(f"job {job_id} is not finished yet")
+        raise NotInTime(f"job {job_id} is not finished yet{_reason_suffix(client, job_id)}")
     return remaining
+
+
+def _reason_suffix(client: Client, job_id: str) -> str:
+    """Return why a job is not finished, to be appended to a message; nothing if that cannot be read."""
+    with suppress(IngotError):  # The token may be allowed to create jobs but not to read them.
+        for reason in client.explain(job_id).reasons:
+            return f": {reason.message}"
+    return ""
 
 
 def watch_batch_until_finished(client: Client, name: str, out: Output) -> Batch:

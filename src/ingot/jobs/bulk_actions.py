@@ -82,8 +82,10 @@ class Actions:
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
-    async def cancel(self, tenant: str, **step: Unpack[BulkActionOptions]) -> BulkActionResult:
-        """Cancel waiting jobs, and request running jobs to stop."""
+    async def cancel(
+        self, tenant: str, *, by: str | None = None, **step: Unpack[BulkActionOptions]
+    ) -> BulkActionResult:
+        """Cancel waiting jobs, and request running jobs to stop. `by` is that of `Jobs.cancel`."""
         unfinished = (JobStatus.BLOCKED, JobStatus.QUEUED, JobStatus.RUNNING)
         return await self._run_step(
             BulkAction(
@@ -91,7 +93,7 @@ class Actions:
                 statuses=unfinished,
                 default_statuses=unfinished,
                 needs_change=lambda job: not job.cancel_requested,
-                apply=self._jobs.cancel,
+                apply=partial(self._jobs.cancel, by=by),
             ),
             tenant,
             step,

@@ -481,6 +481,9 @@ class WaitState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Number of ready jobs of the same type and limit key that come first, up to `JOBS_AHEAD_MAX`."""
     pause: Pause | None = None
     parents: list[tuple[str, JobStatus]] = []
+    """Unfinished parents of a blocked job, or the parents because of which a canceled job did not run."""
+    canceled_by: str | None = None
+    """Caller that canceled the job, or asked it to stop."""
     uploads: list[str] = []
     """Names of inputs that are still being uploaded."""
     limits: list[LimitUsage] = []

@@ -167,7 +167,7 @@ class SettleJobs(Command[list[Settled | IngotError]], frozen=True, kw_only=True)
 
 
 class CancelJob(Command[Job], frozen=True, kw_only=True):
-    """Cancel a waiting job at once, or record that a running job has to stop.
+    """Cancel a waiting job at once, or record that a running job has to stop. `by` is stored for explanations.
 
     Canceling again changes nothing. Raises `JobNotFound` if the job does not exist in the tenant, and `JobFinished` if
     it is succeeded or dead. A canceled job stays canceled unless it is retried on request.
@@ -175,6 +175,7 @@ class CancelJob(Command[Job], frozen=True, kw_only=True):
 
     tenant: str
     job_id: str
+    by: str | None = None
 
 
 class RetryJob(Command[Job], frozen=True, kw_only=True):
@@ -520,6 +521,20 @@ class ListWorkers(Command[list[RegisteredWorker]], frozen=True, kw_only=True):
     after: str | None
     limit: int
     silent_after: int
+
+
+class ListWorkersOfType(Command[list[RegisteredWorker]], frozen=True, kw_only=True):
+    """Read up to `limit` workers that run jobs of a type in a tenant: its own and the shared ones, last seen first.
+
+    With `of_other_tenants`, read the workers of other tenants that run this type instead. `silent_after` decides their
+    status as in `GetWorker`.
+    """
+
+    tenant: str
+    type: str
+    limit: int
+    silent_after: int
+    of_other_tenants: bool = False
 
 
 class ListDrainingWorkers(Command[list[WorkerKey]], frozen=True, kw_only=True):

@@ -9,10 +9,11 @@ from typing import Final, TypedDict, Unpack
 
 import msgspec
 
+from ingot.identity.ports import GetTenant
 from ingot.jobs import checks
 from ingot.jobs.attempt_logs import JobFollowers
 from ingot.jobs.errors import AttemptNotFound, BatchNotFound, JobNotFound
-from ingot.jobs.explanation import explain
+from ingot.jobs.explanation import NO_WORKERS, WORKERS_SHOWN_MAX, KnownWorkers, explain
 from ingot.jobs.files import JobFile, ListJobFiles
 from ingot.jobs.lifecycle import FINISHED
 from ingot.jobs.metrics import LANES_MAX, TENANTS_MAX, Depth, Load, StoreDescription
@@ -35,22 +36,28 @@ from ingot.jobs.ports import (
     GetBatch,
     GetJob,
     GetWaitState,
+    GetWorker,
     JobFilter,
     JobStore,
     ListAttempts,
     ListHistory,
     ListJobs,
     ListQueueDepths,
+    ListWorkers,
+    ListWorkersOfType,
     PreviewRetention,
     ReadLog,
     SummarizeJobs,
 )
+from ingot.jobs.worker_model import WorkerStatus, silent_seconds
 from ingot.kernel import validation
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page, check_limit, decode_cursor, encode_cursor
+from ingot.kernel.clock import MICROS
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, Page, check_limit, decode_cursor, encode_cursor
 from ingot.kernel.waits import wait_for
 
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024  # Payloads, metadata and results of a page. Its last job may exceed this.
 FIRST_QUERY_JOBS_MAX: Final = 64
+WORKERS_OF_TYPE_MAX: Final = 100
 POLL_SECONDS_MIN: Final = 0.1
 POLL_SECONDS_MAX: Final = 1.0
 
@@ -72,8 +79,9 @@ class JobFilters(TypedDict, total=False):
 class JobQueries:
     """The methods of `Jobs` that only read."""
 
-    def __init__(self, store: JobStore) -> None:
+    def __init__(self, store: JobStore, *, lease_seconds: float) -> None:
         self._store = store
+        self._silent_after = round(silent_seconds(lease_seconds) * MICROS)
         self.job_followers = JobFollowers()  # Callers that wait until a job is finished.
         self._closing = False
 
@@ -179,12 +187,52 @@ class JobQueries:
         """Read the version, the schema and the size of the database. On PostgreSQL, this looks at every file of it."""
         return await self._store.run(DescribeStore())
 
-    async def explain(self, tenant: str, job_id: str) -> Explanation:
-        """Explain why a job is not running, as text and as data. Raises `JobNotFound`."""
+    async def explain(
+        self, tenant: str, job_id: str, *, names_workers: bool = True, all_tenants: bool = False
+    ) -> Explanation:
+        """Explain why a job is not running or how it ended, as text and as data. Raises `JobNotFound`.
+
+        Without `names_workers`, waiting jobs are explained without the names of workers. With `all_tenants`, workers of
+        other tenants that run this type are named as well.
+        """
         waiting = await self._store.run(GetWaitState(tenant=checks.tenant_id(tenant), job_id=checks.job_id(job_id)))
         if waiting is None:
             raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
-        return explain(waiting)
+        return explain(waiting, await self._known_workers(waiting.job, all_tenants=all_tenants), named=names_workers)
+
+    async def _known_workers(self, job: Job, *, all_tenants: bool) -> KnownWorkers:
+        """Return the registered workers that matter for the explanation of a queued or running job."""
+        silent_after = self._silent_after
+        if job.status is JobStatus.RUNNING and job.worker_id is not None:
+            for owner in (job.tenant, None):
+                command = GetWorker(tenant=owner, worker_id=job.worker_id, silent_after=silent_after)
+                if (worker := await self._store.run(command)) is not None:
+                    return KnownWorkers(of_type=[worker])
+        if job.status is not JobStatus.QUEUED:
+            return NO_WORKERS
+        query = ListWorkersOfType(
+            tenant=job.tenant, type=job.type, limit=WORKERS_OF_TYPE_MAX, silent_after=silent_after
+        )
+        of_type = await self._store.run(query)
+        if any(worker.status is WorkerStatus.ONLINE for worker in of_type):
+            return KnownWorkers(of_type=of_type)
+        others = ListWorkers(tenant=job.tenant, after=None, limit=PAGE_ROWS_MAX, silent_after=silent_after)
+        return KnownWorkers(
+            silent_seconds=silent_after / MICROS,
+            of_type=of_type,
+            of_tenant=await self._store.run(others),
+            elsewhere=await self._workers_elsewhere(query) if all_tenants else (),
+        )
+
+    async def _workers_elsewhere(self, query: ListWorkersOfType) -> Sequence[tuple[str, str]]:
+        """Return some workers of other tenants that run a type, each with the slug of its tenant."""
+        query = msgspec.structs.replace(query, of_other_tenants=True, limit=WORKERS_SHOWN_MAX)
+        workers = []
+        for worker in await self._store.run(query):
+            tenant = await self._store.run(GetTenant(id_or_slug=worker.tenant or ""))
+            if tenant is not None:
+                workers.append((tenant.slug, worker.id))
+        return workers
 
     async def batch(self, tenant: str, batch: str) -> Batch:
         """Count the jobs of a batch. Raises `BatchNotFound`."""

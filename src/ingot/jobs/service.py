@@ -87,7 +87,7 @@ class Jobs(JobQueries):
     """
 
     def __init__(self, store: JobStore, *, lease_seconds: float) -> None:
-        super().__init__(store)
+        super().__init__(store, lease_seconds=lease_seconds)
         self._lease_micros = round(lease_seconds * MICROS)
         self._waiters = ClaimWaiters()
         self.log_followers = JobFollowers()
@@ -428,9 +428,16 @@ class Jobs(JobQueries):
 
     # -- canceling, retrying and rescheduling ---------------------------------------------------------------
 
-    async def cancel(self, tenant: str, job_id: str) -> Job:
-        """Cancel a waiting job at once, or request a running job to stop. Raises `JobNotFound` or `JobFinished`."""
-        job = await self._store.run(CancelJob(tenant=checks.tenant_id(tenant), job_id=checks.job_id(job_id)))
+    async def cancel(self, tenant: str, job_id: str, *, by: str | None = None) -> Job:
+        """Cancel a waiting job at once, or request a running job to stop. Raises `JobNotFound` or `JobFinished`.
+
+        `by` names the caller for explanations.
+        """
+        job = await self._store.run(
+            CancelJob(
+                tenant=checks.tenant_id(tenant), job_id=checks.job_id(job_id), by=checks.short_text(by, name="by")
+            )
+        )
         if job.cancel_requested:
             for listener in self.cancel_listeners:
                 listener(job)

@@ -26,7 +26,10 @@ Told = tuple[str, dict[str, Any]]  # The code of a reason, and its data.
 def reasons(model: Model, job: Record, now: int) -> list[Told]:
     """Why a job is where it is."""
     if job.status in FINISHED:
-        return [("finished", {"finished_at": to_datetime_or_none(job.finished_at)})]
+        data: dict[str, Any] = {"finished_at": to_datetime_or_none(job.finished_at)}
+        if job.status is JobStatus.CANCELED and (failed := _failed_parents(model, job)):
+            data["after"] = failed
+        return [("finished", data)]
     if job.is_running:
         times = {
             "started_at": to_datetime_or_none(job.started_at),
@@ -51,6 +54,14 @@ def reasons(model: Model, job: Record, now: int) -> list[Told]:
     if job.run_at <= now:
         found.append(("in_line", {"ahead": _ahead(model, job)}))
     return found
+
+
+def _failed_parents(model: Model, job: Record) -> list[str]:
+    """The parents because of which a job is canceled."""
+    if job.on_dead is OnDead.RUN:
+        return []
+    failed = (JobStatus.DEAD, JobStatus.CANCELED)
+    return [parent for parent in job.after if parent in model.jobs and model.jobs[parent].status in failed]
 
 
 def _full_limits(model: Model, job: Record) -> list[Told]:

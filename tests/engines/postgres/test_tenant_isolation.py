@@ -143,6 +143,7 @@ SERVER_FUNCTIONS: Final = {
     "list_verifying",
     "list_worker_credentials",
     "list_workers",
+    "workers_of_type",
     "maintain_workers",
     "newest_ended_job",
     "next_due",

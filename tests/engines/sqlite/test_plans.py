@@ -71,6 +71,7 @@ ALLOWED = {
     ("count_workers", "w"): "all workers, of which those that are offline for long are removed",
     ("count_workers", "c"): "one row per credential",
     ("expired_leases", "s"): "as many rows as the limit, steps_by_page by an index",
+    ("workers_of_type", "w"): "the registered workers, for an explanation of a job without a worker",
     ("retention_rules", "k"): "the tenants and types themselves",
     ("leases_of_worker", "states"): "the running jobs",
     ("live_lanes", "l"): "the lanes themselves",

@@ -259,7 +259,7 @@ class AsyncClient:
         return (await self._http.request("GET", url_path("jobs", job_id, "attempts"), Page[Attempt])).items
 
     async def explain(self, job_id: str) -> Explanation:
-        """Explain why a job is not running."""
+        """Explain why a job is not running, or how it ended."""
         return await self._http.request("GET", url_path("jobs", job_id, "explain"), Explanation)
 
     async def log(self, job_id: str, *, attempt: int | None = None, after: int = 0) -> JobLog:

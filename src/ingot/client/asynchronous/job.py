@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,12 +17,16 @@ from ingot.client.lazy_payload import async_ensure_fetched
 from ingot.jobs.files import JobFile
 from ingot.jobs.lifecycle import FINISHED
 from ingot.jobs.model import Attempt, Explanation, Job, JobStatus, Progress
+from ingot.kernel.errors import IngotError
 
 if TYPE_CHECKING:
     from ingot.client.asynchronous.client import AsyncClient
 
 LONG_POLL_SECONDS: Final = 30.0  # How long one request waits for the job.
 WATCH_POLL_SECONDS: Final = 1.0  # How often a running job is read.
+EXPLAIN_SECONDS: Final = 5.0  # After this time, the reason why a job does not run is logged.
+WAITING: Final = (JobStatus.BLOCKED, JobStatus.QUEUED)
+log = logging.getLogger("ingot.client")
 
 
 class AsyncJob:
@@ -111,19 +117,36 @@ class AsyncJob:
     async def wait(self, timeout: Duration | None = None) -> AsyncJob:
         """Wait until the job has succeeded, and return this object.
 
-        Raises `JobDead` or `JobCanceled` if it did not succeed, and `NotInTime` after the timeout.
+        If the job does not run after 5 seconds, the reason is logged as a warning. Raises `JobDead` or `JobCanceled` if
+        it did not succeed, and `NotInTime`, with the reason, after the timeout.
         """
-        deadline = None if timeout is None else time.monotonic() + to_seconds(timeout)
+        started_at = time.monotonic()
+        deadline = None if timeout is None else started_at + to_seconds(timeout)
+        explain_at: float | None = started_at + EXPLAIN_SECONDS
         while not self.finished:
-            seconds = LONG_POLL_SECONDS if deadline is None else min(LONG_POLL_SECONDS, deadline - time.monotonic())
-            if seconds <= 0:
-                raise NotInTime(f"the job {self.id} is still {self.status} after {timeout}")
-            self.data = await self._client.read(self.id, wait_seconds=seconds)
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
+                raise NotInTime(
+                    f"the job {self.id} is still {self.status} after {timeout}{await self._reason_suffix()}"
+                )
+            if explain_at is not None and now >= explain_at:
+                explain_at = None
+                if self.status in WAITING and (reason := await self._reason_suffix()):
+                    log.warning("the job %s is %s%s", self.id, self.status, reason)
+            ends = (at for at in (now + LONG_POLL_SECONDS, deadline, explain_at) if at is not None)
+            self.data = await self._client.read(self.id, wait_seconds=max(0.0, min(ends) - now))
         if self.status is JobStatus.DEAD:
             raise JobDead(f"the job {self.id} is dead: {self.error}")
         if self.status is JobStatus.CANCELED:
             raise JobCanceled(f"the job {self.id} was canceled")
         return self
+
+    async def _reason_suffix(self) -> str:
+        """Return why the job is not finished, to be appended to a message; nothing if that cannot be read."""
+        with suppress(IngotError):
+            for reason in (await self.explain()).reasons:
+                return f": {reason.message}"
+        return ""
 
     async def cancel(self) -> AsyncJob:
         """Cancel the job if it is waiting, or ask it to stop if it is running."""
@@ -140,7 +163,7 @@ class AsyncJob:
         return await self._client.attempts(self.id)
 
     async def explain(self) -> Explanation:
-        """Explain why the job is not running."""
+        """Explain why the job is not running, or how it ended."""
         return await self._client.explain(self.id)
 
     async def files(self) -> list[JobFile]:

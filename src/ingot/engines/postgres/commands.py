@@ -98,6 +98,7 @@ COMMANDS: Final[Commands] = {
     job_ports.MaintainWorkers: workers.maintain,
     job_ports.GetWorker: workers.get_worker,
     job_ports.ListWorkers: workers.list_workers,
+    job_ports.ListWorkersOfType: workers.list_workers_of_type,
     job_ports.ListDrainingWorkers: workers.list_draining,
     job_ports.CountWorkers: workers.count_workers,
     job_ports.CheckLeases: workers.check_leases,

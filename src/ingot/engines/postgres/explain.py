@@ -35,6 +35,12 @@ async def get_wait_state(context: Context, command: GetWaitState) -> WaitState |
     state = WaitState(
         job=job, now=to_datetime(now), limit_key=limit_key, last_claim_at=to_datetime_or_none(last_claim_at)
     )
+    if job.status is JobStatus.CANCELED or (job.status is JobStatus.RUNNING and job.cancel_requested):
+        parents = await db.read(tenant, SQL.failed_parents, job.id)
+        ((by,),) = await db.read(tenant, SQL.canceled_by, job.id)
+        return msgspec.structs.replace(
+            state, parents=[(row["parent"], STATUSES[row["status"]]) for row in parents], canceled_by=by
+        )
     if job.status is JobStatus.BLOCKED:
         parents = await db.read(tenant, SQL.open_parents, job.id)
         uploads = await db.read(tenant, SQL.open_uploads, job.id)

@@ -15,7 +15,7 @@ GRANT EXECUTE ON FUNCTION
     ingot.change_worker_credential, ingot.find_worker_credential, ingot.is_worker_name, ingot.list_worker_credentials, ingot.record_use,
     ingot.batch_totals, ingot.record_askers, ingot.find_limits, ingot.publish, ingot.delete_old_events,
     ingot.register_worker, ingot.record_heartbeat, ingot.drain_worker, ingot.remove_worker, ingot.maintain_workers, ingot.find_worker,
-    ingot.list_workers, ingot.count_workers, ingot.list_draining, ingot.check_leases, ingot.list_audit_entries,
+    ingot.list_workers, ingot.count_workers, ingot.workers_of_type, ingot.list_draining, ingot.check_leases, ingot.list_audit_entries,
     ingot.begin_login, ingot.consume_login, ingot.sign_in, ingot.reject_sign_in, ingot.end_session, ingot.find_session, ingot.list_sessions,
     ingot.enable_user, ingot.find_user, ingot.list_users, ingot.put_member, ingot.remove_member, ingot.find_member,
     ingot.list_members, ingot.list_user_tokens,

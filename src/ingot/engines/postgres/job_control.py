@@ -21,7 +21,7 @@ CLOCK_SKEW_MICROS_MAX: Final = MICROS
 
 async def cancel(context: Context, command: CancelJob) -> Job:
     """Cancel a waiting job, or request a running one to stop."""
-    return await _call_and_read_job(context, CALL.cancel, command)
+    return await _call_and_read_job(context, CALL.cancel, command, command.by)
 
 
 async def retry(context: Context, command: RetryJob) -> Job:

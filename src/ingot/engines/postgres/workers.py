@@ -117,6 +117,14 @@ async def list_workers(context: Context, command: ports.ListWorkers) -> list[Reg
     return [row.worker(silent_since) for row in await context.find_all(WorkerRow, CALL.list_workers, *arguments)]
 
 
+async def list_workers_of_type(context: Context, command: ports.ListWorkersOfType) -> list[RegisteredWorker]:
+    """See `ListWorkersOfType`."""
+    check_tenant_id(command.tenant)
+    arguments = (command.tenant, command.type, command.of_other_tenants, command.limit)
+    silent_since = context.lane_cache.now() - command.silent_after
+    return [row.worker(silent_since) for row in await context.find_all(WorkerRow, CALL.workers_of_type, *arguments)]
+
+
 async def list_draining(context: Context, _: ports.ListDrainingWorkers) -> list[WorkerKey]:
     """See `ListDrainingWorkers`."""
     return [(row["tenant"], row["id"]) for row in await context.database.call(CALL.list_draining)]

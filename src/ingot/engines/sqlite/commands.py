@@ -138,6 +138,7 @@ READS: Final[dict[type[Command[Any]], ReadHandler]] = {
     OpenJobFile: job_files.open_job_file,
     job_ports.GetWorker: workers.get_worker,
     job_ports.ListWorkers: workers.list_workers,
+    job_ports.ListWorkersOfType: workers.list_workers_of_type,
     job_ports.ListDrainingWorkers: workers.list_draining_workers,
     job_ports.CountWorkers: workers.count_workers,
     job_ports.DescribeStore: store_file.describe_store,

@@ -24,12 +24,14 @@ def cancel_job(tx: Transaction, command: CancelJob) -> Job:
         state.cancel_requested = True
         tx.emit("job.updated", state)
         tx.save_states([state])
+        tx.execute(SQL.set_canceled_by, state.number, command.by)
     elif state.status in (JobStatus.QUEUED, JobStatus.BLOCKED):
         before = state.status
         state.status, state.finished_at = JobStatus.CANCELED, tx.now
         tx.record_transition(state, before, state.status)
         tx.emit("job.canceled", state)
         tx.save_states([state])
+        tx.execute(SQL.set_canceled_by, state.number, command.by)
         if before is JobStatus.BLOCKED:
             close_edges_of(tx, {state.number})
             drop_input_uploads(tx, [state])

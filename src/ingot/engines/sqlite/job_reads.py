@@ -137,6 +137,10 @@ def _wait_state_of(reader: Reader, row: JobRow) -> WaitState:
     now = to_datetime(reader.clock.micros())
     job, last_claim_at = job_of(state, row.body), to_datetime_or_none(claimed_at)
     wait_state = WaitState(job=job, now=now, limit_key=state.limit_key, last_claim_at=last_claim_at)
+    if state.status is JobStatus.CANCELED or (state.status is JobStatus.RUNNING and state.cancel_requested):
+        parents = reader.read(list[tuple[str, JobStatus]], SQL.failed_parents, state.number)
+        by = reader.execute(SQL.canceled_by, state.number).get
+        return msgspec.structs.replace(wait_state, parents=parents, canceled_by=by)
     if state.status is JobStatus.BLOCKED:
         parents = reader.read(list[tuple[str, JobStatus]], SQL.open_parents, state.number)
         uploads = reader.read(list[str], SQL.names_of_awaited_inputs, state.id)

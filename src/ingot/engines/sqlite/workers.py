@@ -163,6 +163,14 @@ def list_workers(reader: Reader, command: ports.ListWorkers) -> list[RegisteredW
     return [row.worker(silent_since) for row in reader.read(list[WorkerRow], SQL.workers_of_tenant, *values)]
 
 
+def list_workers_of_type(reader: Reader, command: ports.ListWorkersOfType) -> list[RegisteredWorker]:
+    """Read the workers that run jobs of a type in a tenant, or those of other tenants."""
+    number = reader.writer_state.number_of(command.tenant)
+    values = (number, command.type, command.of_other_tenants, command.limit)
+    silent_since = reader.clock.micros() - command.silent_after
+    return [row.worker(silent_since) for row in reader.read(list[WorkerRow], SQL.workers_of_type, *values)]
+
+
 def list_draining_workers(reader: Reader, _: ports.ListDrainingWorkers) -> list[WorkerKey]:
     """Read the workers that are draining."""
     return reader.read(list[WorkerKey], SQL.draining_workers)

@@ -235,6 +235,8 @@ async def _explain(bench: Bench) -> None:
     assert (await bench.jobs.explain(tenant, first.id)).status is first.status
     blocked = (await bench.jobs.enqueue(tenant, TYPE, after=[first.id])).job
     assert (await bench.jobs.explain(tenant, blocked.id)).reasons[0].code == "waits_for"
+    await bench.jobs.cancel(tenant, first.id, by="token:ada")
+    assert (await bench.jobs.explain(tenant, first.id)).reasons[0].data["canceled_by"] == "token:ada"
 
 
 async def _dependencies(bench: Bench) -> None:

@@ -7,8 +7,8 @@ BEGIN
 END
 $$;
 
--- Cancel a waiting job, or ask a running one to stop. Returns the number of jobs changed.
-CREATE OR REPLACE FUNCTION ingot.cancel(of_tenant uuid, of_job uuid) RETURNS integer
+-- Cancel a waiting job, or ask a running one to stop, on behalf of a caller. Returns the number of jobs changed.
+CREATE OR REPLACE FUNCTION ingot.cancel(of_tenant uuid, of_job uuid, caller text DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -110,6 +110,9 @@ BEGIN
         ELSIF current_status IN ('blocked', 'queued') OR (current_status = 'running' AND NOT requested) THEN
             PERFORM ingot.retry_transaction();  -- Another transaction moved the job meanwhile.
         END IF;
+    ELSE
+        UPDATE ingot.jobs AS j SET canceled_by = caller
+        WHERE j.id = of_job AND j.tenant = of_tenant AND j.canceled_by IS DISTINCT FROM caller;
     END IF;
     IF waits_for_uploads THEN
         PERFORM ingot.drop_inputs(ARRAY[of_job], now);

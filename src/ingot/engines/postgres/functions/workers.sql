@@ -306,6 +306,19 @@ AS $$
     WHERE w.tenant = ingot.tenant_or_zero(of_tenant) AND w.id > after COLLATE "C" ORDER BY w.id LIMIT rows_max
 $$;
 
+-- Workers that run jobs of a type, last seen first: those of a tenant and those that serve all tenants, or those of other
+-- tenants.
+CREATE OR REPLACE FUNCTION ingot.workers_of_type(
+    of_tenant uuid, of_type text, of_other_tenants boolean, rows_max integer
+) RETURNS SETOF text
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT ingot.worker_json(w) FROM ingot.workers AS w
+    WHERE (w.tenant IN (of_tenant, ingot.tenant_or_zero(NULL))) <> of_other_tenants AND of_type = ANY (w.types)
+    ORDER BY w.online DESC, w.seen_at DESC LIMIT rows_max
+$$;
+
 -- The draining workers of all tenants.
 CREATE OR REPLACE FUNCTION ingot.list_draining() RETURNS TABLE (tenant text, id text)
 LANGUAGE sql STABLE SECURITY DEFINER

@@ -8,6 +8,17 @@ SELECT w.parent::text AS parent, s.status FROM (
 CROSS JOIN LATERAL (SELECT s.status FROM ingot.job_rows AS s WHERE s.id = w.parent) AS s
 ORDER BY w.parent
 
+-- name: failed_parents
+-- The dead and canceled parents of a job that had to succeed, and their status, at most 100.
+SELECT w.parent::text AS parent, s.status
+FROM (SELECT w.parent FROM ingot.waits AS w WHERE w.job = $1 AND NOT w.runs_anyway ORDER BY w.parent) AS w
+CROSS JOIN LATERAL (SELECT s.status FROM ingot.job_rows AS s WHERE s.id = w.parent) AS s
+WHERE s.status IN ('dead', 'canceled') LIMIT 100
+
+-- name: canceled_by
+-- The caller that canceled a job of the current tenant.
+SELECT j.canceled_by FROM ingot.jobs AS j WHERE j.id = $1
+
 -- name: open_uploads
 -- The names of inputs whose uploads a job waits for.
 SELECT u.name FROM ingot.uploads AS u

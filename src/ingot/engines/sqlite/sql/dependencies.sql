@@ -32,6 +32,14 @@ FROM (
     WHERE w.job = ? AND w.open = 1 ORDER BY p.id LIMIT 100
 )
 
+-- name: failed_parents
+-- The dead and canceled parents of a job that had to succeed, with their statuses, at most 100.
+SELECT CAST(json_group_array(json_array(id, status)) AS BLOB)
+FROM (
+    SELECT p.id, p.status FROM waits AS w JOIN states AS p ON p.number = w.parent
+    WHERE w.job = ? AND w.runs_anyway = 0 AND p.status IN ('dead', 'canceled') ORDER BY p.id LIMIT 100
+)
+
 -- name: unblocked_jobs
 -- The states of those of these blocked jobs (?1, a JSON array of numbers) that no longer wait for a parent or an input.
 -- The jobs in ?2 are going to be canceled, so their inputs do not matter.

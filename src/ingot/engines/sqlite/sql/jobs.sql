@@ -104,6 +104,12 @@ WHERE s.tenant = ?2
 -- name: set_cancel_reason
 UPDATE jobs SET reason = ?2 WHERE number = ?1
 
+-- name: set_canceled_by
+UPDATE jobs SET canceled_by = ?2 WHERE number = ?1
+
+-- name: canceled_by
+SELECT canceled_by FROM jobs WHERE number = ?
+
 -- name: request_cancels
 -- Request up to ?2 running jobs of a tenant to stop.
 UPDATE states SET cancel_requested = 1 WHERE number IN (

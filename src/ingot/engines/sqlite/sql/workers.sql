@@ -37,6 +37,25 @@ FROM (
     SELECT * FROM workers WHERE tenant = ?1 AND id > ?2 ORDER BY id LIMIT ?3
 ) AS w
 
+-- name: workers_of_type
+-- Up to ?4 workers that run jobs of the type ?2, last seen first: those of the tenant ?1 and the shared ones, or (?3)
+-- those of other tenants.
+SELECT CAST(json_group_array(json_object(
+    'id', w.id, 'tenant', (SELECT t.id FROM tenants AS t WHERE t.number = w.tenant), 'types', json(w.types),
+    'hostname', w.hostname, 'version', w.version, 'metadata', CAST(w.metadata AS TEXT),
+    'registered_at', w.registered_at, 'registered_by', w.registered_by, 'seen_at', w.seen_at,
+    'online', json(iif(w.online, 'true', 'false')), 'draining', json(iif(w.draining, 'true', 'false')),
+    'disabled', json(iif(EXISTS (
+        SELECT 1 FROM worker_credentials AS c
+        WHERE c.id = substr(w.id, 1, instr(w.id || '/', '/') - 1) AND coalesce(c.tenant, 0) = w.tenant AND c.enabled = 0
+    ), 'true', 'false')))) AS BLOB)
+FROM (
+    SELECT * FROM workers AS w
+    WHERE iif(?3, tenant NOT IN (?1, 0), tenant IN (?1, 0))
+        AND EXISTS (SELECT 1 FROM json_each(w.types) AS item WHERE item.value = ?2)
+    ORDER BY online DESC, seen_at DESC LIMIT ?4
+) AS w
+
 -- name: record_worker_seen
 UPDATE workers SET seen_at = ?3, online = 1 WHERE tenant = ?1 AND id = ?2
 
