@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from ingot import Worker, WorkerJob, testing
 from ingot.blobs.errors import BlobNotFound
@@ -438,9 +439,20 @@ async def test_a_worker_without_a_file_client_raises_no_files() -> None:
     assert "INGOT_SERVER_URL" in error.hint
 
 
-@pytest.mark.parametrize(("token", "file_client"), [(None, NoneType), ("ingot_x", HttpFileClient)])
-def test_a_worker_on_postgresql_uses_the_server_for_files_if_it_has_a_token(
-    token: str | None, file_client: type
+@pytest.mark.parametrize(
+    ("server", "file_client"),
+    [
+        ({"server_url": "http://127.0.0.1:9", "token": "ingot_x"}, HttpFileClient),
+        ({"server_url": "http://127.0.0.1:9"}, NoneType),
+        ({"token": "ingot_x"}, NoneType),
+        ({}, NoneType),
+    ],
+)
+def test_a_worker_on_postgresql_uses_the_server_for_files_if_it_has_a_url_and_a_token(
+    server: dict[str, str], file_client: type, tmp_path: Path
 ) -> None:
-    settings = ClientSettings(database_url="postgresql://press@127.0.0.1/ingot", token=token)
-    assert isinstance(build_runner(worker, settings).file_client, file_client)
+    settings = ClientSettings(database_url="postgresql://press@127.0.0.1/ingot", data=tmp_path, **server)  # type: ignore[arg-type]
+    with capture_logs() as entries:
+        assert isinstance(build_runner(worker, settings).file_client, file_client)
+    logged = [(entry["event"], entry["log_level"]) for entry in entries]
+    assert logged == ([] if file_client is HttpFileClient else [("jobs_with_files_not_claimed", "warning")])

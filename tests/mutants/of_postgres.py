@@ -519,4 +519,13 @@ MUTANTS = [
         new="n.place <= $2",
         caught_by="tests/engines/postgres/test_retention_preview.py",
     ),
+    Mutant(
+        name="jobs with files for a worker that cannot read them",
+        breaks="a worker without a server for files claims no jobs with files",
+        file="engines/postgres/functions/claim.sql",
+        old="            AND (with_files OR NOT ingot.has_files(r.id))\n",
+        new="",
+        caught_by="tests/engines/postgres/test_workers.py"
+        "::test_a_claim_without_files_leaves_jobs_with_files_to_other_workers",
+    ),
 ]

@@ -51,11 +51,12 @@ def short(job):
 
 
 class PostgresServer(NamedTuple):
-    """A server on PostgreSQL, its client, and the database URL of a worker role."""
+    """A server on PostgreSQL, its client, the database URL of a worker role, and the URL of the server."""
 
     folder: Path
     client: Client
     url: str
+    http_url: str
 
 
 @pytest.fixture
@@ -70,9 +71,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Postgres
             token = (tmp_path / "data" / "operator.token").read_text(encoding="utf-8").strip()
             password = asyncio.run(_create_role(database, role))
             with Client(url, token=token) as client:
-                yield PostgresServer(
-                    tmp_path, client, with_database(database.owner_url, database.name, f"{role}:{password}")
-                )
+                database_url = with_database(database.owner_url, database.name, f"{role}:{password}")
+                yield PostgresServer(tmp_path, client, database_url, url)
     finally:
         asyncio.run(_drop_role(database, role))
 
@@ -92,11 +92,11 @@ async def _drop_role(database: Database, role: str) -> None:
 
 
 @contextmanager
-def running_worker(server: PostgresServer, **variables: str) -> Iterator[Process]:
-    """Run a worker process without a server. It gets SIGTERM at the end of the block."""
+def running_worker(server: PostgresServer, url: str = "http://127.0.0.1:9", **variables: str) -> Iterator[Process]:
+    """Run a worker process, by default without a server. It gets SIGTERM at the end of the block."""
     environment = {**os.environ, "INGOT_DATABASE_URL": server.url, **variables}
     options = ("--app", "app:worker", "--drain-seconds", "5")
-    with worker(*options, url="http://127.0.0.1:9", cwd=server.folder, env=environment) as process:
+    with worker(*options, url=url, cwd=server.folder, env=environment) as process:
         yield process
 
 
@@ -166,6 +166,23 @@ def test_a_postgres_worker_that_resumes_after_its_lease_changes_nothing(server: 
             stopped.send_signal(signal.SIGCONT)
         until(lambda: any(one.status == "online" for one in server.client.workers()), why="the worker is online again")
         assert (job.refresh().result, job.data.attempts) == (2, 2)
+
+
+def test_a_postgres_worker_without_a_server_leaves_jobs_with_files_to_others(server: PostgresServer) -> None:
+    filed = server.client.submit("greet", "Ada", file={"a.txt": b"any"})
+    large = server.client.submit("short", "x" * 70_000)
+    with running_worker(server, url="") as process:
+        plain = server.client.submit("greet", "Grace")
+        assert plain.wait("60s").result == "Hello, Grace"
+        for job in (filed, large):
+            assert (job.refresh().status, job.data.attempts) == (JobStatus.QUEUED, 0)
+            assert "has access to files" in job.explain().reasons[0].message
+        process.send_signal(signal.SIGTERM)
+        _, output = process.communicate(timeout=WAIT_SECONDS)
+        assert '"jobs_with_files_not_claimed"' in output
+    with running_worker(server, url=server.http_url, INGOT_DATA=str(server.folder / "data")):
+        assert filed.wait("60s").result == "Hello, Ada"
+        assert large.wait("60s").result == 1
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,8 @@ def worker(
     with the worker credential; isolated handlers have no token. The worker waits until the server is reachable.
 
     With INGOT_DATABASE_URL, which must name a worker role, the worker claims jobs in that PostgreSQL database directly.
-    It then needs a server only for files and for `Client()` in handlers.
+    It then needs a server only for files and for `Client()` in handlers. Without INGOT_SERVER_URL and a token, it
+    leaves jobs with files to other workers.
     """
     survive_hangup()
     configure_server_logs("info", None)

@@ -11,6 +11,7 @@ import msgspec
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.settings import ClientSettings, is_loopback, read_client_settings
 
+DEFAULT_SERVER_URL: Final = "http://127.0.0.1:8080"
 TOKEN_FILE: Final = "operator.token"
 
 
@@ -57,7 +58,7 @@ def resolve_server_address(
     `InvalidInput`. With `allow_missing_token`, `NoToken` is raised only when a request is sent.
     """
     settings = settings or read_client_settings()
-    server_url = (url or settings.server_url).rstrip("/")
+    server_url = (url or settings.server_url or DEFAULT_SERVER_URL).rstrip("/")
     parts = _split_url(server_url)
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
         raise WrongUrl(f"{server_url[:100]!r} is not the URL of a server")

@@ -60,6 +60,7 @@ DELAY_SECONDS_MAX = DELAY_DAYS_MAX * 86_400
 TIMESTAMP_MAX = to_micros(datetime(9999, 1, 1, tzinfo=UTC))
 CLAIM_JOBS_MAX = 1000
 CLAIM_TYPES_MAX = 256
+CLAIM_SCAN_MAX = 1000  # Maximum number of ready jobs among which a worker without files looks for jobs without files.
 BATCH_JOBS_MAX = 10_000
 WAIT_SECONDS_MAX = 60.0
 SECONDS_MAX = 366 * 86_400

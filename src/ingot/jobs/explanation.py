@@ -144,7 +144,7 @@ def _queued_reasons(waiting: WaitState, workers: KnownWorkers, *, named: bool) -
         reasons.append(Reason(code="paused", message=message, data={"type": job.type, "since": waiting.pause.since}))
     reasons += [_limit_reason(limit, job.type) for limit in waiting.limits if limit.running >= limit.maximum]
     online = [worker for worker in workers.of_type if worker.status is WorkerStatus.ONLINE]
-    has_worker = bool(online) or _has_unregistered_worker(waiting, workers)
+    has_worker = not _only_without_files(waiting) and (bool(online) or _has_unregistered_worker(waiting, workers))
     if not has_worker:
         reasons.append(_no_worker_reason(waiting, workers, named=named))
     if job.run_at <= waiting.now:
@@ -156,10 +156,22 @@ def _queued_reasons(waiting: WaitState, workers: KnownWorkers, *, named: bool) -
 def _has_unregistered_worker(waiting: WaitState, workers: KnownWorkers) -> bool:
     """Return whether jobs of the type were requested recently, and not by one of the workers that are not online."""
     last_claim_at = waiting.last_claim_at
-    if last_claim_at is None or (waiting.now - last_claim_at).total_seconds() > CLAIM_INTERVAL_SECONDS_MAX:
+    if last_claim_at is None or not _is_recent(last_claim_at, waiting.now):
         return False
     last_seen_at = max((worker.seen_at for worker in workers.of_type), default=None)
     return last_seen_at is None or last_claim_at > last_seen_at + timedelta(seconds=workers.silent_seconds)
+
+
+def _only_without_files(waiting: WaitState) -> bool:
+    """Return whether the job has files, and only workers without access to files requested its type recently."""
+    return _is_recent(waiting.last_claim_without_files_at, waiting.now) and not _is_recent(
+        waiting.last_claim_at, waiting.now
+    )
+
+
+def _is_recent(last_claim_at: datetime | None, now: datetime) -> bool:
+    """Return whether a worker that requests jobs is likely to be still running."""
+    return last_claim_at is not None and (now - last_claim_at).total_seconds() <= CLAIM_INTERVAL_SECONDS_MAX
 
 
 def _not_due_reason(job: Job) -> Reason:
@@ -176,6 +188,13 @@ def _not_due_reason(job: Job) -> Reason:
 def _no_worker_reason(waiting: WaitState, workers: KnownWorkers, *, named: bool) -> Reason:
     type, last_claim_at = waiting.job.type, waiting.last_claim_at
     data: dict[str, Any] = {"type": type, "asked_at": last_claim_at}
+    if _only_without_files(waiting):
+        message = (
+            f"The job has files, and only workers without access to files requested jobs of type {type} recently. Set"
+            " INGOT_SERVER_URL and INGOT_TOKEN for a worker that connects to PostgreSQL directly, or start a worker that"
+            " uses a server."
+        )
+        return Reason(code="no_worker", message=message, data=data)
     if workers.of_type:
         status = next(status for status in REMEDIES if any(worker.status is status for worker in workers.of_type))
         states = _shortened_list([_worker_state(worker, named=named) for worker in workers.of_type])

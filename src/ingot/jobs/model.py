@@ -252,6 +252,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     finished_at: datetime | None = None
     """When the job finished."""
 
+    @property
+    def has_files(self) -> bool:
+        """Whether a worker needs access to files to run the job: for its inputs, or for a payload in a blob."""
+        return bool(self.inputs) or self.payload_blob is not None
+
     def read(self, part: Literal["payload", "metadata", "result"] = "payload") -> Any:
         """Decode one of the JSON fields."""
         return msgspec.json.decode(getattr(self, part))
@@ -488,7 +493,9 @@ class WaitState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Names of inputs that are still being uploaded."""
     limits: list[LimitUsage] = []
     last_claim_at: datetime | None = None
-    """When a worker last tried to claim jobs of this type."""
+    """When a worker last tried to claim jobs of this type. If the job has files, only workers with files count."""
+    last_claim_without_files_at: datetime | None = None
+    """If the job has files: when a worker, with or without access to files, last tried to claim jobs of this type."""
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -147,7 +147,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 class ClientSettings(NoRepr, frozen=True, kw_only=True):
     """The settings of a client or worker. Raises `SettingsError` if a value is invalid."""
 
-    server_url: str = "http://127.0.0.1:8080"
+    server_url: str | None = None
     token: str | None = None
     tenant: str | None = None
     worker_id: str | None = None

@@ -28,6 +28,7 @@ from ingot.worker.runner import DRAIN_SECONDS, Runner
 FORCED_EXIT_CODE: Final = 130
 RESERVED_FILES: Final = 100  # Open files of the runner and of libraries.
 FILES_PER_JOB: Final = 8  # Pipes and sockets of an isolated job, and the transfer of a file.
+FILES_HINT: Final = "To run them in this worker, set INGOT_SERVER_URL and INGOT_TOKEN."
 log = structlog.get_logger("ingot.worker")
 
 
@@ -59,8 +60,8 @@ def build_runner(
         )
     instance = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     if settings.database_url is not None:
-        job_source = _postgres_job_source(settings, settings.database_url, instance)
-        file_client = None if settings.token is None else HttpFileClient(resolve_server_address(settings=settings))
+        file_client = _file_client_beside_database(settings)
+        job_source = _postgres_job_source(settings, settings.database_url, instance, with_files=file_client is not None)
         return Runner(worker, job_source, drain_seconds=drain_seconds, hours=hours, echo=echo, file_client=file_client)
     if settings.worker_id is not None and settings.worker_secret is not None:
         worker_id = f"{settings.worker_id}/{instance}"
@@ -78,7 +79,23 @@ def build_runner(
     )
 
 
-def _postgres_job_source(settings: ClientSettings, url: str, instance: str) -> Callable[[], JobSource]:
+def _file_client_beside_database(settings: ClientSettings) -> HttpFileClient | None:
+    """Return the file client of a worker with a database, or `None` if it has no server for files, which is logged."""
+    if settings.server_url is None:
+        missing = "INGOT_SERVER_URL is not set"
+    else:
+        address = resolve_server_address(settings=settings, allow_missing_token=True)
+        if address.has_credentials:
+            return HttpFileClient(address)
+        missing = f"there is no token for {address.url}"
+    text = f"Jobs with input files, or payloads above 64 KiB, are left to other workers: {missing}."
+    log.warning("jobs_with_files_not_claimed", text=text, detail=missing, hint=FILES_HINT)
+    return None
+
+
+def _postgres_job_source(
+    settings: ClientSettings, url: str, instance: str, *, with_files: bool
+) -> Callable[[], JobSource]:
     """Return a function that creates the job source of a worker with a database.
 
     `INGOT_SERVER_URL` can be set as well: it is used for files, and by `Client()` in handlers.
@@ -91,7 +108,11 @@ def _postgres_job_source(settings: ClientSettings, url: str, instance: str) -> C
     from ingot.worker.postgres_job_source import PostgresJobSource, WorkerLogin  # noqa: PLC0415 - slow to import and rarely needed
 
     login = WorkerLogin(
-        url=url, instance=instance, lease_seconds=settings.lease_seconds, pooled=settings.database_pooled
+        url=url,
+        instance=instance,
+        lease_seconds=settings.lease_seconds,
+        pooled=settings.database_pooled,
+        with_files=with_files,
     )
     return lambda: PostgresJobSource(login)
 

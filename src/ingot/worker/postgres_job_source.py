@@ -33,12 +33,16 @@ StopNotice = tuple[str, int, bool]  # A job ID, its fence, and whether the lease
 
 
 class WorkerLogin(NoRepr, frozen=True, kw_only=True):
-    """How a worker connects: the database URL, its instance name, and the duration of its leases."""
+    """How a worker connects: the database URL, its instance name, and the duration of its leases.
+
+    Without files, the worker claims only jobs that have no input files and no payload in a blob.
+    """
 
     url: str
     instance: str
     lease_seconds: float
     pooled: bool = False
+    with_files: bool = True
 
 
 class PostgresJobSource:
@@ -130,6 +134,7 @@ class PostgresJobSource:
                     lease=round(self._login.lease_seconds * MICROS),
                     connections=CONNECTIONS_MAX,
                     pooled=self._login.pooled,
+                    with_files=self._login.with_files,
                 )
             return self._connection
 

@@ -14,12 +14,13 @@ from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.engines.postgres.connection import Record
 from ingot.engines.postgres.job_rows import EventEntryRow
 from ingot.jobs import Definition, JobStatus
-from ingot.jobs.checks import ERROR_CHARS_MAX
+from ingot.jobs.checks import CLAIM_SCAN_MAX, ERROR_CHARS_MAX
 from ingot.jobs.job_options import new_job
 from ingot.jobs.model import Claim
 from ingot.jobs.ports import Enqueue
 from ingot.kernel.errors import StoreBusy
 from ingot.kernel.ids import new_id
+from tests.conformance.blob_fixture import BlobFixture, id_of
 from tests.factories import LEASE_SECONDS
 from tests.two_tenant_database import TenantPair, is_refused, store_with_one_connection, tables_of
 
@@ -67,6 +68,66 @@ async def test_a_worker_role_gets_jobs_with_limit_keys_within_their_limits(pair:
     assert [reason.code for reason in reasons] == ["key_limit", "in_line"]
     await worker.fetch(SETTLE, [rows[0]["id"]], [rows[0]["fence"]])
     assert [row["id"] for row in await worker.fetch(CLAIM, ["keyed"], 10)] == [jobs[0].id]
+
+
+CLAIM_WITHOUT_FILES: Final = (
+    "SELECT * FROM ingot.worker_claim($1, 'direct', NULL, NULL, $2, 60000000, with_files => false)"
+)
+
+
+async def test_a_claim_without_files_leaves_jobs_with_files_to_other_workers(pair: TenantPair) -> None:
+    tenant = pair.tenants[0]
+    await pair.bench.jobs.define(Definition(type="keyed", limit_key="{key}", max_running_per_key=1))
+    blobs = BlobFixture(pair.bench, tenant)
+    blob = id_of(b"the same bytes in every tenant")
+    with_files = [
+        blobs.order("direct", inputs={"a.txt": blob}),
+        blobs.order("direct", payload_blob=blob),
+        blobs.order("keyed", {"key": "a"}, inputs={"a.txt": blob}),
+    ]
+    await pair.bench.jobs.enqueue_many(with_files)
+    plain = [
+        await pair.bench.make_job("direct", tenant=tenant),
+        await pair.bench.make_job("keyed", {"key": "a"}, tenant=tenant),
+        await pair.bench.make_job("keyed", {"key": "b"}, tenant=tenant),
+    ]
+    worker = await pair.as_worker(tenant)
+    rows = await worker.fetch(CLAIM_WITHOUT_FILES, ["direct", "keyed"], 10)
+    assert {row["id"] for row in rows} == {job.id for job in plain}
+    assert await worker.fetch(CLAIM_WITHOUT_FILES, ["direct", "keyed"], 10) == []
+    rows = await worker.fetch(CLAIM, ["direct", "keyed"], 10)
+    assert [row["id"] for row in rows] == [order.id for order in with_files[:2]], "the limit of key a is reached"
+
+
+async def test_a_claim_without_files_reads_a_limited_number_of_jobs(pair: TenantPair) -> None:
+    tenant = pair.tenants[0]
+    blobs = BlobFixture(pair.bench, tenant)
+    inputs = {"a.txt": id_of(b"the same bytes in every tenant")}
+    await pair.bench.jobs.enqueue_many([blobs.order("direct", inputs=inputs) for _ in range(CLAIM_SCAN_MAX)])
+    plain = await pair.bench.make_job("direct", tenant=tenant)
+    worker = await pair.as_worker(tenant)
+    assert await worker.fetch(CLAIM_WITHOUT_FILES, ["direct"], 10) == []
+    assert len(await worker.fetch(CLAIM, ["direct"], 1)) == 1
+    assert [row["id"] for row in await worker.fetch(CLAIM_WITHOUT_FILES, ["direct"], 10)] == [plain.id]
+
+
+async def test_only_claims_with_files_count_for_jobs_with_files(pair: TenantPair) -> None:
+    tenant = pair.tenants[0]
+    blobs = BlobFixture(pair.bench, tenant)
+    order = blobs.order("direct", inputs={"a.txt": id_of(b"the same bytes in every tenant")})
+    await pair.bench.jobs.enqueue_many([order])
+    plain = await pair.bench.make_job("direct", tenant=tenant, delay=60)
+    worker = await pair.as_worker(tenant)
+
+    async def codes() -> list[list[str]]:
+        explanations = [await pair.bench.jobs.explain(tenant, job_id) for job_id in (order.id, plain.id)]
+        return [[reason.code for reason in explanation.reasons] for explanation in explanations]
+
+    assert await codes() == [["no_worker", "in_line"], ["scheduled", "no_worker"]]
+    await worker.fetch(CLAIM_WITHOUT_FILES, ["direct"], 10)
+    assert await codes() == [["no_worker", "in_line"], ["scheduled"]]
+    await worker.fetch(CLAIM, ["direct"], 1)
+    assert (await codes())[0] == ["running"]
 
 
 async def test_a_worker_role_cannot_access_jobs_of_another_tenant(pair: TenantPair) -> None:

@@ -256,6 +256,7 @@ def claim_parameters(scans: list[LaneScan], commands: Sequence[ClaimJobs], limit
         limits,
         [command.lease for command in commands],
         None if all(scan.rows_max == scan.share for scan in scans) else [scan.rows_max for scan in scans],
+        True,  # Workers over HTTP have access to files.
     ]
 
 

@@ -28,12 +28,17 @@ async def get_wait_state(context: Context, command: GetWaitState) -> WaitState |
     if not rows:
         return None
     job, limit_key = job_of(rows[0]), rows[0]["limit_key"]
-    ((now, *maximums, recorded_at),) = await db.call(CALL.find_limits, tenant, job.type)
+    ((now, *maximums, asked_at, asked_with_files_at),) = await db.call(CALL.find_limits, tenant, job.type)
+    recorded_at = asked_with_files_at if job.has_files else asked_at
     last_claim_at = max(
         (at for at in (recorded_at, lane_cache.last_request_at(job.type, tenant)) if at is not None), default=None
     )
     state = WaitState(
-        job=job, now=to_datetime(now), limit_key=limit_key, last_claim_at=to_datetime_or_none(last_claim_at)
+        job=job,
+        now=to_datetime(now),
+        limit_key=limit_key,
+        last_claim_at=to_datetime_or_none(last_claim_at),
+        last_claim_without_files_at=to_datetime_or_none(asked_at if job.has_files else None),
     )
     if job.status is JobStatus.CANCELED or (job.status is JobStatus.RUNNING and job.cancel_requested):
         parents = await db.read(tenant, SQL.failed_parents, job.id)

@@ -79,7 +79,7 @@ async def record_requests(db: Database, lane_cache: LaneCache) -> None:
     """Record for other processes which types workers requested."""
     recorded = lane_cache.requested_at.copy()
     types, tenants = zip(*sorted(recorded), strict=True)
-    await db.call(CALL.record_askers, list(types), list(tenants))
+    await db.call(CALL.record_askers, list(types), list(tenants), True)
     lane_cache.requested_at = {key: at for key, at in lane_cache.requested_at.items() if recorded.get(key) != at}
 
 

@@ -74,12 +74,15 @@ class ClaimHint(msgspec.Struct):
 class WorkerDatabase:
     """The operations of one instance of a worker role. Created by `open`, and used on one event loop."""
 
-    def __init__(self, db: Database, url: str, *, tenant: str, role: str, instance: str, lease: int) -> None:
+    def __init__(
+        self, db: Database, url: str, *, tenant: str, role: str, instance: str, lease: int, with_files: bool
+    ) -> None:
         self._db = db
         self._url = url
         self._instance = instance
         self._tenant = tenant
         self._lease = lease
+        self._with_files = with_files
         self._host, self._pid = socket.gethostname(), os.getpid()
         self.worker_id = f"{role}/{instance}"
         self._listener: asyncpg.Connection[Record] | None = None
@@ -87,9 +90,18 @@ class WorkerDatabase:
 
     @classmethod
     async def open(
-        cls, url: str, *, instance: str, lease: int, connections: int, pooled: bool = False
+        cls,
+        url: str,
+        *,
+        instance: str,
+        lease: int,
+        connections: int,
+        pooled: bool = False,
+        with_files: bool = True,
     ) -> WorkerDatabase:
         """Connect with the role in the URL. `lease` is the duration of leases in microseconds.
+
+        Unless `with_files`, jobs with input files or with payloads in blobs are not claimed.
 
         Raises `StoreTooNew`, `StoreMisconfigured`, or `StoreError` if the server cannot be reached.
         """
@@ -106,7 +118,8 @@ class WorkerDatabase:
             if isinstance(error, (*UNREACHABLE_ERRORS, asyncpg.PostgresError)):
                 raise translate_error(error, action="used", endpoint=endpoint_of(url)) from error
             raise
-        return cls(Database(pool, pooled=pooled), url, tenant=tenant, role=role, instance=instance, lease=lease)
+        db = Database(pool, pooled=pooled)
+        return cls(db, url, tenant=tenant, role=role, instance=instance, lease=lease, with_files=with_files)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -147,7 +160,7 @@ class WorkerDatabase:
 
     async def _claim(self, type: str, limit: int, hint: ClaimHint) -> list[Record]:
         arguments = (self._instance, self._host, self._pid, limit, self._lease, *(hint.after or NO_POSITION))
-        return await self._db.call(CALL.worker_claim, [type], *arguments, once=True)
+        return await self._db.call(CALL.worker_claim, [type], *arguments, self._with_files, once=True)
 
     async def heartbeat(self, beats: Sequence[AttemptHeartbeat]) -> HeartbeatAnswer:
         """Renew these leases, release the other jobs of the instance, and return the status of leases and worker."""

@@ -1,15 +1,15 @@
 -- Lease ready jobs of these lanes to waiting claims, in the order of the claims. Tenants take turns of `turn_sizes` jobs and
 -- give at most `shares` jobs in total; the lanes of one tenant have the same turn. The scan of a lane begins after one
 -- position and ends before another. If a tenant has several lanes, a scan also ends after `scan_limits` jobs; then jobs
--- behind that position are left for the next call, because this lane may have more jobs before them. The result refers to
--- lanes and claims by their index, counted from 1.
+-- behind that position are left for the next call, because this lane may have more jobs before them. Without files, jobs that
+-- have files are left to other workers. The result refers to lanes and claims by their index, counted from 1.
 CREATE OR REPLACE FUNCTION ingot.claim(
     lane_types text[], lane_tenants uuid[], lane_keys text[],
     after_priorities smallint[], after_run_ats bigint[], after_ids uuid[],
     end_priorities smallint[], end_run_ats bigint[], end_ids uuid[],
     turns integer[], turn_sizes integer[], shares integer[],
     worker_ids text[], hosts text[], pids bigint[], limits integer[], lease_lengths bigint[],
-    scan_limits integer[] DEFAULT NULL
+    scan_limits integer[] DEFAULT NULL, with_files boolean DEFAULT true
 ) RETURNS TABLE (
     claimer integer, lane integer, id text, priority smallint, run_at bigint, attempts integer, failures integer,
     crashes integer, max_attempts integer, fence bigint, started_at bigint, payload bytea, metadata bytea, created_at bigint,
@@ -98,6 +98,7 @@ BEGIN
             -- After a write of this transaction, leave rows of transactions that began later: events are ordered by
             -- transaction, so the event of the claim would come before theirs.
             AND (NOT is_after_writes OR age(r.xmin) >= 0)
+            AND (with_files OR NOT ingot.has_files(r.id))
         ORDER BY r.priority, r.run_at, r.id
         LIMIT least(shares[l.lane], jobs_wanted, scan_limits[l.lane], capacities[l.lane])
         FOR UPDATE SKIP LOCKED
@@ -211,6 +212,15 @@ BEGIN
         CASE WHEN with_waits THEN ingot.runs_anyway(t.id) END, j.inputs::text
     FROM (SELECT t.*, t.ordinality AS n FROM unnest(rows) WITH ORDINALITY AS t) AS t
     CROSS JOIN LATERAL (SELECT j.* FROM ingot.jobs AS j WHERE j.id = t.id LIMIT 1) AS j;
+END
+$$;
+
+-- Whether a job has input files, or its payload is in a blob. A function, because a claim would prepare a subquery at each call.
+CREATE OR REPLACE FUNCTION ingot.has_files(of_job uuid) RETURNS boolean
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+    RETURN (SELECT j.inputs IS NOT NULL OR j.payload_blob IS NOT NULL FROM ingot.jobs AS j WHERE j.id = of_job);
 END
 $$;
 

@@ -182,26 +182,30 @@ BEGIN
 END
 $$;
 
--- Record that workers just asked for jobs of these types.
-CREATE OR REPLACE FUNCTION ingot.record_askers(types text[], tenants uuid[]) RETURNS void
+-- Record that workers just asked for jobs of these types, with or without access to files.
+CREATE OR REPLACE FUNCTION ingot.record_askers(types text[], tenants uuid[], with_files boolean) RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    INSERT INTO ingot.askers (type, tenant, at)
-    SELECT a.type, a.tenant, ingot.clock() FROM unnest(types, tenants) AS a (type, tenant) ORDER BY a.type, a.tenant
-    ON CONFLICT (type, tenant) DO UPDATE SET at = excluded.at
+    INSERT INTO ingot.askers (type, tenant, at, files_at)
+    SELECT a.type, a.tenant, ingot.clock(), CASE WHEN with_files THEN ingot.clock() END
+    FROM unnest(types, tenants) AS a (type, tenant) ORDER BY a.type, a.tenant
+    ON CONFLICT (type, tenant) DO UPDATE SET at = excluded.at, files_at = coalesce(excluded.files_at, askers.files_at)
 $$;
 
--- The limits on jobs of a tenant and type, and when a worker last asked for them.
+-- The limits on jobs of a tenant and type, when a worker last asked for them, and when one with access to files did.
 CREATE OR REPLACE FUNCTION ingot.find_limits(of_tenant uuid, of_type text)
-RETURNS TABLE (now bigint, tenant_limit integer, type_limit integer, key_limit integer, asked_at bigint)
+RETURNS TABLE (
+    now bigint, tenant_limit integer, type_limit integer, key_limit integer, asked_at bigint, asked_with_files_at bigint
+)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT ingot.clock(), (SELECT t.max_running FROM ingot.tenants AS t WHERE t.id = of_tenant), d.max_running,
-        d.max_running_per_key, (
-            SELECT max(a.at) FROM ingot.askers AS a
-            WHERE a.type = of_type AND a.tenant IN (of_tenant, '00000000-0000-0000-0000-000000000000')
-        )
-    FROM (SELECT) AS one_row LEFT JOIN LATERAL (
+        d.max_running_per_key, a.at, a.files_at
+    FROM (
+        SELECT max(a.at) AS at, max(a.files_at) AS files_at FROM ingot.askers AS a
+        WHERE a.type = of_type AND a.tenant IN (of_tenant, '00000000-0000-0000-0000-000000000000')
+    ) AS a
+    LEFT JOIN LATERAL (
         SELECT d.max_running, d.max_running_per_key FROM ingot.definitions AS d
         WHERE d.type = of_type AND d.tenant IN (of_tenant, '00000000-0000-0000-0000-000000000000')
         ORDER BY d.tenant DESC LIMIT 1

@@ -106,11 +106,32 @@ AS $$
     LIMIT 1000
 $$;
 
+-- Where a scan of each of these lanes ends that begins after a position and reads at most this many rows.
+CREATE OR REPLACE FUNCTION ingot.scan_ends(
+    of_tenant uuid, lanes text[], keys text[], after_priority smallint, after_run_at bigint, after_id uuid, rows_max integer
+) RETURNS TABLE (lane bigint, priority smallint, run_at bigint, id uuid)
+LANGUAGE sql STABLE
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+    SELECT l.lane, coalesce(e.priority, 32767::smallint), coalesce(e.run_at, 0),
+        coalesce(e.id, '00000000-0000-0000-0000-000000000000')
+    FROM unnest(lanes, keys) WITH ORDINALITY AS l (type, key, lane) LEFT JOIN LATERAL (
+        SELECT r.priority, r.run_at, r.id FROM ingot.ready AS r
+        WHERE r.type = l.type AND r.tenant = of_tenant AND r.limit_key = l.key
+            AND (r.priority, r.run_at, r.id) > (after_priority, after_run_at, after_id)
+        ORDER BY r.priority, r.run_at, r.id OFFSET rows_max LIMIT 1
+    ) AS e ON true
+$$;
+
 -- Lease ready jobs of these types to an instance. From the third column on, the result is that of `ingot.claim`. For a single
 -- type without limit keys the scan begins after a given position, so that it skips deleted rows of jobs claimed before.
+-- Without files, jobs with input files or with payloads in blobs are left to other workers; a claim then reads at most
+-- {jobs.checks.CLAIM_SCAN_MAX} ready jobs, because those that are left stay in front of the others.
 CREATE OR REPLACE FUNCTION ingot.worker_claim(
     types text[], instance text, host text, pid bigint, jobs integer, lease_length bigint,
-    after_priority smallint DEFAULT NULL, after_run_at bigint DEFAULT NULL, after_id uuid DEFAULT NULL
+    after_priority smallint DEFAULT NULL, after_run_at bigint DEFAULT NULL, after_id uuid DEFAULT NULL,
+    with_files boolean DEFAULT true
 ) RETURNS TABLE (
     type text, expires_at bigint, id text, priority smallint, run_at bigint, attempts integer, failures integer,
     crashes integer, max_attempts integer, fence bigint, started_at bigint, payload bytea, metadata bytea, created_at bigint,
@@ -128,6 +149,9 @@ DECLARE
     lanes text[];
     keys text[];
     lane_count integer;
+    end_priorities smallint[];
+    end_run_ats bigint[];
+    end_ids uuid[];
     is_hinted boolean := after_priority IS NOT NULL AND after_run_at IS NOT NULL AND after_id IS NOT NULL
         AND cardinality(distinct_types) = 1 AND ingot.next_limit_key(tenant, distinct_types[1], '') IS NULL;
 BEGIN
@@ -140,6 +164,7 @@ BEGIN
     PERFORM ingot.expect(host IS NULL OR length(host) <= {jobs.checks.KEY_CHARS_MAX},
         'host must have at most {jobs.checks.KEY_CHARS_MAX} characters');
     PERFORM ingot.expect(pid IS NULL OR pid BETWEEN 0 AND {kernel.validation.NUMBER_MAX}, 'pid must be between 0 and 2^53');
+    PERFORM ingot.expect(with_files IS NOT NULL, 'with_files must be true or false');
     -- A draining worker gets no jobs.
     IF EXISTS (SELECT FROM ingot.workers AS w WHERE w.tenant = tenant AND w.id = worker_id AND w.draining) THEN
         RETURN;
@@ -155,6 +180,18 @@ BEGIN
         after_run_at := 0;
         after_id := '00000000-0000-0000-0000-000000000000';
     END IF;
+    IF with_files THEN
+        end_priorities := array_fill(32767::smallint, ARRAY[lane_count]);
+        end_run_ats := array_fill(0::bigint, ARRAY[lane_count]);
+        end_ids := array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[lane_count]);
+    ELSE
+        SELECT array_agg(e.priority ORDER BY e.lane), array_agg(e.run_at ORDER BY e.lane), array_agg(e.id ORDER BY e.lane)
+        INTO end_priorities, end_run_ats, end_ids
+        FROM ingot.scan_ends(
+            tenant, lanes, keys, after_priority, after_run_at, after_id,
+            {jobs.checks.CLAIM_SCAN_MAX} / greatest(lane_count, 1)
+        ) AS e;
+    END IF;
     RETURN QUERY
     SELECT lanes[c.lane], c.started_at + lease_length, c.id, c.priority, c.run_at, c.attempts, c.failures, c.crashes,
         c.max_attempts, c.fence, c.started_at, c.payload, c.metadata, c.created_at, c.source, c.depth, c.timeout_seconds,
@@ -162,20 +199,21 @@ BEGIN
     FROM ingot.claim(
         lanes, array_fill(tenant, ARRAY[lane_count]), keys, array_fill(after_priority, ARRAY[lane_count]),
         array_fill(after_run_at, ARRAY[lane_count]), array_fill(after_id, ARRAY[lane_count]),
-        array_fill(32767::smallint, ARRAY[lane_count]),
-        array_fill(0::bigint, ARRAY[lane_count]), array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[lane_count]),
+        end_priorities, end_run_ats, end_ids,
         array_fill(1, ARRAY[lane_count]), array_fill(jobs, ARRAY[lane_count]), array_fill(jobs, ARRAY[lane_count]),
         ARRAY[worker_id], ARRAY[host], ARRAY[pid], ARRAY[jobs], ARRAY[lease_length],
-        CASE WHEN lane_count > 1 THEN array_fill(least(jobs, greatest(8, 2 * jobs / lane_count + 1)), ARRAY[lane_count]) END
+        CASE WHEN lane_count > 1 THEN array_fill(least(jobs, greatest(8, 2 * jobs / lane_count + 1)), ARRAY[lane_count]) END,
+        with_files
     ) AS c
     WHERE c.claimer > 0;
     -- After the claim, because the first write assigns the transaction ID; and only if the last record is old.
     IF EXISTS (
         SELECT FROM unnest(distinct_types) AS t WHERE NOT EXISTS (
-            SELECT FROM ingot.askers AS a WHERE a.type = t AND a.tenant = tenant AND a.at > ingot.clock() - 10000000
+            SELECT FROM ingot.askers AS a WHERE a.type = t AND a.tenant = tenant
+                AND CASE WHEN with_files THEN a.files_at ELSE a.at END > ingot.clock() - 10000000
         )
     ) THEN
-        PERFORM ingot.record_askers(distinct_types, array_fill(tenant, ARRAY[cardinality(distinct_types)]));
+        PERFORM ingot.record_askers(distinct_types, array_fill(tenant, ARRAY[cardinality(distinct_types)]), with_files);
     END IF;
 END
 $$;
