@@ -102,3 +102,11 @@ def _environment(process: str) -> str:
         return Path(f"/proc/{process}/environ").read_text(encoding="utf-8")
     except PermissionError:
         return ""
+
+
+def look_up(data: dict[str, str]) -> str:
+    return data["name"]
+
+
+def fail_with_payload(job: WorkerJob) -> str:
+    return look_up(job.payload)

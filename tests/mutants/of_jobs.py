@@ -159,8 +159,8 @@ MUTANTS = [
         name="a log that shows the row that the database refused",
         breaks="secrets and payloads are never logged",
         file="kernel/logs.py",
-        old='return str(error).split("\\n", 1)[0][:MESSAGE_CHARS_MAX]',
-        new="return str(error)[:MESSAGE_CHARS_MAX]",
+        old='return message.split("\\n", 1)[0][:MESSAGE_CHARS_MAX]',
+        new="return message[:MESSAGE_CHARS_MAX]",
         caught_by="tests/unit/test_logs.py::test_an_exception_is_one_field_with_its_causes_and_without_row_values",
     ),
     Mutant(
@@ -231,8 +231,8 @@ MUTANTS = [
         name="a heartbeat that names some jobs only",
         breaks="what a worker runs is not given back while it runs",
         file="worker/runner.py",
-        old="send_updates(job_source, self._attempts, self._handle_heartbeat_response)\n",
-        new="send_updates(job_source, {one.id: one for one in finished}, self._handle_heartbeat_response)\n",
+        old="job_source, self._attempts, self._handle_heartbeat_response, self._availability)\n",
+        new="job_source, {one.id: one for one in finished}, self._handle_heartbeat_response, self._availability)\n",
         caught_by="tests/http/test_worker.py::test_a_long_log_of_one_job_does_not_release_another_job",
     ),
 ]

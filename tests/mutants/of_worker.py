@@ -121,4 +121,12 @@ MUTANTS = [
         new="",
         caught_by="tests/http/test_isolation.py::test_a_process_that_leaves_the_process_group_of_its_job_ends_with_it",
     ),
+    Mutant(
+        name="an outage that every late request reports again",
+        breaks="an outage of the server is logged once",
+        file="worker/server_availability.py",
+        old="            if self._lost_at is not None or began_at < self._back_at:\n",
+        new="            if self._lost_at is not None:\n",
+        caught_by="tests/unit/test_server_availability.py::test_a_request_that_began_before_a_change_reports_nothing",
+    ),
 ]

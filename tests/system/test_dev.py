@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from ingot.cli.dev import python_files, restart_arguments
 from ingot.client import Client
+from ingot.client.errors import JobDead
 from ingot.jobs.model import JobStatus
 from tests.processes import started
 from tests.system.programs import PYTHON_INGOT, run_ingot
@@ -34,6 +37,16 @@ def ask(job):
     print("asking for another")
     with Client() as client:
         return client.submit("greet").id
+
+@worker.handler("hello")
+def hello(job):
+    print("saying", "hello")
+    return f"Hello, {job.payload['name']}"
+
+@worker.handler("apart", isolate=True)
+def apart(job):
+    print("printed apart")
+    return job.payload["name"]
 
 @worker.handler("short")
 def short(job):
@@ -98,6 +111,12 @@ class DevProcess:
 
         return str(until(matches, why=f"{pattern} in {self.log}")[-1])
 
+    def lines(self, message: str) -> list[dict[str, Any]]:
+        """Return the complete log lines with this message."""
+        text = self.log.read_text(encoding="utf-8").rpartition("\n")[0]
+        lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        return [line for line in lines if line["message"] == message]
+
     def client(self) -> Client:
         token = (self.folder / "data" / "operator.token").read_text(encoding="utf-8").strip()
         return Client(self.url, token=token)
@@ -141,13 +160,20 @@ def test_jobs_run_new_code_after_a_change_and_running_jobs_are_not_lost(dev: Dev
 
 def test_an_app_that_fails_to_load_is_reported_until_the_next_change(dev: DevProcess) -> None:
     dev.wait_for_log('"working"')
-    dev.write_text("def (")
-    dev.wait_for_log("app_failed.*SyntaxError|SyntaxError.*app_failed")
+    dev.write_text("x = 1\ndef (")
+    dev.wait_for_log('"app_failed"')
+    (broken,) = dev.lines("app_failed")
+    assert (broken["level"], broken["file"], broken["line"]) == ("error", "app.py", 2)
+    assert broken["error"] == "SyntaxError: invalid syntax"
     with dev.client() as client:
         job = client.submit("greet")
         assert job.status is JobStatus.QUEUED, "a job ran without a worker"
         dev.write_text("def wrong():\n    1 / 0\n\nwrong()\n")
         assert "in wrong" in dev.wait_for_log("ZeroDivisionError(.*)")
+        assert (dev.lines("app_failed")[-1]["file"], dev.lines("app_failed")[-1]["line"]) == ("app.py", 2)
+        dev.write_text("from ingot import Worker\nworker = Worker()\nworker.handler('!')(print)\n")
+        dev.wait_for_log('"app_failed"', times=3)
+        assert (dev.lines("app_failed")[-1]["file"], dev.lines("app_failed")[-1]["line"]) == ("app.py", 3)
         dev.write("three")
         assert job.wait("30s").result == "three"
     dev.process.send_signal(signal.SIGTERM)
@@ -160,6 +186,23 @@ def test_handler_output_is_shown_and_clients_in_handlers_find_the_server(dev: De
         dev.wait_for_log("asking for another")
         assert job.log() == "asking for another\n"
         assert client.job(job.result).wait("45s").result == "one"
+
+
+def test_a_handler_that_raises_is_shown_with_its_job_and_traceback(dev: DevProcess) -> None:
+    with dev.client() as client:
+        jobs = {type: client.submit(type, {"x": 1}, max_attempts=1) for type in ("hello", "apart")}
+        for job in jobs.values():
+            with pytest.raises(JobDead):
+                job.wait("45s")
+        until(lambda: len(dev.lines("job_dead")) == 2, why="both jobs are dead")
+    for type, output in (("hello", "saying hello"), ("apart", "printed apart")):
+        (dead,) = [line for line in dev.lines("job_dead") if line["job_type"] == type]
+        (printed,) = [line for line in dev.lines("job_output") if line["job_type"] == type]
+        assert (dead["level"], dead["job_id"], dead["error"]) == ("error", jobs[type].id, "KeyError: 'name'")
+        assert (printed["output"], printed["job_id"]) == (output, jobs[type].id)
+        first_frame = dead["traceback"].splitlines()[0]
+        assert first_frame.startswith(f'  File "{dev.folder / "app.py"}", line ')
+        assert first_frame.endswith(f", in {type}")
 
 
 def test_a_busy_port_or_data_folder_is_reported(dev: DevProcess, tmp_path: Path) -> None:

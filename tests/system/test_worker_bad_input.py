@@ -301,3 +301,4 @@ def test_a_worker_waits_until_the_server_is_reachable(tmp_path: Path) -> None:
             deployment.client.submit("tick", {"note_file": deployment.note_file()}).wait("60s").result["pid"]
             == waiting.pid
         )
+        assert waiting.output().count("waiting_for_server") == waiting.output().count("server_back") == 1

@@ -10,7 +10,7 @@ from structlog.typing import EventDict
 
 from ingot.kernel import failures as of_failures
 from ingot.kernel.failures import SUMMARY_SECONDS, FailureLog
-from ingot.kernel.logs import request_fields
+from ingot.kernel.logs import context_fields
 
 ROUTE = {"code": "store_failed", "route": "/jobs"}
 
@@ -43,9 +43,9 @@ def logs() -> Iterator[list[EventDict]]:
 
 def fail(failures: FailureLog, times: int = 1, **fields: str) -> None:
     for number in range(times):
-        request_fields.set({"request_id": f"r{number}"})
+        context_fields.set({"request_id": f"r{number}"})
         failures.log("refused", level="warning", identity=ROUTE | fields, detail=f"failure {number}")
-    request_fields.set(None)
+    context_fields.set(None)
 
 
 def test_only_the_first_failure_of_a_kind_is_logged(failures: FailureLog, logs: list[EventDict]) -> None:

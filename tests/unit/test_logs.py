@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
 import subprocess
 import sys
 from datetime import datetime
+
+import pytest
 
 from ingot.identity.credential_secrets import WORKER_PREFIX, new_secret, new_token
 from ingot.kernel.ids import new_id
@@ -41,7 +46,7 @@ def test_logs_that_a_program_configured_are_kept() -> None:
 SERVER = """
 import logging, sys, warnings
 import structlog
-from ingot.kernel.logs import configure_server_logs, request_fields, report
+from ingot.kernel.logs import configure_server_logs, context_fields, report
 configure_server_logs({level!r}, {form!r})
 log = structlog.get_logger("x")
 """
@@ -69,6 +74,41 @@ def test_text_logs_can_be_selected() -> None:
     assert not line.startswith("{")
 
 
+TEXT_EVENT = (
+    "context_fields.set({'job_id': 'j1', 'job_type': 'greet'})\n"
+    "log.warning('job_failed', text='job failed: no', error='no', traceback='  File x\\n    no()', hint='try again')"
+)
+
+
+def test_a_sentence_replaces_the_event_name_and_the_fields_in_text_but_not_in_json() -> None:
+    line, *details = lines_of(TEXT_EVENT, form="text")
+    assert line.endswith(f"Z  warning  {'job failed: no':40}  greet j1")
+    assert details == ["      File x", "        no()", "    Hint: try again"]
+    (line,) = lines_of(TEXT_EVENT)
+    assert json.loads(line).items() >= {"message": "job_failed", "error": "no", "job_id": "j1"}.items()
+    assert "text" not in json.loads(line)
+
+
+def test_control_characters_are_not_written_in_text() -> None:
+    program = "log.info('a', text='\\x1b[2J\\x1b[1mbold\\rb\\u202ec')\nlog.info('x\\x1b]0;title\\x07', y='\\x9b')"
+    first, second = lines_of(program, form="text")
+    assert first.endswith("\ufffd[2J\x1b[1mbold\ufffdb\ufffdc\x1b[0m")
+    assert (second.count("\ufffd"), "\x1b" in second) == (3, False)
+
+
+@pytest.mark.parametrize("variables", [{"TERM": "xterm"}, {"TERM": "xterm", "NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_levels_are_colored_on_a_terminal_that_supports_it(variables: dict[str, str]) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", SERVER.format(level="info", form=None) + TEXT_EVENT]
+    subprocess.run(command, stderr=theirs, check=True, timeout=50, env={**os.environ, "NO_COLOR": "", **variables})
+    os.close(theirs)
+    with open(ours, "rb", buffering=0) as terminal:
+        line = terminal.read(4096).decode().splitlines()[0]
+    plain = re.sub("\x1b\\[[0-9;]*m", "", line)
+    assert re.fullmatch(f"\\d\\d:\\d\\d:\\d\\d  warning  {'job failed: no':40}  greet j1", plain)
+    assert ("\x1b[33mwarning" in line) == (variables == {"TERM": "xterm"})
+
+
 def test_messages_below_the_level_are_not_logged() -> None:
     program = "log.debug('a')\nlog.info('b')\nlogging.getLogger('uvicorn.error').info('c')\nlog.warning('d')"
     assert [json.loads(line)["message"] for line in lines_of(program, level="warning")] == ["d"]
@@ -83,7 +123,7 @@ def test_messages_of_libraries_have_the_same_format() -> None:
 
 def test_every_line_has_the_fields_of_its_request() -> None:
     program = (
-        "request_fields.set({'request_id': 'r1', 'tenant_id': 't1'})\nlog.info('a')\nlog.info('b', tenant_id='t2')"
+        "context_fields.set({'request_id': 'r1', 'tenant_id': 't1'})\nlog.info('a')\nlog.info('b', tenant_id='t2')"
     )
     logged = [json.loads(line) for line in lines_of(program)]
     assert [(entry["request_id"], entry["tenant_id"]) for entry in logged] == [("r1", "t1"), ("r1", "t2")]

@@ -14,6 +14,7 @@ from ingot.settings import (
     SettingsError,
     find_setting_errors,
     find_unknown_variables,
+    read_client_settings,
     read_settings,
     variable_name,
 )
@@ -107,12 +108,15 @@ def test_an_invalid_port_is_rejected(text: str) -> None:
 def test_log_settings_are_read() -> None:
     settings = read_settings({"INGOT_LOG_LEVEL": "debug", "INGOT_LOG_FORMAT": "text"})
     assert (settings.log_level, settings.log_format) == ("debug", "text")
+    worker_settings = read_client_settings({"INGOT_LOG_LEVEL": "warning", "INGOT_LOG_FORMAT": "json"})
+    assert (worker_settings.log_level, worker_settings.log_format) == ("warning", "json")
 
 
 @pytest.mark.parametrize(("name", "text"), [("INGOT_LOG_LEVEL", "loud"), ("INGOT_LOG_FORMAT", "xml")])
 def test_an_invalid_log_setting_is_rejected(name: str, text: str) -> None:
-    with pytest.raises(SettingsError, match=f"{name} .*'{text}'"):
-        read_settings({name: text})
+    for read in (read_settings, read_client_settings):
+        with pytest.raises(SettingsError, match=f"{name} .*'{text}'"):
+            read({name: text})
 
 
 def test_the_otel_endpoint_is_read_from_the_standard_variable() -> None:

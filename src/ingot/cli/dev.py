@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import msgspec
+import structlog
 import typer
 import uvloop
 
 from ingot.cli.notices import print_or_log
 from ingot.cli.serve import limit_connections, serve_on_socket
-from ingot.cli.worker import AppOption, HandlersOption, load_worker
+from ingot.cli.worker import AppOption, HandlersOption, load_worker, locate_error
 from ingot.http.server import Server, listen, url_of
 from ingot.http.server_thread import ServerThread
 from ingot.kernel.errors import IngotError
@@ -37,6 +38,8 @@ DRAIN_SECONDS: Final = 5.0
 IGNORED_FOLDERS: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 VENV_MARKER: Final = "pyvenv.cfg"
 SOCKET_OPTION: Final = "--listening"
+WAITING: Final = "Waiting for a change."
+log = structlog.get_logger("ingot.cli")
 FileStates = dict[str, tuple[int, int]]
 NextStep = Literal["exit", "restart"]
 AppAndHandlers = tuple[str | None, str | None]  # The values of --app and --handlers.
@@ -70,6 +73,7 @@ def dev(
     overrides = {name: value for name, value in (("data", data), ("port", port)) if value is not None}
     settings = msgspec.structs.replace(read_settings(), host=HOST, **overrides)
     configure_server_logs(settings.log_level, settings.log_format)
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # Each restart would log its steps.
     settings = limit_connections(settings)
     server_socket = listen(HOST, settings.port) if socket_fd is None else socket.socket(fileno=socket_fd)
     with server_socket:
@@ -156,7 +160,7 @@ def _create_runner(
         worker = load_worker(*app_and_handlers)
         runner = worker_runner.build_runner(worker, client_settings, drain_seconds=drain_seconds, echo=True)
     except IngotError as error:
-        print_or_log("app_failed", f"{error.detail}\n{error.hint}\nWaiting for a change.", error=error.detail)
+        _log_broken_code(error)
     else:
         types = ", ".join(sorted(worker.handlers))
         print_or_log("working", f"Running handlers: {types}.", types=types)
@@ -164,12 +168,31 @@ def _create_runner(
     return None
 
 
+def _log_broken_code(error: IngotError) -> None:
+    """Log why the code cannot be loaded. If its import failed, the cause has the place of the error."""
+    cause = error.__cause__ or error
+    file, line, trace = locate_error(cause)
+    if file is None:
+        log.error("app_failed", text=f"{error.detail}. {WAITING}", error=error.detail, hint=error.hint)
+        return
+    fields = {"hint": error.hint}
+    description = error.detail
+    if cause is not error:
+        message = cause.msg if isinstance(cause, SyntaxError) else cause
+        description, fields = f"{type(cause).__name__}: {message}", {"traceback": trace}
+    text = f"{file}:{line}: {description}. {WAITING}"
+    log.error("app_failed", text=text, file=file, line=line, error=description, **fields)
+
+
 async def _run_worker(runner: Runner, stopping: asyncio.Event) -> None:
     try:
         await runner.run(stopping)
-    except Exception as error:
-        text = "".join(traceback.format_exception_only(error))
-        print_or_log("worker_failed", f"The worker has failed:\n{text}Waiting for a change.", error=text)
+    except IngotError as error:
+        text = f"The worker has failed: {error.detail}. {WAITING}"
+        log.error("worker_failed", text=text, error=error.detail, hint=error.hint)
+        return
+    except Exception:
+        log.exception("worker_failed", text=f"The worker has failed. {WAITING}")
         return
     if not stopping.is_set():
         print_or_log("drained", "The worker was drained. It starts again after the next change.")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Final
 
@@ -29,6 +31,7 @@ EXAMPLES: Final = (
     "ingot worker --server https://ingot.example.com --hours 22:00-06:00 --timezone Europe/Zurich",
 )
 DEFAULT_APP: Final = "app:worker"
+PACKAGE: Final = Path(__file__).parents[1]
 APP_HINT: Final = (
     "Use MODULE:NAME, such as app:worker for `worker` in app.py. Modules are searched in the current folder first. "
     "To run a handler that comes with Ingot, use --handlers, such as --handlers pdf."
@@ -86,7 +89,8 @@ def worker(
     leaves jobs with files to other workers.
     """
     survive_hangup()
-    configure_server_logs("info", None)
+    settings = read_client_settings()
+    configure_server_logs(settings.log_level, settings.log_format)
     if timezone is not None and hours is None:
         raise InvalidInput("--timezone requires --hours", hint="Add --hours, or remove --timezone.")
     working_hours = None if hours is None else parse_hours(hours, timezone)
@@ -124,7 +128,7 @@ def _load_app(app: str) -> Worker:
 
 
 def _import_app_module(module: str) -> ModuleType:
-    """Import a module. Raises `InvalidInput` with the traceback of an error in the module."""
+    """Import a module. Raises `InvalidInput` with the traceback of an error in the module, which is its cause."""
     try:
         return import_module(module)
     except IngotError:
@@ -134,12 +138,38 @@ def _import_app_module(module: str) -> ModuleType:
             raise InvalidInput(f"module {module} not found", hint=APP_HINT) from error
         if isinstance(error, ValueError) and not module:
             raise
-        frames = traceback.extract_tb(error.__traceback__)
-        relevant = [
-            frame for frame in frames if not frame.filename.startswith("<frozen") and frame.filename != __file__
-        ]
-        trace = "".join(traceback.format_list(relevant[1:]))
+        _, _, trace = locate_error(error)
         raise InvalidInput(
             f"{module} cannot be imported: {type(error).__name__}: {error}\n{trace}".rstrip(),
             hint=f"Fix the error in the module. `python -c 'import {module}'` reproduces it.",
         ) from error
+
+
+def locate_error(error: BaseException) -> tuple[str | None, int | None, str]:
+    """Return the file and the line in the code of an app that raised an error, and the frames that lead there as text.
+
+    Code in the current folder comes before other code. The file is `None` if no code of the app was involved.
+    """
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_of_import_system(frame.filename)]
+    trace = "".join(traceback.format_list([frame for frame in frames if frame.filename != __file__]))
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return _short_path(error.filename), error.lineno, trace + "".join(traceback.format_exception_only(error)[:-1])
+    places = [
+        (_short_path(frame.filename), frame.lineno)
+        for frame in frames
+        if not Path(frame.filename).is_relative_to(PACKAGE) and "site-packages" not in frame.filename
+    ]
+    if not places:
+        return None, None, trace
+    file, line = ([place for place in places if not os.path.isabs(place[0])] or places)[-1]
+    return file, line, trace
+
+
+def _is_of_import_system(file: str) -> bool:
+    return file.startswith("<frozen") or file == import_module.__code__.co_filename
+
+
+def _short_path(file: str) -> str:
+    """Return a path relative to the current folder, if the file is in it."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file

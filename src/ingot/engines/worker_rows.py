@@ -81,9 +81,7 @@ def count_by_status(groups: Iterable[WorkerGroup]) -> dict[WorkerStatus, int]:
     """Return the number of workers by status."""
     counts = dict.fromkeys(WorkerStatus, 0)
     for group in groups:
-        status = _status_of(
-            online=group.online, silent=group.silent, draining=group.draining, disabled=group.disabled
-        )
+        status = _status_of(online=group.online, silent=group.silent, draining=group.draining, disabled=group.disabled)
         counts[status] += group.workers
     return counts
 

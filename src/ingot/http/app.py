@@ -48,7 +48,7 @@ from ingot.http.validation_errors import invalid_body, invalid_query, reject_num
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.failures import failures
 from ingot.kernel.ids import new_id
-from ingot.kernel.logs import MESSAGE_CHARS_MAX, is_debug_enabled, request_fields
+from ingot.kernel.logs import MESSAGE_CHARS_MAX, context_fields, is_debug_enabled
 from ingot.kernel.redaction import contains_secret
 
 UNREPEATABLE_HEADERS: Final = ("ingot-tenant", "idempotency-key", "last-event-id")
@@ -373,7 +373,7 @@ def _set_log_context(request_id: str, trace_id: str | None) -> dict[str, object]
     log_context: dict[str, object] = {"request_id": request_id}
     if trace_id is not None:
         log_context["trace_id"] = trace_id
-    request_fields.set(log_context)
+    context_fields.set(log_context)
     return log_context
 
 

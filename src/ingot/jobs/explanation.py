@@ -190,9 +190,9 @@ def _no_worker_reason(waiting: WaitState, workers: KnownWorkers, *, named: bool)
     data: dict[str, Any] = {"type": type, "asked_at": last_claim_at}
     if _only_without_files(waiting):
         message = (
-            f"The job has files, and only workers without access to files requested jobs of type {type} recently. Set"
-            " INGOT_SERVER_URL and INGOT_TOKEN for a worker that connects to PostgreSQL directly, or start a worker that"
-            " uses a server."
+            f"The job has files, and only workers without access to files requested jobs of type {type} recently."
+            " Set INGOT_SERVER_URL and INGOT_TOKEN for a worker that connects to PostgreSQL directly, or start a worker"
+            " that uses a server."
         )
         return Reason(code="no_worker", message=message, data=data)
     if workers.of_type:

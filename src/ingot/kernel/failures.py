@@ -16,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
-from ingot.kernel.logs import request_fields
+from ingot.kernel.logs import context_fields
 from ingot.kernel.loops import Loop
 
 SUMMARY_SECONDS: Final = 60.0
@@ -78,7 +78,7 @@ class FailureLog:
                 return True
             count.last_at = now
             count.repeated += 1
-            count.last_request_id = (request_fields.get() or {}).get("request_id")
+            count.last_request_id = (context_fields.get() or {}).get("request_id")
             if now - count.logged_at >= SUMMARY_SECONDS:
                 _write_summary(count, now)
             return False

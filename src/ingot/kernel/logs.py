@@ -5,26 +5,31 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from contextvars import Context, ContextVar
+from types import TracebackType
 from typing import Any, Final, Literal, TextIO
 
 import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from ingot.kernel.log_text import TextRenderer
 from ingot.kernel.redaction import redact
 
 LogFormat = Literal["json", "text"]
+FORMATS: Final[tuple[LogFormat, ...]] = ("json", "text")
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 MESSAGE_CHARS_MAX: Final = 300
+STACK_CHARS_MAX: Final = 8192
+OMISSION: Final = "\n  …\n"
 # At lower levels, these log all headers of the provider, cookies included, and all signed URLs.
 QUIET_LOGGERS: Final = ("botocore", "httpcore", "httpx")
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
-# Fields of the current request. They are added to every log line of its context.
-request_fields: ContextVar[dict[str, object] | None] = ContextVar("ingot.request_fields", default=None)
+# Fields of the current request or job. They are added to every log line of its context.
+context_fields: ContextVar[dict[str, object] | None] = ContextVar("ingot.context_fields", default=None)
 _debug_enabled = False
 
 
@@ -34,23 +39,31 @@ def configure_logs() -> None:
     The defaults of structlog print tracebacks with local variables, which can contain payloads.
     """
     if not structlog.is_configured():
-        _configure(logging.NOTSET, _text_processors())
+        _configure(logging.NOTSET, _text_processors(is_terminal=False))
 
 
-def configure_server_logs(level: str, log_format: LogFormat | None) -> None:
+def configure_server_logs(level: str, log_format: LogFormat | None, *, libraries: bool = True) -> None:
     """Configure the logs of an Ingot program, including those of libraries: one line per event, from this level on.
 
-    The default format is text on a terminal and JSON otherwise.
+    The default format is text on a terminal and JSON otherwise. Without `libraries`, `logging` is left as it is.
     """
     global _debug_enabled  # noqa: PLW0603 - one process has one log
     _debug_enabled = level == "debug"
-    log_format = log_format or ("text" if sys.stderr.isatty() else "json")
-    _configure(LEVELS[level], _json_processors() if log_format == "json" else _text_processors())
+    is_terminal = sys.stderr.isatty()
+    log_format = log_format or ("text" if is_terminal else "json")
+    _configure(LEVELS[level], _json_processors() if log_format == "json" else _text_processors(is_terminal=is_terminal))
+    if not libraries:
+        return
     logging.root.handlers = [_StructlogHandler()]
     logging.root.setLevel(LEVELS[level])
+    silence_libraries()
+    logging.captureWarnings(capture=True)
+
+
+def silence_libraries() -> None:
+    """Drop the messages of libraries that log secrets at low levels."""
     for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
-    logging.captureWarnings(capture=True)
 
 
 def is_debug_enabled() -> bool:
@@ -73,23 +86,32 @@ def _configure(level: int, renderers: list[Processor]) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
-            _add_request_fields,
+            _add_context_fields,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
             _format_exception,
             *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(_BestEffortStream(sys.stderr)),  # type: ignore[arg-type]
+        logger_factory=structlog.WriteLoggerFactory(_BestEffortStream(sys.stderr)),  # type: ignore[arg-type]
     )
 
 
-def _text_processors() -> list[Processor]:
-    return [_flatten_exception, structlog.dev.ConsoleRenderer(colors=False), _redact]
+def _text_processors(*, is_terminal: bool) -> list[Processor]:
+    time = structlog.processors.TimeStamper(fmt="%H:%M:%S" if is_terminal else "iso", utc=not is_terminal)
+    return [time, _flatten_exception, TextRenderer(colors=is_terminal and _uses_colors()), _redact]
+
+
+def _uses_colors() -> bool:
+    """Return whether the terminal supports colors, and the user has not turned them off with `NO_COLOR`."""
+    from rich.console import Console  # noqa: PLC0415 - slow to import, and only needed on a terminal
+
+    console = Console(stderr=True)
+    return console.color_system is not None and not console.no_color
 
 
 def _json_processors() -> list[Processor]:
-    return [structlog.processors.EventRenamer("message"), _encode_json, _redact]
+    time = structlog.processors.TimeStamper(fmt="iso", utc=True)
+    return [time, _drop_text, structlog.processors.EventRenamer("message"), _encode_json, _redact]
 
 
 class _BestEffortStream:
@@ -116,11 +138,52 @@ class _StructlogHandler(logging.Handler):
             log.log(record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info)
 
 
+# -- exceptions -------------------------------------------------------------------------------------------------------
+
+
+def first_line(message: str) -> str:
+    """Return the first line of an error message. In further lines, databases quote values of the row."""
+    return message.split("\n", 1)[0][:MESSAGE_CHARS_MAX]
+
+
+def _whole_traceback(error: BaseException) -> TracebackType | None:
+    return error.__traceback__
+
+
+def format_stack(
+    error: BaseException, traceback_of: Callable[[BaseException], TracebackType | None] = _whole_traceback
+) -> str:
+    """Return the stacks of an exception and its causes, the first cause first, without values of local variables.
+
+    `traceback_of` selects the frames of each. If the text is long, its middle is left out.
+    """
+    text = "".join(_stack_parts(error, traceback_of))
+    half = (STACK_CHARS_MAX - len(OMISSION)) // 2
+    return text if len(text) <= STACK_CHARS_MAX else f"{text[:half]}{OMISSION}{text[-half:]}"
+
+
+def _stack_parts(error: BaseException, traceback_of: Callable[[BaseException], TracebackType | None]) -> Iterator[str]:
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    causes = [cause] if cause is not None else []
+    if isinstance(error, BaseExceptionGroup):
+        causes += error.exceptions
+    for one in causes:
+        yield from _stack_parts(one, traceback_of)
+        yield "which led to:\n"
+    yield from traceback.format_tb(traceback_of(error))
+    yield f"{_exception_type(error)}: {first_line(str(error))}\n"
+
+
+def _exception_type(error: BaseException) -> str:
+    cls = type(error)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
 # -- processors of log events -----------------------------------------------------------------------------------------
 
 
-def _add_request_fields(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:  # noqa: ARG001 - as structlog calls it
-    for field, value in (request_fields.get() or {}).items():
+def _add_context_fields(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:  # noqa: ARG001 - as structlog calls it
+    for field, value in (context_fields.get() or {}).items():
         event.setdefault(field, value)
     return event
 
@@ -135,35 +198,21 @@ def _format_exception(logger: WrappedLogger, name: str, event: EventDict) -> Eve
     if isinstance(error, BaseException):
         event["exception"] = {
             "type": _exception_type(error),
-            "message": _exception_message(error),
-            "stack": "".join(_format_stack(error)),
+            "message": first_line(str(error)),
+            "stack": format_stack(error),
         }
     return event
-
-
-def _exception_type(error: BaseException) -> str:
-    cls = type(error)
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _exception_message(error: BaseException) -> str:
-    """Return the first line of the message. In further lines, databases quote values of the row."""
-    return str(error).split("\n", 1)[0][:MESSAGE_CHARS_MAX]
-
-
-def _format_stack(error: BaseException) -> Iterator[str]:
-    """Yield the stacks of an exception and its causes, the first cause first."""
-    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if cause is not None:
-        yield from _format_stack(cause)
-        yield "which led to:\n"
-    yield from traceback.format_tb(error.__traceback__)
-    yield f"{_exception_type(error)}: {_exception_message(error)}\n"
 
 
 def _flatten_exception(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:  # noqa: ARG001 - as structlog calls it
     if "exception" in event:
         event["exception"] = event["exception"]["stack"].rstrip()
+    return event
+
+
+def _drop_text(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:  # noqa: ARG001 - as structlog calls it
+    """Drop the sentence for people, which repeats the fields."""
+    event.pop("text", None)
     return event
 
 

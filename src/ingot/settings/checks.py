@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from ingot.kernel.errors import IngotError
+from ingot.kernel.logs import FORMATS, LEVELS
 from ingot.kernel.secret_key import KEY_SEPARATORS
 
 if TYPE_CHECKING:
@@ -91,6 +92,14 @@ def check_lease_seconds(seconds: float) -> None:
     if not LEASE_SECONDS_MIN <= seconds <= LEASE_SECONDS_MAX:
         bounds = f"between {LEASE_SECONDS_MIN:g} and {LEASE_SECONDS_MAX:g}"
         raise SettingsError(f"INGOT_LEASE_SECONDS must be {bounds}, got {seconds}")
+
+
+def check_logs(level: str, log_format: str | None) -> None:
+    """Check the level and the format of logs."""
+    if level not in LEVELS:
+        raise SettingsError(f"INGOT_LOG_LEVEL must be one of {', '.join(LEVELS)}, got {level!r}")
+    if log_format is not None and log_format not in FORMATS:
+        raise SettingsError(f"INGOT_LOG_FORMAT must be {' or '.join(FORMATS)}, got {log_format!r}")
 
 
 def check_database_url(name: str, url: str | None) -> None:

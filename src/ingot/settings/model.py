@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ingot.kernel.logs import LEVELS, LogFormat
+from ingot.kernel.logs import LogFormat
 from ingot.kernel.redaction import NoRepr
 from ingot.settings.checks import (
     CONNECTIONS_LIMIT,
@@ -20,6 +20,7 @@ from ingot.settings.checks import (
     check_bucket,
     check_database_url,
     check_lease_seconds,
+    check_logs,
     check_needs,
     check_provider,
     check_proxy,
@@ -94,10 +95,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(
                 f"INGOT_PORT must be between 0 and {PORT_MAX}, got {self.port}", hint="Use 0 to select a free port."
             )
-        if self.log_level not in LEVELS:
-            raise SettingsError(f"INGOT_LOG_LEVEL must be one of {', '.join(LEVELS)}, got {self.log_level!r}")
-        if self.log_format not in (None, "json", "text"):
-            raise SettingsError(f"INGOT_LOG_FORMAT must be json or text, got {self.log_format!r}")
+        check_logs(self.log_level, self.log_format)
         if self.otel_endpoint is not None and not self.otel_endpoint.startswith(("http://", "https://")):
             raise SettingsError("OTEL_EXPORTER_OTLP_ENDPOINT must begin with http:// or https://")
         if not 1 <= self.connections_max <= CONNECTIONS_LIMIT:
@@ -156,8 +154,11 @@ class ClientSettings(NoRepr, frozen=True, kw_only=True):
     database_url: str | None = None
     database_pooled: bool = False
     lease_seconds: float = 30.0
+    log_level: str = "info"
+    log_format: LogFormat | None = None
     embed_model: Path | None = None
 
     def __post_init__(self) -> None:
         check_lease_seconds(self.lease_seconds)
+        check_logs(self.log_level, self.log_format)
         check_database_url("database_url", self.database_url)

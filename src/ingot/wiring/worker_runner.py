@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import signal
@@ -16,6 +17,7 @@ import uvloop
 from ingot.client.server_address import resolve_server_address
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.hangup import log_hangups
+from ingot.kernel.logs import configure_server_logs
 from ingot.kernel.open_files import raise_open_files_limit
 from ingot.settings import ClientSettings, SettingsError, read_client_settings
 from ingot.worker.app import Worker
@@ -125,13 +127,16 @@ async def run_until_signal(runner: Runner) -> None:
     _raise_open_files_limit(runner.slots)
     loop, stopping = asyncio.get_running_loop(), asyncio.Event()
 
-    def handle_signal() -> None:
+    def handle_signal(received: signal.Signals) -> None:
         if stopping.is_set():
             os._exit(FORCED_EXIT_CODE)
         stopping.set()
+        jobs, seconds = runner.running_jobs, runner.drain_seconds
+        text = f"Stopping. {_jobs_text(jobs)} {seconds:g} s to finish." if jobs else "Stopping."
+        log.info("stopping", text=text, signal=received.name, running_jobs=jobs, drain_seconds=seconds)
 
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signal_number, handle_signal)
+        loop.add_signal_handler(signal_number, handle_signal, signal_number)
     with log_hangups():
         await runner.run(stopping)
     if runner.is_busy:  # Threads of handlers that have not returned would keep the process alive.
@@ -154,9 +159,20 @@ def _raise_open_files_limit(slots: int) -> None:
         )
 
 
+def _jobs_text(jobs: int) -> str:
+    return "1 running job has" if jobs == 1 else f"{jobs} running jobs have"
+
+
 def run(worker: Worker, *, drain_seconds: float = DRAIN_SECONDS) -> None:
-    """Run the handlers of a worker in this process until SIGTERM or Ctrl-C, like `ingot worker`."""
-    runner = build_runner(worker, drain_seconds=drain_seconds)
+    """Run the handlers of a worker in this process until SIGTERM or Ctrl-C, like `ingot worker`.
+
+    Logs are configured like those of `ingot worker`. A configuration of structlog or `logging` by the program is kept.
+    """
+    settings = read_client_settings()
+    if not structlog.is_configured():
+        libraries = not logging.root.handlers
+        configure_server_logs(settings.log_level, settings.log_format, libraries=libraries)
+    runner = build_runner(worker, settings, drain_seconds=drain_seconds)
     try:
         uvloop.run(run_until_signal(runner))
     except IngotError as error:

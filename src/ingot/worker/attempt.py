@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -28,6 +29,21 @@ class RunningAttempt:
         self.is_finished = False  # The handler has ended; the outcome may not be settled yet.
         self.stop_callback: Callable[[], None] | None = None  # Stops the process of an isolated handler.
         self.is_interrupted = False
+        self.stack: str | None = None  # Of the exception that the handler raised.
+        self._started_at = time.monotonic()
+        self._ended_at: float | None = None
+
+    @property
+    def duration_seconds(self) -> float:
+        """How long the handler has run."""
+        return (self._ended_at or time.monotonic()) - self._started_at
+
+    def end(self) -> None:
+        """Record that the handler has ended, so that its task is not canceled any more."""
+        self._ended_at = time.monotonic()
+        self.is_interrupted = True
+        if self.job.output_lines is not None:
+            self.job.output_lines.flush()
 
     def stop(self, reason: StopReason) -> None:
         """Ask the handler to stop. Thread-safe. The first reason is kept, except that `lost` replaces any other."""

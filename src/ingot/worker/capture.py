@@ -7,29 +7,25 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import IO, Any
+from typing import IO, Any, Final
 
+from ingot.kernel.logs import silence_libraries
 from ingot.worker.job import WorkerJob
 
+RECORD_FORMAT: Final = logging.Formatter("%(levelname)s %(name)s: %(message)s")
 _current_job: ContextVar[WorkerJob | None] = ContextVar("ingot_job", default=None)
 
 
 class _Tee:
-    """A text stream that writes to the log of the current job.
+    """A text stream that writes to the log of the current job, or without one to the original stream."""
 
-    Without a current job it writes to the original stream; with `echo` it writes to both.
-    """
-
-    def __init__(self, stream: IO[str], *, echo: bool) -> None:
+    def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
-        self._echo = echo
 
     def write(self, text: str) -> int:
         job = _current_job.get()
         if job is None:
             return self._stream.write(text)
-        if self._echo:
-            self._stream.write(text)
         job.log(text, end="")
         return len(text)
 
@@ -70,7 +66,7 @@ class _JobLogHandler(logging.Handler):
         if (job := _current_job.get()) is None:
             return
         try:
-            job.log(self.format(record))
+            job.append_log(f"{self.format(record)}\n")  # `ingot dev` shows the record itself.
         except Exception:  # As in every logging handler, a record that cannot be formatted must not fail the caller.
             self.handleError(record)
 
@@ -85,14 +81,23 @@ def capture_job_output(job: WorkerJob) -> Iterator[None]:
         _current_job.reset(token)
 
 
+def log_to_stdout(level: int) -> None:
+    """Write log records to standard output, which is the log of the job in an isolated process."""
+    records = logging.StreamHandler(sys.stdout)
+    records.setFormatter(RECORD_FORMAT)
+    logging.getLogger().addHandler(records)
+    logging.getLogger().setLevel(level)
+    silence_libraries()
+
+
 @contextmanager
-def capture_process_output(*, echo: bool = False) -> Iterator[None]:
+def capture_process_output() -> Iterator[None]:
     """Redirect standard output, standard error and logging of this process to the logs of jobs."""
     out, err = sys.stdout, sys.stderr
     records = _JobLogHandler()
-    records.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    records.setFormatter(RECORD_FORMAT)
     logging.getLogger().addHandler(records)
-    sys.stdout, sys.stderr = _Tee(out, echo=echo), _Tee(err, echo=echo)
+    sys.stdout, sys.stderr = _Tee(out), _Tee(err)
     try:
         yield
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import traceback
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from ingot.jobs.checks import ERROR_CHARS_MAX
 from ingot.wire.jobs import AttemptFailed, AttemptReleased, AttemptSnoozed, AttemptSucceeded
 from ingot.worker.attempt import RunningAttempt
 from ingot.worker.capture import capture_job_output
+from ingot.worker.handler_errors import full_traceback, handler_stack
 from ingot.worker.isolation import IsolatedHandlerFailed, ProcessExited, Templates, run_isolated
 from ingot.worker.job import NoRetry, SnoozeSignal, Stopped, sanitize_text
 from ingot.worker.ports import ReportedOutcome
@@ -48,6 +48,7 @@ async def execute_attempt(
             return AttemptReleased(id=attempt.id, fence=attempt.fence)
         return _failure_outcome(attempt, str(error), exit_code=getattr(error, "exit_code", None))
     except NoRetry as error:
+        attempt.stack = attempt.stack or handler_stack(error)
         return _failure_outcome(attempt, str(error) or "the handler raised NoRetry", retry=False)
     except (Stopped, asyncio.CancelledError):
         if attempt.stop_reason is None:  # The handler raised this although the worker did not ask it to stop.
@@ -107,7 +108,8 @@ def _outcome_of_result(attempt: RunningAttempt, result: Any) -> ReportedOutcome:
 
 
 def _outcome_of_exception(attempt: RunningAttempt, error: BaseException) -> ReportedOutcome:
-    attempt.job.log("".join(traceback.format_exception(error)), end="")
+    attempt.job.append_log(full_traceback(error))
+    attempt.stack = handler_stack(error)
     return _failure_outcome(attempt, describe_error(error))
 
 

@@ -17,6 +17,7 @@ from ingot.wire.workers import WorkerHeartbeatResponse
 from ingot.worker.attempt import RunningAttempt
 from ingot.worker.job import AttemptUpdate
 from ingot.worker.ports import JobSource
+from ingot.worker.server_availability import ServerAvailability, is_unavailable
 
 WAIT_SECONDS: Final = 30.0  # Proxies usually allow a request to wait for a minute.
 UPDATE_SECONDS: Final = 1.0  # Minimum interval between updates.
@@ -50,11 +51,13 @@ class HeartbeatThread:
         interval_seconds: float,
         types: Sequence[str],
         failure_listener: Callable[[IngotError], None],
+        availability: ServerAvailability,
     ) -> None:
         self._create_job_source = create_job_source
         self._attempts = attempts
         self._response_listener = response_listener
         self._failure_listener = failure_listener
+        self._availability = availability
         self._types = types
         self._wait_seconds = min(WAIT_SECONDS, interval_seconds)
         self._thread = threading.Thread(target=self._run_thread, name="ingot-heartbeat", daemon=True)
@@ -100,7 +103,8 @@ class HeartbeatThread:
                     heartbeat_task.cancel()
                 await asyncio.wait({heartbeat_task})
                 if not heartbeat_task.cancelled() and (error := heartbeat_task.exception()) is not None:
-                    log.warning("heartbeat_failed", error=str(error))
+                    if not (isinstance(error, IngotError) and is_unavailable(error)):
+                        log.warning("heartbeat_failed", error=str(error))
                     if isinstance(error, IngotError):
                         self._failure_listener(error)
                     await asyncio.wait({stop_task}, timeout=RETRY_SECONDS)
@@ -112,7 +116,8 @@ class HeartbeatThread:
         try:
             await self._send_heartbeat(job_source)
         except WorkerNotFound:  # The registration was removed, and the jobs of the worker were released.
-            await job_source.register(self._types)
+            with self._availability.request():
+                await job_source.register(self._types)
 
     async def _send_heartbeat(self, job_source: JobSource) -> None:
         """Send pending updates, or else a heartbeat that waits until the server has something to report.
@@ -120,14 +125,16 @@ class HeartbeatThread:
         The waiting heartbeat is canceled when there is an update to send or a new attempt to report.
         """
         assert self._update_event is not None
-        if await send_updates(job_source, self._attempts, self._response_listener):
+        if await send_updates(job_source, self._attempts, self._response_listener, self._availability):
             await asyncio.sleep(UPDATE_SECONDS)
             return
         self._update_event.clear()
         attempts = list(self._attempts.values())
         reported = set(attempts)
         job_heartbeats = [attempt.job_heartbeat(update) for attempt, update in _pending_updates(attempts).items()]
-        waiting = asyncio.ensure_future(job_source.heartbeat(job_heartbeats, wait_seconds=self._wait_seconds))
+        wait_seconds = self._availability.wait_seconds(self._wait_seconds)
+        request = self._availability.request()
+        waiting = asyncio.ensure_future(job_source.heartbeat(job_heartbeats, wait_seconds=wait_seconds))
         update_task = asyncio.create_task(self._update_event.wait())
         unreported: set[RunningAttempt] = set()
         while not (waiting.done() or update_task.done()):
@@ -139,7 +146,8 @@ class HeartbeatThread:
                 break
         update_task.cancel()
         if waiting.done():
-            response = waiting.result()
+            with request:
+                response = waiting.result()
             self._response_listener(attempts, response)
             # An attempt that was settled during the wait is reported as lost, and the server responds at once. With
             # short jobs this happens all the time, so limit the rate.
@@ -151,14 +159,19 @@ class HeartbeatThread:
 
 
 async def send_updates(
-    job_source: JobSource, attempts: Mapping[str, RunningAttempt], response_listener: ResponseListener
+    job_source: JobSource,
+    attempts: Mapping[str, RunningAttempt],
+    response_listener: ResponseListener,
+    availability: ServerAvailability,
 ) -> bool:
     """Send a heartbeat with the pending updates of these attempts. Return whether there were any."""
     updates = _pending_updates(list(attempts.values()))
     if not any(updates.values()):
         return False
     job_heartbeats = [attempt.job_heartbeat(update) for attempt, update in updates.items()]
-    response_listener(list(updates), await job_source.heartbeat(job_heartbeats, wait_seconds=0))
+    with availability.request():
+        response = await job_source.heartbeat(job_heartbeats, wait_seconds=0)
+    response_listener(list(updates), response)
     for attempt, update in updates.items():
         attempt.job.mark_sent(update)
     return True

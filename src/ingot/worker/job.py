@@ -21,6 +21,7 @@ from ingot.kernel.errors import InvalidInput
 from ingot.worker.attempt_files import AttemptFiles, FileContent, UploadedOutput
 from ingot.worker.file_requests import AttemptFileClient
 from ingot.worker.log_spool import LogSpool
+from ingot.worker.output_lines import OutputLines
 from ingot.worker.workdir import WorkdirRoot, remove_workdir
 
 if TYPE_CHECKING:
@@ -56,8 +57,10 @@ class WorkerJob:
         *,
         file_client: HttpFileClient | None = None,
         workdir_root: WorkdirRoot | None = None,
+        output_lines: OutputLines | None = None,
     ) -> None:
         self.data = data
+        self.output_lines = output_lines  # Shows what the handler writes to its log.
         self._workdir_root = workdir_root
         self._http_file_client = file_client
         self._notify = notify  # Called when there is an update to send.
@@ -171,15 +174,9 @@ class WorkerJob:
     def log(self, text: object, *, end: str = "\n") -> None:
         """Write to the log of this attempt. Printed text goes there too."""
         output = sanitize_text(f"{text}{end}")
-        with self._lock:
-            spool = self.log_spool = self.log_spool or LogSpool()
-            spool.write(output)
-            self._unsent_parts.append(output)
-            self._unsent_chars += len(output)
-            if (excess := self._unsent_chars - UNSENT_LOG_CHARS_MAX) > 0:
-                # Drop a large piece, so that a handler that writes a lot does not cause a copy for every write.
-                self._drop_oldest(max(excess, LOG_DROP_CHARS_MIN))
-        self._notify()
+        self._append(output)
+        if self.output_lines is not None:
+            self.output_lines.write(output)
 
     def _drop_oldest(self, chars: int) -> None:
         """Drop this many characters of the oldest unsent log text."""
@@ -199,6 +196,21 @@ class WorkerJob:
         raise SnoozeSignal(seconds)
 
     # -- for the worker, not for handlers -------------------------------------------------------------------
+
+    def append_log(self, text: str) -> None:
+        """Append text to the log of this attempt, without showing it in the terminal of `ingot dev`."""
+        self._append(sanitize_text(text))
+
+    def _append(self, output: str) -> None:
+        with self._lock:
+            spool = self.log_spool = self.log_spool or LogSpool()
+            spool.write(output)
+            self._unsent_parts.append(output)
+            self._unsent_chars += len(output)
+            if (excess := self._unsent_chars - UNSENT_LOG_CHARS_MAX) > 0:
+                # Drop a large piece, so that a handler that writes a lot does not cause a copy for every write.
+                self._drop_oldest(max(excess, LOG_DROP_CHARS_MIN))
+        self._notify()
 
     @property
     def files(self) -> AttemptFiles:

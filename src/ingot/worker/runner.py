@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +17,14 @@ from ingot.jobs.errors import PayloadTooLarge
 from ingot.jobs.files import OutputMissing
 from ingot.kernel.clock import Clock, WallClock, to_datetime
 from ingot.kernel.errors import IngotError, InvalidInput
+from ingot.kernel.logs import context_fields
 from ingot.kernel.msgspec_warmup import prepare_structs
 from ingot.kernel.waits import wait_for
-from ingot.wire.jobs import AttemptFailed
+from ingot.wire.jobs import AttemptFailed, SettleResult
 from ingot.wire.workers import WorkerHeartbeatResponse
 from ingot.worker.app import Handler, Worker
 from ingot.worker.attempt import RunningAttempt, StopReason
+from ingot.worker.attempt_log import log_lost, log_settled
 from ingot.worker.capture import capture_process_output
 from ingot.worker.execution import execute_attempt
 from ingot.worker.heartbeat import HeartbeatStopped, HeartbeatThread, send_updates
@@ -29,7 +32,9 @@ from ingot.worker.hours import Hours
 from ingot.worker.http_job_source import HttpFileClient
 from ingot.worker.isolation import Templates
 from ingot.worker.job import UNSENT_LOG_CHARS_MAX, WorkerJob
+from ingot.worker.output_lines import OutputLines
 from ingot.worker.ports import ClaimedJob, JobSource, ReportedOutcome
+from ingot.worker.server_availability import ServerAvailability, is_unavailable
 from ingot.worker.workdir import WorkdirRoot
 
 CLAIM_WAIT_SECONDS: Final = 25.0
@@ -59,7 +64,7 @@ class Runner:
     """Runs the handlers of a worker.
 
     `create_job_source` is called once for each event loop: the runner's own and the heartbeat's. With `hours`, jobs are
-    claimed only during these hours of `clock`. With `echo`, the output of handlers is printed as well as logged.
+    claimed only during these hours of `clock`. With `echo`, the output of handlers is also logged by the worker.
     Without a `file_client`, jobs cannot use files. `templates` that are passed in outlive the runner, and the caller
     closes them; otherwise the runner creates its own, and closes them.
     """
@@ -87,6 +92,7 @@ class Runner:
         self._worker = worker
         self._create_job_source = create_job_source
         self._drain_seconds = drain_seconds
+        self._availability = ServerAvailability()
         self._attempts: dict[str, RunningAttempt] = {}  # By job ID, until the outcome is settled.
         self._tasks: dict[RunningAttempt, asyncio.Task[None]] = {}
         self._busy_slots: Counter[str] = Counter()
@@ -107,6 +113,16 @@ class Runner:
         """Whether handlers are running. After `run` has returned, these are threads that did not stop when asked to."""
         return any(self._busy_slots.values())
 
+    @property
+    def running_jobs(self) -> int:
+        """The number of handlers that are running."""
+        return len(self._tasks)
+
+    @property
+    def drain_seconds(self) -> float:
+        """How long running jobs may take to finish after a stop request, before they are released."""
+        return self._drain_seconds
+
     async def run(self, stop_event: asyncio.Event) -> None:
         """Run jobs until `stop_event` is set or the server asks for a drain, then finish or release running jobs.
 
@@ -117,7 +133,7 @@ class Runner:
         job_source = self._create_job_source()
         types = sorted(self._worker.handlers)
         try:
-            heartbeat_seconds = await _register_with_retry(job_source, types, stop_event)
+            heartbeat_seconds = await _register_with_retry(job_source, types, stop_event, self._availability)
         except BaseException:
             await job_source.close()
             raise
@@ -140,6 +156,7 @@ class Runner:
             interval_seconds=heartbeat_seconds,
             types=types,
             failure_listener=on_heartbeat_failure,
+            availability=self._availability,
         )
         self._heartbeat.start()
         threads = ThreadPoolExecutor(max(1, self.slots))
@@ -149,7 +166,7 @@ class Runner:
             for handler in self._worker.handlers.values()
         ]
         try:
-            with capture_process_output(echo=self._echo):
+            with capture_process_output():
                 await _wait_for_first(stop_event, self._drain_requested, *claim_tasks)
                 await self._stop_claiming(job_source, claim_tasks)
                 await self._finish_attempts()
@@ -191,12 +208,17 @@ class Runner:
                 await asyncio.sleep(HOURS_POLL_SECONDS)
                 continue
             try:
-                for claimed_job in await job_source.claim(handler.type, limit=free, wait_seconds=open_seconds):
+                with self._availability.request():
+                    wait_seconds = self._availability.wait_seconds(open_seconds)
+                    claimed_jobs = await job_source.claim(handler.type, limit=free, wait_seconds=wait_seconds)
+                for claimed_job in claimed_jobs:
                     self._start_attempt(handler, claimed_job, threads)
                 pause = RETRY_SECONDS
                 await asyncio.sleep(0)  # Let the handlers start before the next claim.
             except IngotError as error:
-                log.warning("claim_failed", type=handler.type, code=error.code, detail=error.detail, hint=error.hint)
+                if not is_unavailable(error):
+                    fields = {"job_type": handler.type, "code": error.code, "detail": error.detail, "hint": error.hint}
+                    log.warning("claim_failed", **fields)
                 self._drain_if_fatal(error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, RETRY_SECONDS_MAX)
@@ -221,7 +243,11 @@ class Runner:
     def _start_attempt(self, handler: Handler, claimed_job: ClaimedJob, threads: ThreadPoolExecutor) -> None:
         assert self._heartbeat is not None
         job = WorkerJob(
-            claimed_job.job, self._heartbeat.wake, file_client=self.file_client, workdir_root=self._workdir_root
+            claimed_job.job,
+            self._heartbeat.wake,
+            file_client=self.file_client,
+            workdir_root=self._workdir_root,
+            output_lines=OutputLines(claimed_job.job.id, handler.type) if self._echo else None,
         )
         attempt = RunningAttempt(handler, claimed_job, job)
         if (previous := self._attempts.get(attempt.id)) is not None:
@@ -231,18 +257,20 @@ class Runner:
         self._tasks[attempt] = asyncio.create_task(self._run_attempt(attempt, threads), name=f"job {attempt.id}")
 
     async def _run_attempt(self, attempt: RunningAttempt, threads: ThreadPoolExecutor) -> None:
+        context_fields.set({"job_id": attempt.id, "job_type": attempt.handler.type})
         outcome = await execute_attempt(attempt, threads, self._templates)
-        attempt.is_interrupted = True  # The handler has ended, so its task must not be canceled any more.
+        attempt.end()
         if attempt.job.has_long_log and attempt.stop_reason != "lost":
             await self._upload_log(attempt)
         attempt.is_finished = True
         if attempt.thread_future is None or attempt.thread_future.done():
             self._free_slot(attempt)
         else:
-            log.warning("handler_goes_on", type=attempt.handler.type, job_id=attempt.id, hint=STILL_RUNNING_HINT)
+            log.warning("handler_goes_on", hint=STILL_RUNNING_HINT)
             attempt.thread_future.add_done_callback(lambda _: self._free_slot(attempt))
         del self._tasks[attempt]
         if attempt.stop_reason == "lost":
+            log_lost(attempt)
             self._forget_attempt(attempt)
         else:
             self._unsettled.put_nowait((attempt, outcome))
@@ -255,10 +283,10 @@ class Runner:
         )
         await asyncio.wait({upload_future}, timeout=seconds)
         if not upload_future.done():
-            log.warning("log_not_kept", job_id=attempt.id, detail=f"the upload took longer than {seconds:g} seconds")
+            log.warning("log_not_kept", detail=f"the upload took longer than {seconds:g} seconds")
             upload_future.add_done_callback(lambda done: done.cancelled() or done.exception())
         elif (error := upload_future.exception()) is not None:
-            log.warning("log_not_kept", job_id=attempt.id, detail=str(error) or type(error).__name__)
+            log.warning("log_not_kept", detail=str(error) or type(error).__name__)
 
     def _free_slot(self, attempt: RunningAttempt) -> None:
         self._busy_slots[attempt.handler.type] -= 1
@@ -289,12 +317,14 @@ class Runner:
     async def _settle(self, job_source: JobSource, batch: list[tuple[RunningAttempt, ReportedOutcome]]) -> None:
         """Settle a batch. Retry until the server accepts it or the leases are lost."""
         pause = RETRY_SECONDS
-        while batch := [(attempt, outcome) for attempt, outcome in batch if attempt.stop_reason != "lost"]:
+        while batch := _without_lost(batch):
             try:
                 await self._send_final_updates(job_source, [attempt for attempt, _ in batch])
-                results = await job_source.settle([outcome for _, outcome in batch])
+                with self._availability.request():
+                    results = await job_source.settle([outcome for _, outcome in batch])
             except IngotError as error:
-                log.warning("settle_failed", jobs=len(batch), code=error.code, detail=error.detail)
+                if not is_unavailable(error):
+                    log.warning("settle_failed", jobs=len(batch), code=error.code, detail=error.detail)
                 self._drain_if_fatal(error)
                 if error.status in REJECTED_STATUSES:
                     await self._settle_individually(job_source, batch, error.detail)
@@ -303,12 +333,12 @@ class Runner:
                 pause = min(2 * pause, RETRY_SECONDS_MAX)
                 continue
             for pair, result in zip(batch, results, strict=True):
-                if result.code is not None:
-                    log.warning("not_settled", job_id=result.id, code=result.code, detail=result.detail)
-                if result.code in REJECTED_CODES:
-                    await self._settle_individually(job_source, [pair], result.detail or result.code)
-                elif result.code == OutputMissing.code:
-                    await self._settle_individually(job_source, [pair], result.detail or result.code, retry=True)
+                is_output_missing = result.code == OutputMissing.code
+                if is_output_missing or result.code in REJECTED_CODES:
+                    reason = result.detail or result.code or ""
+                    await self._settle_individually(job_source, [pair], reason, retry=is_output_missing)
+                else:
+                    log_settled(*pair, result)
             return
 
     async def _settle_individually(
@@ -325,10 +355,12 @@ class Runner:
                 await self._settle(job_source, [pair])
             return
         ((attempt, outcome),) = batch
-        if not isinstance(outcome, AttemptFailed):
-            message = f"the server rejected the outcome: {reason}"
-            failure = AttemptFailed(id=attempt.id, fence=attempt.fence, error=message, retry=retry)
-            await self._settle(job_source, [(attempt, failure)])
+        message = f"the server rejected the outcome: {reason}"
+        if isinstance(outcome, AttemptFailed):
+            log_settled(attempt, outcome, SettleResult(id=attempt.id, code=InvalidInput.code, detail=message))
+            return
+        failure = AttemptFailed(id=attempt.id, fence=attempt.fence, error=message, retry=retry)
+        await self._settle(job_source, [(attempt, failure)])
 
     async def _send_final_updates(self, job_source: JobSource, finished: list[RunningAttempt]) -> None:
         """Send the remaining progress and logs of these attempts before they are settled.
@@ -340,7 +372,7 @@ class Runner:
             for _ in range(LOG_PARTS_MAX):
                 if not any(attempt.job.has_update for attempt in finished):
                     return
-                await send_updates(job_source, self._attempts, self._handle_heartbeat_response)
+                await send_updates(job_source, self._attempts, self._handle_heartbeat_response, self._availability)
         except IngotError as error:
             if error.status not in REJECTED_STATUSES:
                 raise
@@ -375,16 +407,22 @@ class Runner:
             await asyncio.wait(self._tasks.values(), timeout=STOP_SECONDS)
 
 
-async def _register_with_retry(job_source: JobSource, types: Sequence[str], stop_event: asyncio.Event) -> float | None:
+async def _register_with_retry(
+    job_source: JobSource, types: Sequence[str], stop_event: asyncio.Event, availability: ServerAvailability
+) -> float | None:
     """Register as soon as the server is reachable and return the heartbeat interval, or `None` if asked to stop."""
     pause = RETRY_SECONDS
     while not stop_event.is_set():
+        began_at = time.monotonic()
         try:
-            return await _registration_unless_stopping(stop_event, job_source.register(types))
+            heartbeat_seconds = await _registration_unless_stopping(stop_event, job_source.register(types))
         except IngotError as error:
             if error.status not in UNAVAILABLE_STATUSES:
                 raise
-            log.warning("waiting_for_server", code=error.code, detail=error.detail, hint=error.hint)
+            availability.report_unavailable(error, began_at=began_at, event="waiting_for_server")
+        else:
+            availability.report_available(began_at=began_at)
+            return heartbeat_seconds
         await wait_for(stop_event, pause)
         pause = min(2 * pause, RETRY_SECONDS_MAX)
     return None
@@ -400,6 +438,16 @@ async def _registration_unless_stopping(stop_event: asyncio.Event, registration:
         register_task.cancel()
         await asyncio.wait({register_task})
     return None if register_task.cancelled() else register_task.result()
+
+
+def _without_lost(
+    batch: list[tuple[RunningAttempt, ReportedOutcome]],
+) -> list[tuple[RunningAttempt, ReportedOutcome]]:
+    """Return the attempts of a batch that still hold their lease, and log the others."""
+    for attempt, _ in batch:
+        if attempt.stop_reason == "lost":
+            log_lost(attempt)
+    return [(attempt, outcome) for attempt, outcome in batch if attempt.stop_reason != "lost"]
 
 
 def _attempts_to_stop(

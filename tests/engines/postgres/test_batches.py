@@ -14,7 +14,7 @@ from ingot.engines.postgres.command_batcher import BATCH_ROWS_MAX, IN_FLIGHT_MAX
 from ingot.jobs import Done, Settled
 from ingot.jobs.job_options import new_job
 from ingot.kernel.errors import IngotError, InvalidInput, StoreBusy, StoreError
-from ingot.kernel.logs import request_fields
+from ingot.kernel.logs import context_fields
 from tests.factories import Bench, open_bench
 from tests.postgres import database_for
 from tests.waiting import eventually
@@ -50,18 +50,18 @@ async def _yield_to_loop(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_batch_has_no_request_fields_and_reports_its_size_once() -> None:
+async def test_a_batch_has_no_context_fields_and_reports_its_size_once() -> None:
     seen: list[object] = []
     sizes: list[int] = []
 
     async def run(commands: list[int]) -> list[int | IngotError]:
-        seen.append(request_fields.get())
+        seen.append(context_fields.get())
         if 13 in commands and len(commands) > 1:
             raise InvalidInput("not together")
         return list(commands)
 
     batches: CommandBatcher[int, int] = CommandBatcher(run, weigh=_weight_of_one, on_commit=sizes.append)
-    request_fields.set({"request_id": "r1"})
+    context_fields.set({"request_id": "r1"})
     assert await asyncio.gather(*map(batches.submit, [1, 2])) == [1, 2]
     assert await asyncio.gather(*map(batches.submit, [12, 13])) == [12, 13]
     assert seen == [None] * 4

@@ -22,9 +22,12 @@ import msgspec
 import ingot.client.synchronous.client  # noqa: F401 - preloaded for handlers: an unprivileged user may be unable to read the Python installation
 from ingot.client.errors import error_from_code
 from ingot.client.server_address import NoToken
+from ingot.jobs.checks import LOG_CHARS_MAX
 from ingot.jobs.model import Job
 from ingot.worker.attempt_files import RETRY_POLICY, AttemptFiles
+from ingot.worker.capture import log_to_stdout
 from ingot.worker.file_requests import FileRequest
+from ingot.worker.handler_errors import full_traceback, handler_stack
 from ingot.worker.isolation.linux import die_with_parent, disable_new_privileges, is_mapped_uid, job_uid
 from ingot.worker.isolation.messages import ChildMessage, HandlerTask, ReplyMessage, receive_message, send_message
 from ingot.worker.job import NoRetry, SnoozeSignal, WorkerJob, sanitize_text
@@ -111,21 +114,27 @@ def _run_handler(message_socket: socket, template_pid: int) -> None:
     function = pickle.loads(task.function)  # Safe: it comes from the worker, and only names an imported function.
     _drop_privileges(task)
     die_with_parent(template_pid)
+    log_to_stdout(task.log_level)
     try:
         message = ChildMessage(result=msgspec.Raw(encode_result(function(job))))
     except SnoozeSignal as signal:
         message = ChildMessage(snooze=signal.seconds)
     except NoRetry as error:
-        message = ChildMessage(error=sanitize_text(error) or "the handler raised NoRetry", retry=False)
-    except NoToken:
-        traceback.print_exc()
-        message = ChildMessage(error=NO_TOKEN_ERROR, retry=False)
+        text = sanitize_text(error) or "the handler raised NoRetry"
+        message = ChildMessage(error=text, stack=handler_stack(error), retry=False)
+    except NoToken as error:
+        message = _failure_message(NO_TOKEN_ERROR, error, retry=False)
     except MemoryError:
         message = ChildMessage(error=_memory_error_text(task))
     except Exception as error:
-        traceback.print_exc()
-        message = ChildMessage(error=describe_error(error))
+        message = _failure_message(describe_error(error), error)
     job.send_message(message)
+
+
+def _failure_message(text: str, error: Exception, *, retry: bool = True) -> ChildMessage:
+    return ChildMessage(
+        error=text, traceback=full_traceback(error)[-LOG_CHARS_MAX:], stack=handler_stack(error), retry=retry
+    )
 
 
 def _finalize_interpreter() -> None:

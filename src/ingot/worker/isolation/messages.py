@@ -50,12 +50,14 @@ class HandlerTask(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str
     cpu_seconds: int
     memory_bytes: int | None
+    log_level: int
 
 
 class ChildMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message from a child: its progress, a file request, or the outcome.
 
-    The worker sends file requests only for the attempt of this child.
+    The worker sends file requests only for the attempt of this child. An `error` comes with its `traceback` for the log
+    of the job, and its `stack` for the log of the worker.
     """
 
     file_request: FileRequest | None = None
@@ -63,6 +65,8 @@ class ChildMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     stage: str = ""
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     error: str | None = None
+    traceback: str = ""
+    stack: str | None = None
     retry: bool = True
     snooze: float | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import select
@@ -16,7 +17,9 @@ from typing import Any, Final
 
 import msgspec
 
+from ingot.jobs.checks import LOG_CHARS_MAX
 from ingot.kernel.errors import IngotError, InvalidInput
+from ingot.kernel.logs import STACK_CHARS_MAX
 from ingot.worker.app import Handler
 from ingot.worker.attempt import RunningAttempt
 from ingot.worker.file_requests import FileRequest
@@ -83,7 +86,12 @@ def run_isolated(attempt: RunningAttempt, templates: Templates) -> Any:
         with suppress(OSError):  # The process has ended already, which `supervise` detects.
             send_message(process.message_socket, _task_message(attempt))
         supervisor.supervise()
-    return _result_or_raise(supervisor.final_message, process.exit_code or 0)
+    message = supervisor.final_message
+    if message is not None and message.error is not None:
+        if message.traceback:
+            attempt.job.append_log(message.traceback[-LOG_CHARS_MAX:])
+        attempt.stack = message.stack and message.stack[:STACK_CHARS_MAX]
+    return _result_or_raise(message, process.exit_code or 0)
 
 
 def _task_message(attempt: RunningAttempt) -> bytes:
@@ -95,6 +103,7 @@ def _task_message(attempt: RunningAttempt) -> bytes:
             workdir=str(workdir),
             cpu_seconds=max(1, round(attempt.timeout_seconds) + 1),
             memory_bytes=attempt.handler.memory_bytes,
+            log_level=logging.getLogger().level,
         )
     )
 
