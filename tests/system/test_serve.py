@@ -6,12 +6,12 @@ import os
 import signal
 import socket
 import stat
-from importlib.metadata import version
 from pathlib import Path
 
 import httpx
 import pytest
 
+from ingot.kernel.build import read_build
 from ingot.worker.handlers import BUILT_IN_HANDLERS
 from tests.system.programs import run_ingot, served
 
@@ -89,10 +89,10 @@ def test_new_token_creates_another_operator_token_and_keeps_the_first_valid(tmp_
     assert [len(items) for items in listed] == [2, 2]
 
 
-def test_the_version_option_prints_the_version() -> None:
+def test_the_version_option_prints_the_release_and_the_commit() -> None:
     done = run_ingot("--version", cold=True)
     assert done.code == 0
-    assert done.stdout == f"ingot {version('ingot')}\n"
+    assert done.stdout == f"ingot {read_build().version}\n"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from ingot.kernel.build import COMMIT_FILE, find_commit
 from tests.processes import started
 from tests.system.doc_pages import HERE, PAGES, PYTHON
 from tests.system.programs import wait_for_url
@@ -98,12 +99,16 @@ def test_the_wheel_contains_every_file_of_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         shipped = {name for name in archive.namelist() if name.startswith("ingot/")}
         other_files = {Path(name).name for name in archive.namelist() if not name.startswith("ingot/")}
+        commit_in_wheel = archive.read(f"ingot/{COMMIT_FILE}").decode() if f"ingot/{COMMIT_FILE}" in shipped else None
     source_files = {
         f"ingot/{path.relative_to(PACKAGE)}"
         for path in PACKAGE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert shipped == source_files
+    commit = find_commit(PACKAGE)
+    commit_files = set() if commit is None else {f"ingot/{COMMIT_FILE}"}
+    assert shipped == source_files | commit_files
+    assert commit is None or commit_in_wheel == f"{commit}\n"
     assert {name for name in shipped if name.startswith("ingot/client/synchronous/")} == {
         name.replace("asynchronous", "synchronous") for name in shipped if name.startswith("ingot/client/asynchronous/")
     }

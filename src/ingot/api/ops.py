@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import time
 from collections.abc import Iterable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -26,10 +25,11 @@ from ingot.jobs.model import JobStatus
 from ingot.jobs.service import Jobs
 from ingot.jobs.worker_model import WorkerStatus
 from ingot.jobs.workers import Workers
+from ingot.kernel.build import read_build
 from ingot.kernel.errors import IngotError
 from ingot.kernel.failures import failures
 
-VERSION: Final = version("ingot")
+VERSION: Final = read_build().version
 DESCRIBE_SECONDS: Final = 60.0
 
 

@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 from importlib import import_module
-from importlib.metadata import version as version_of
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -15,6 +14,7 @@ from typer.main import get_command
 
 from ingot.cli.help_text import examples_epilog, unwrap_docstring
 from ingot.cli.output import print_message
+from ingot.kernel.build import read_build
 from ingot.kernel.errors import IngotError
 
 COMMANDS: Final = (
@@ -116,14 +116,17 @@ app = typer.Typer(
 
 def _print_version(requested: bool) -> None:
     if requested:
-        typer.echo(f"ingot {version_of('ingot')}")
+        typer.echo(f"ingot {read_build().version}")
         raise typer.Exit
 
 
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the release and the commit, and exit."
+        ),
     ] = False,
 ) -> None:
     """Durable jobs, blobs and documents, self-hosted."""

@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib.metadata import version
 from typing import Final
 
 from ingot.engines.postgres.job_rows import STATUSES
@@ -16,6 +15,7 @@ from ingot.jobs.errors import LeaseLost
 from ingot.jobs.model import JobStatus
 from ingot.jobs.ports import AttemptHeartbeat, LogEntry
 from ingot.jobs.worker_model import HeartbeatAnswer, heartbeat_seconds
+from ingot.kernel.build import read_build
 from ingot.kernel.clock import MICROS, to_datetime
 from ingot.kernel.errors import IngotError
 from ingot.kernel.redaction import NoRepr
@@ -61,7 +61,7 @@ class PostgresJobSource:
 
     async def register(self, types: Sequence[str]) -> float:
         """See `JobSource`."""
-        await (await self._connect()).register(types, version=version("ingot"))
+        await (await self._connect()).register(types, version=read_build().version)
         return heartbeat_seconds(self._login.lease_seconds)
 
     async def claim(self, type: str, *, limit: int, wait_seconds: float) -> list[ClaimedJob]:

@@ -7,7 +7,6 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from typing import Any, Final, TypeVar
 
 import httpx
@@ -25,6 +24,7 @@ from ingot.client.errors import (
 )
 from ingot.client.retry_policy import RetryPolicy, may_retry
 from ingot.client.server_address import NoToken, ServerAddress
+from ingot.kernel.build import read_build
 from ingot.kernel.errors import IngotError
 from ingot.kernel.msgspec_warmup import prepare_structs
 from ingot.kernel.pages import Page
@@ -32,7 +32,7 @@ from ingot.wire.field_types import PREFIX
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
 ITEMS_PER_PAGE: Final = 200
-CLIENT_VERSION: Final = version("ingot")
+CLIENT_VERSION: Final = read_build().version
 JSON_HEADERS: Final = {"content-type": "application/json"}
 IDENTITY_ENCODING: Final = {"accept-encoding": "identity"}
 T = TypeVar("T")
