@@ -64,13 +64,14 @@ async def test_a_registered_worker_is_read_and_listed(bench: Bench, shared: bool
         ["pdf", "a.b"],
         hostname="höst",
         version="1.2",
+        protocol=3,
         metadata=b'{"a": 1.50}',
         by="worker:press",
     )
     assert (worker.id, worker.tenant, worker.status, worker.types) == ("press/host-1", tenant, "online", ("pdf", "a.b"))
     assert (worker.hostname, worker.version, bytes(worker.metadata)) == ("höst", "1.2", b'{"a": 1.50}')
     assert worker.registered_at == worker.seen_at == bench.clock.now()
-    assert worker.registered_by == "worker:press"
+    assert (worker.protocol, worker.registered_by) == (3, "worker:press")
     assert await bench.workers.get(tenant, "press/host-1") == worker
     assert (await bench.workers.list(tenant)).items == [worker]
     event_data = {
@@ -102,6 +103,7 @@ async def test_invalid_worker_ids_are_refused_at_registration(bench: Bench) -> N
 async def test_invalid_registrations_are_refused(bench: Bench) -> None:
     large = b'"' + b"x" * 20_000 + b'"'
     bad: list[dict[str, Any]] = [{"types": []}, {"hostname": "x" * 600}, {"metadata": b"{"}, {"metadata": large}]
+    bad += [{"protocol": 0}, {"protocol": 1.5}, {"protocol": 10_000_000}]
     for one in bad:
         with pytest.raises(InvalidInput):
             await bench.workers.register(bench.tenant, "press", **{"types": TYPES, **one})

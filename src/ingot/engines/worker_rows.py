@@ -21,6 +21,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     types: tuple[str, ...]
     hostname: str | None
     version: str | None
+    protocol: int | None = None
     metadata: str | None
     registered_at: int
     registered_by: str | None
@@ -45,6 +46,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
             seen_at=to_datetime(self.seen_at),
             hostname=self.hostname,
             version=self.version,
+            protocol=self.protocol,
             metadata=NULL if self.metadata is None else msgspec.Raw(self.metadata.encode()),
             registered_by=self.registered_by,
         )

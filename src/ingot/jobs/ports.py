@@ -441,6 +441,7 @@ class RegisterWorker(Command[RegisteredWorker], frozen=True, kw_only=True):
     types: Sequence[str]
     hostname: str | None = None
     version: str | None = None
+    protocol: int | None = None
     metadata: bytes | None = None
     by: str | None = None
 

@@ -59,6 +59,8 @@ class RegisteredWorker(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Name of the machine on which the worker runs."""
     version: str | None = None
     """Version of the worker, as it reported."""
+    protocol: int | None = None
+    """Version of the worker protocol that the worker uses; `null` for a worker that connects to the database."""
     metadata: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
     """JSON that the worker registered with, unchanged."""
     registered_by: str | None = None

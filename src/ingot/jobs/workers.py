@@ -117,6 +117,7 @@ class Workers:
         *,
         hostname: str | None = None,
         version: str | None = None,
+        protocol: int | None = None,
         metadata: object = None,
         by: str | None = None,
     ) -> RegisteredWorker:
@@ -130,6 +131,9 @@ class Workers:
             types=checks.claim_types(types),
             hostname=checks.short_text(hostname, name="hostname"),
             version=checks.short_text(version, name="version"),
+            protocol=None
+            if protocol is None
+            else validation.check_integer(protocol, name="protocol", minimum=1, maximum=checks.PROTOCOL_MAX),
             metadata=None if metadata is None else checks.metadata(metadata),
             by=checks.short_text(by, name="by"),
         )

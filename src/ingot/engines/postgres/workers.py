@@ -39,6 +39,7 @@ async def register(context: Context, command: ports.RegisterWorker) -> Registere
         command.version,
         command.metadata,
         command.by,
+        command.protocol,
     )
     return row.worker()
 

@@ -37,7 +37,15 @@ def register_worker(tx: Transaction, command: ports.RegisterWorker) -> Registere
     tx.writer_state.check_tenant(command.tenant)
     key = _worker_key(tx, command.tenant, command.worker_id)
     before = _find_worker_row(tx, key)
-    row = (as_json(command.types), command.hostname, command.version, command.metadata, tx.now, command.by)
+    row = (
+        as_json(command.types),
+        command.hostname,
+        command.version,
+        command.metadata,
+        tx.now,
+        command.by,
+        command.protocol,
+    )
     tx.execute(SQL.register_worker, *key, *row)
     registered = _get_worker_row(tx, key)
     if before is None or not before.online:

@@ -19,7 +19,7 @@ LANGUAGE sql STABLE
 AS $$
     SELECT json_build_object(
         'id', w.id, 'tenant', nullif(w.tenant, ingot.tenant_or_zero(NULL)), 'types', w.types, 'hostname', w.hostname,
-        'version', w.version, 'metadata', convert_from(w.metadata, 'UTF8'), 'registered_at', w.registered_at,
+        'version', w.version, 'protocol', w.protocol, 'metadata', convert_from(w.metadata, 'UTF8'), 'registered_at', w.registered_at,
         'registered_by', w.registered_by, 'seen_at', w.seen_at, 'online', w.online, 'draining', w.draining,
         'disabled', ingot.is_worker_disabled(w))
 $$;
@@ -34,7 +34,8 @@ AS $$
             WHEN ingot.is_worker_disabled(w) THEN 'disabled' WHEN NOT w.online THEN 'offline'
             WHEN w.draining THEN 'draining' ELSE 'online' END,
         'types', w.types, 'registered_at', ingot.iso_timestamp(w.registered_at), 'seen_at', ingot.iso_timestamp(w.seen_at),
-        'hostname', w.hostname, 'version', w.version, 'metadata', convert_from(w.metadata, 'UTF8')::json,
+        'hostname', w.hostname, 'version', w.version, 'protocol', w.protocol,
+        'metadata', convert_from(w.metadata, 'UTF8')::json,
         'registered_by', w.registered_by)
 $$;
 
@@ -79,7 +80,8 @@ $$;
 
 -- Register a worker, or update its registration. It is online and not draining afterwards.
 CREATE OR REPLACE FUNCTION ingot.register_worker(
-    of_tenant uuid, of_id text, new_types text[], new_hostname text, new_version text, new_metadata bytea, new_by text
+    of_tenant uuid, of_id text, new_types text[], new_hostname text, new_version text, new_metadata bytea, new_by text,
+    new_protocol integer DEFAULT NULL
 ) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -96,7 +98,7 @@ BEGIN
     ON CONFLICT (tenant, id) DO NOTHING;
     previous := ingot.lock_worker(of_tenant, of_id);
     UPDATE ingot.workers AS w SET
-        types = new_types, hostname = new_hostname, version = new_version, metadata = new_metadata, registered_at = now,
+        types = new_types, hostname = new_hostname, version = new_version, metadata = new_metadata, registered_at = now, protocol = new_protocol,
         registered_by = new_by, seen_at = now, online = true, draining = false
     WHERE w.tenant = ingot.tenant_or_zero(of_tenant) AND w.id = of_id RETURNING w.* INTO worker;
     IF NOT previous.online THEN

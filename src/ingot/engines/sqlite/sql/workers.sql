@@ -2,18 +2,19 @@
 
 -- name: register_worker
 -- Store a worker, or replace what it reported before. It is online and not draining.
-INSERT INTO workers (tenant, id, types, hostname, version, metadata, registered_at, registered_by, seen_at, online, draining)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?7, 1, 0)
+INSERT INTO workers (tenant, id, types, hostname, version, metadata, registered_at, registered_by, seen_at, online, draining,
+    protocol)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?7, 1, 0, ?9)
 ON CONFLICT (tenant, id) DO UPDATE SET
     types = excluded.types, hostname = excluded.hostname, version = excluded.version, metadata = excluded.metadata,
     registered_at = excluded.registered_at, registered_by = excluded.registered_by, seen_at = excluded.seen_at,
-    online = 1, draining = 0
+    online = 1, draining = 0, protocol = excluded.protocol
 
 -- name: worker_by_id
 -- One worker. It is disabled if its credential, in the same tenant, is disabled.
 SELECT CAST(json_object(
     'id', w.id, 'tenant', (SELECT t.id FROM tenants AS t WHERE t.number = w.tenant), 'types', json(w.types),
-    'hostname', w.hostname, 'version', w.version, 'metadata', CAST(w.metadata AS TEXT),
+    'hostname', w.hostname, 'version', w.version, 'protocol', w.protocol, 'metadata', CAST(w.metadata AS TEXT),
     'registered_at', w.registered_at, 'registered_by', w.registered_by, 'seen_at', w.seen_at,
     'online', json(iif(w.online, 'true', 'false')), 'draining', json(iif(w.draining, 'true', 'false')),
     'disabled', json(iif(EXISTS (
@@ -26,7 +27,7 @@ FROM workers AS w WHERE w.tenant = ?1 AND w.id = ?2
 -- Workers of a tenant, or the shared ones (0), after an ID, in order.
 SELECT CAST(json_group_array(json_object(
     'id', w.id, 'tenant', (SELECT t.id FROM tenants AS t WHERE t.number = w.tenant), 'types', json(w.types),
-    'hostname', w.hostname, 'version', w.version, 'metadata', CAST(w.metadata AS TEXT),
+    'hostname', w.hostname, 'version', w.version, 'protocol', w.protocol, 'metadata', CAST(w.metadata AS TEXT),
     'registered_at', w.registered_at, 'registered_by', w.registered_by, 'seen_at', w.seen_at,
     'online', json(iif(w.online, 'true', 'false')), 'draining', json(iif(w.draining, 'true', 'false')),
     'disabled', json(iif(EXISTS (
