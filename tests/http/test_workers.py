@@ -9,9 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
+from ingot.api.ops import VERSION
 from ingot.http.routes import PREFIX
 from ingot.identity.grants import Grant
 from ingot.kernel.clock import ManualClock
+from ingot.wire.protocol import OLDEST_PROTOCOL, PROTOCOL
 from tests.http.one_server import on_one_server
 from tests.http.serving import Served, serving
 from tests.waiting import eventually
@@ -46,13 +48,17 @@ async def until_waiting(served: Served, count: int) -> None:
 async def test_a_worker_registers_sends_heartbeats_drains_and_leaves(served: Served) -> None:
     press = await worker_client(served)
     created = await press.call("POST", "/workers", json=BODY)
-    assert (created.status_code, created.json()) == (201, {"id": "press/host-1", "heartbeat_seconds": 7.5})
+    assert (created.status_code, created.json()) == (
+        201,
+        {"id": "press/host-1", "heartbeat_seconds": 7.5, "protocol": PROTOCOL},
+    )
     assert created.headers["location"] == PREFIX + PATH
     registered = (await press.call("GET", PATH)).json()
     assert registered == {
         **BODY,
         "tenant": served.ingot.default_tenant.id,
         "status": "online",
+        "protocol": 1,
         "registered_at": registered["registered_at"],
         "seen_at": registered["seen_at"],
         "registered_by": "worker:press",
@@ -101,6 +107,22 @@ async def test_a_worker_that_sends_nothing_is_silent_and_loses_its_job(tmp_path:
         await served.ingot.jobs.maintain()
         clock.advance(seconds=5)
         assert (await served.claim(worker_id="other"))["id"] == job["id"]
+
+
+async def test_a_worker_with_a_protocol_that_the_server_does_not_support_is_rejected(served: Served) -> None:
+    press = await worker_client(served)
+    for protocol in (OLDEST_PROTOCOL, PROTOCOL):
+        assert (await press.call("POST", "/workers", json={**BODY, "protocol": protocol})).status_code == 201
+        assert (await press.call("GET", PATH)).json()["protocol"] == protocol
+    rejected = await press.call("POST", "/workers", json={**BODY, "id": "press/late", "protocol": PROTOCOL + 1})
+    assert (rejected.status_code, rejected.json()["code"]) == (409, "protocol_mismatch")
+    for part in (f"(version 1) uses worker protocol {PROTOCOL + 1}", f"(version {VERSION}) supports {PROTOCOL}"):
+        assert part in rejected.json()["detail"]
+    assert (await press.call("GET", "/workers/press%2Flate")).status_code == 404
+    for wrong in (0, -1, 1.5, "1", None):
+        assert (await press.call("POST", "/workers", json={**BODY, "protocol": wrong})).status_code == 422
+    status = (await served.client.get("/status", headers={"authorization": f"Bearer {served.operator}"})).json()
+    assert (status["version"], status["oldest_protocol"], status["protocol"]) == (VERSION, OLDEST_PROTOCOL, PROTOCOL)
 
 
 async def test_a_worker_credential_uses_only_its_own_workers(served: Served) -> None:

@@ -129,4 +129,13 @@ MUTANTS = [
         new="            if self._lost_at is not None:\n",
         caught_by="tests/unit/test_server_availability.py::test_a_request_that_began_before_a_change_reports_nothing",
     ),
+    Mutant(
+        name="jobs that a worker cannot decode and keeps",
+        breaks="a claim whose answer could not be used is released at once",
+        file="worker/http_job_source.py",
+        old="            await self._release(response_body)\n",
+        new="",
+        caught_by="tests/system/test_rolling_upgrade.py"
+        "::test_a_worker_that_cannot_decode_its_claims_releases_the_jobs_and_exits",
+    ),
 ]

@@ -28,6 +28,7 @@ from ingot.jobs.workers import Workers
 from ingot.kernel.build import read_build
 from ingot.kernel.errors import IngotError
 from ingot.kernel.failures import failures
+from ingot.wire.protocol import OLDEST_PROTOCOL, PROTOCOL
 
 VERSION: Final = read_build().version
 DESCRIBE_SECONDS: Final = 60.0
@@ -39,7 +40,11 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     status: str = "ok"
     """Always `ok`."""
     version: str = VERSION
-    """Version of Ingot."""
+    """Version of Ingot: the release, and the commit that it was built from."""
+    protocol: int = PROTOCOL
+    """Newest version of the worker protocol that the server supports."""
+    oldest_protocol: int = OLDEST_PROTOCOL
+    """Oldest version of the worker protocol that the server supports."""
 
 
 class Lags(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +60,11 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the tenant's queue and of the server."""
 
     version: str
-    """Version of Ingot."""
+    """Version of Ingot: the release, and the commit that it was built from."""
+    protocol: int
+    """Newest version of the worker protocol that the server supports."""
+    oldest_protocol: int
+    """Oldest version of the worker protocol that the server supports."""
     engine: str
     """Engine of the store: `sqlite` or `postgres`."""
     uptime_seconds: float
@@ -126,6 +135,8 @@ class OpsApi:
         lags = Lags(event_loop_seconds=self._metrics.lag.worst_seconds, store=await self._jobs.load())
         return ServerStatus(
             version=VERSION,
+            protocol=PROTOCOL,
+            oldest_protocol=OLDEST_PROTOCOL,
             engine=self._engine,
             uptime_seconds=time.monotonic() - self._started_at,
             counts=summary.counts,

@@ -12,13 +12,15 @@ from ingot.http.request import Request, Response
 from ingot.http.routes import PREFIX, Granted, Route, route_factory
 from ingot.identity.authenticator import Authenticator
 from ingot.identity.credentials import Forbidden
-from ingot.jobs.errors import JobNotFound, WorkerNotFound
+from ingot.jobs.errors import JobNotFound, ProtocolMismatch, WorkerNotFound
 from ingot.jobs.ports import LogEntry
 from ingot.jobs.service import Jobs
 from ingot.jobs.worker_model import LeaseStatus, RegisteredWorker
 from ingot.jobs.workers import Workers
+from ingot.kernel.build import read_build
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
+from ingot.wire.protocol import OLDEST_PROTOCOL, PROTOCOL
 from ingot.wire.workers import (
     JobHeartbeat,
     JobLeaseStatus,
@@ -59,7 +61,11 @@ class WorkersApi:
     # -- for workers ----------------------------------------------------------------------------------------
 
     async def register(self, request: Request, body: RegisterWorkerRequest) -> Response[RegisterWorkerResponse]:
-        """Register a worker. Registering again updates it and brings it back online."""
+        """Register a worker. Registering again updates it and brings it back online.
+
+        A worker whose protocol the server does not support is rejected with `protocol_mismatch`.
+        """
+        _check_protocol(body)
         for type in body.types:
             require_runnable_type(request, type)
         metadata = bytes(body.metadata)
@@ -72,6 +78,7 @@ class WorkersApi:
             body.types,
             hostname=body.hostname,
             version=body.version,
+            protocol=body.protocol,
             metadata=metadata or None,
             by=request.caller.principal,
         )
@@ -150,6 +157,16 @@ class WorkersApi:
             await worker_id_of(self._authenticator, request, worker_id)
         elif (await self._workers.get(tenant, worker_id)).registered_by != request.caller.principal:
             raise Forbidden(f"the worker {worker_id[:64]} was registered by another caller")
+
+
+def _check_protocol(body: RegisterWorkerRequest) -> None:
+    if not OLDEST_PROTOCOL <= body.protocol <= PROTOCOL:
+        supported = f"{OLDEST_PROTOCOL} to {PROTOCOL}" if OLDEST_PROTOCOL < PROTOCOL else f"{PROTOCOL}"
+        of_worker = "" if body.version is None else f" (version {body.version[:64]})"
+        raise ProtocolMismatch(
+            f"the worker{of_worker} uses worker protocol {body.protocol}; the server (version {read_build().version}) "
+            f"supports {supported}"
+        )
 
 
 def _tenant_scope(request: Request, *, shared: bool = False) -> str | None:

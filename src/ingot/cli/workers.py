@@ -20,6 +20,7 @@ COLUMNS: Final = (
     Column("TYPES"),
     Column("HOST"),
     Column("VERSION", optional=True),
+    Column("PROTOCOL", optional=True),
     Column("SEEN"),
 )
 CREDENTIAL_COLUMNS: Final = (
@@ -88,6 +89,7 @@ def _show(context: CommandContext, worker: RegisteredWorker) -> None:
             ("types", worker.types),
             ("host", worker.hostname),
             ("version", worker.version),
+            ("protocol", worker.protocol),
             ("registered", full_time(worker.registered_at)),
             ("by", worker.registered_by),
             ("seen", full_time(worker.seen_at)),
@@ -97,7 +99,7 @@ def _show(context: CommandContext, worker: RegisteredWorker) -> None:
 
 
 def _row(worker: RegisteredWorker) -> tuple[object, ...]:
-    return worker.id, worker.status, worker.types, worker.hostname, worker.version, worker.seen_at
+    return worker.id, worker.status, worker.types, worker.hostname, worker.version, worker.protocol, worker.seen_at
 
 
 # -- credentials --------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ Conflict ─┬─ LeaseLost
           ├─ JobFinished
           ├─ JobNotFinished
           ├─ JobNotQueued
+          ├─ ProtocolMismatch
           └─ OutputMissing (in `files`)
 TooMany ─┬─ JobLimitExceeded
          └─ RateLimited
@@ -48,6 +49,13 @@ class WorkerNotFound(NotFound):
 
     code = "worker_not_found"
     hint = "Check the ID and the tenant. A worker must register before it sends heartbeats, and again after removal."
+
+
+class ProtocolMismatch(Conflict):
+    """The worker uses a version of the worker protocol that the server does not support."""
+
+    code = "protocol_mismatch"
+    hint = "Install the same version of Ingot on both: upgrade the servers first, and then the workers."
 
 
 class ParentNotFound(InvalidInput):

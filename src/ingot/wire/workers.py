@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
 
 import msgspec
-from msgspec import Raw
+from msgspec import Meta, Raw
 
+from ingot.jobs.checks import PROTOCOL_MAX
 from ingot.jobs.model import Progress
 from ingot.jobs.worker_model import LeaseStatus
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT
 from ingot.wire.jobs import ABSENT, Fence, LogOffset, LogText, PageLimit, RequestStruct
+from ingot.wire.protocol import PROTOCOL
+
+ProtocolVersion = Annotated[int, Meta(ge=1, le=PROTOCOL_MAX)]
 
 
 class RegisterWorkerRequest(RequestStruct, frozen=True, kw_only=True):
@@ -24,6 +29,8 @@ class RegisterWorkerRequest(RequestStruct, frozen=True, kw_only=True):
     """Name of the machine on which the worker runs."""
     version: str | None = None
     """Version of the worker."""
+    protocol: ProtocolVersion = 1
+    """Version of the worker protocol that the worker uses. `/healthz` returns the versions that the server supports."""
     metadata: Raw = msgspec.field(default_factory=lambda: ABSENT)
     """Any JSON. It is stored unchanged."""
 
@@ -35,6 +42,8 @@ class RegisterWorkerResponse(msgspec.Struct, frozen=True, kw_only=True):
     """ID of the worker."""
     heartbeat_seconds: float
     """Longest time between two heartbeats, in seconds."""
+    protocol: int = PROTOCOL
+    """Newest version of the worker protocol that the server supports."""
 
 
 class JobHeartbeat(RequestStruct, frozen=True, kw_only=True):

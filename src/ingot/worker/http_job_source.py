@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Sequence
-from importlib.metadata import version
+from contextlib import suppress
 from threading import Lock
 from typing import Final
 from urllib.parse import quote
@@ -19,8 +19,12 @@ from ingot.client.retry_policy import RetryPolicy
 from ingot.client.server_address import ServerAddress
 from ingot.client.synchronous.http import SyncHttp
 from ingot.client.url_path import url_path
+from ingot.jobs.errors import ProtocolMismatch
 from ingot.jobs.model import Job
-from ingot.wire.jobs import SettleResponse, SettleResult
+from ingot.kernel.build import read_build
+from ingot.kernel.errors import IngotError
+from ingot.wire.jobs import AttemptReleased, SettleResponse, SettleResult
+from ingot.wire.protocol import PROTOCOL
 from ingot.wire.workers import JobHeartbeat, RegisterWorkerResponse, WorkerHeartbeatRequest, WorkerHeartbeatResponse
 from ingot.worker.async_http_transport import AsyncKeepAliveTransport
 from ingot.worker.ports import ClaimedJob, ReportedOutcome
@@ -41,6 +45,11 @@ class _RawClaimResponse(msgspec.Struct, frozen=True):
     jobs: list[msgspec.Raw]
 
 
+class _ClaimedAttempt(msgspec.Struct, frozen=True):
+    id: str
+    fence: int
+
+
 class HttpJobSource:
     """Claims and settles jobs over HTTP. See `JobSource`."""
 
@@ -49,10 +58,18 @@ class HttpJobSource:
         self._http = AsyncHttp(address, RETRY_POLICY, transport=AsyncKeepAliveTransport())
         self._worker_id = worker_id
         self._worker_path = f"/workers/{quote(worker_id, safe='')}"
+        self._types: Sequence[str] = ()
 
     async def register(self, types: Sequence[str]) -> float:
         """See `JobSource`."""
-        body = {"id": self._worker_id, "types": types, "hostname": socket.gethostname(), "version": version("ingot")}
+        self._types = types
+        body = {
+            "id": self._worker_id,
+            "types": types,
+            "hostname": socket.gethostname(),
+            "version": read_build().version,
+            "protocol": PROTOCOL,
+        }
         # Do not retry here: the caller reports each failure when the worker starts, and retries itself.
         http = AsyncHttp(self._address, RetryPolicy(retry_seconds=0))
         try:
@@ -63,7 +80,11 @@ class HttpJobSource:
             await http.close()
 
     async def claim(self, type: str, *, limit: int, wait_seconds: float) -> list[ClaimedJob]:
-        """See `JobSource`."""
+        """See `JobSource`.
+
+        Jobs of a response that cannot be decoded are released at once. Then the worker registers again, so that a
+        server that does not support its protocol any more says so.
+        """
         body = {
             "worker_id": self._worker_id,
             "types": [type],
@@ -83,7 +104,30 @@ class HttpJobSource:
                 else []
             )
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            await self._release(response_body)
+            await self._check_protocol()
             raise invalid_response_error(response_body, error) from None
+
+    async def _release(self, response_body: bytes) -> None:
+        """Release the jobs of a claim, as far as their IDs and fences can be decoded."""
+        outcomes = []
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            for raw_job in msgspec.json.decode(response_body, type=_RawClaimResponse).jobs:
+                attempt = msgspec.json.decode(raw_job, type=_ClaimedAttempt)
+                outcomes.append(AttemptReleased(id=attempt.id, fence=attempt.fence))
+        if outcomes:
+            with suppress(IngotError):  # The server releases them when the next heartbeats do not list them.
+                await self.settle(outcomes)
+
+    async def _check_protocol(self) -> None:
+        """Register again. Raises `ProtocolMismatch` if the server does not support the protocol of this worker."""
+        try:
+            if self._types:
+                await self.register(self._types)
+        except ProtocolMismatch:
+            raise
+        except IngotError:
+            return
 
     async def heartbeat(self, heartbeats: Sequence[JobHeartbeat], *, wait_seconds: float) -> WorkerHeartbeatResponse:
         """See `JobSource`."""

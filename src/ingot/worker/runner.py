@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from ingot.jobs.checks import LOG_CHARS_MAX
-from ingot.jobs.errors import PayloadTooLarge
+from ingot.jobs.errors import PayloadTooLarge, ProtocolMismatch
 from ingot.jobs.files import OutputMissing
 from ingot.kernel.clock import Clock, WallClock, to_datetime
 from ingot.kernel.errors import IngotError, InvalidInput
@@ -385,8 +385,8 @@ class Runner:
             self._drain_requested.set()
 
     def _drain_if_fatal(self, error: IngotError) -> None:
-        """Start a drain if the server rejects the credential or the heartbeat has stopped."""
-        if error.status in UNAUTHORIZED_STATUSES or isinstance(error, HeartbeatStopped):
+        """Start a drain if the server rejects the credential or the protocol, or if the heartbeat has stopped."""
+        if error.status in UNAUTHORIZED_STATUSES or isinstance(error, (HeartbeatStopped, ProtocolMismatch)):
             self._fatal_error = self._fatal_error or error
             self._drain_requested.set()
 
