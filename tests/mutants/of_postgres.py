@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 from tests.mutants.selections import CHECKPOINTS, HANDOVER, REUSED_UPLOADS, SERVERS, WORKERS
 
+SCHEMA_CHECK = "tests/engines/postgres/test_schema_check.py"
 MUTANTS = [
     Mutant(
         name="uploads of a server that is running end",
@@ -527,5 +528,37 @@ MUTANTS = [
         new="",
         caught_by="tests/engines/postgres/test_workers.py"
         "::test_a_claim_without_files_leaves_jobs_with_files_to_other_workers",
+    ),
+    Mutant(
+        name="a call that accepts any columns",
+        breaks="a claim whose answer cannot be used leases nothing",
+        file="engines/postgres/function_calls.py",
+        old='        return f"SELECT {selected} FROM {call}"',
+        new='        return f"SELECT * FROM {call}"',
+        caught_by=f"{SCHEMA_CHECK}::test_a_claim_whose_answer_could_not_be_used_leases_nothing",
+    ),
+    Mutant(
+        name="functions of an earlier build over those of a later one",
+        breaks="an earlier build never applies its functions again",
+        file="engines/postgres/migrate.py",
+        old="    expect_not_newer(await _applied_revision(connection), newest)\n",
+        new="",
+        caught_by=f"{SCHEMA_CHECK}::test_an_earlier_build_keeps_the_functions_of_a_later_one",
+    ),
+    Mutant(
+        name="jobs of an unreadable claim that stay running",
+        breaks="a claim whose answer could not be used is released at once",
+        file="engines/postgres/claim.py",
+        old="        await settle.settle(db, lane_cache, [SettleJobs(settles=settles)])\n",
+        new="        del settles\n",
+        caught_by=f"{SCHEMA_CHECK}::test_jobs_of_a_claim_that_cannot_be_read_are_released",
+    ),
+    Mutant(
+        name="a server that does not notice a migration",
+        breaks="a process checks whether it fits whenever the schema changes",
+        file="engines/postgres/schema_check.py",
+        old="        if comment != self._checked or self._db.rejected is not None",
+        new="        if self._db.rejected is not None",
+        caught_by=f"{SCHEMA_CHECK}::test_a_store_that_no_longer_fits_reports_it_once_and_ends_waits",
     ),
 ]

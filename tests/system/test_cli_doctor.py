@@ -41,7 +41,7 @@ def test_doctor_reports_no_problem_for_a_working_setup(shell: Shell) -> None:
     code, checks = run_doctor(shell)
     assert code == 0
     assert {name: check["state"] for name, check in checks.items()} == dict.fromkeys(
-        ("program", "settings", "data folder", "server", "version", "clock", "token"), "ok"
+        ("program", "settings", "data folder", "server", "version", "protocol", "clock", "token"), "ok"
     )
     assert "default" in checks["token"]["detail"]
     lines = shell.ok("doctor").splitlines()

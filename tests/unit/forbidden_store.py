@@ -47,6 +47,9 @@ class ForbiddenStore:
     def on_leases_lost(self, report: Callable[..., object]) -> None:
         """Accept a listener for lost leases."""
 
+    def on_schema_mismatch(self, callback: Callable[[], None]) -> None:
+        """Accept a listener for the end of service."""
+
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
         def call(*_: object, **__: object) -> NoReturn:
             self.calls.append(name)

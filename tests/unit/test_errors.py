@@ -88,6 +88,8 @@ CODES = {
     "ObjectsElsewhere": ("objects_elsewhere", 500),
     "StoreMisconfigured": ("store_misconfigured", 500),
     "StoreTooNew": ("store_too_new", 500),
+    "SchemaMismatch": ("schema_mismatch", 503),
+    "ProtocolMismatch": ("protocol_mismatch", 409),
     "TenantExists": ("tenant_exists", 409),
     "TenantNotFound": ("tenant_not_found", 404),
     "TokenNotFound": ("token_not_found", 404),

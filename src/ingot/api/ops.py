@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -94,8 +94,17 @@ class OpsApi:
     """Routes of health, status, metrics and the API reference."""
 
     def __init__(
-        self, jobs: Jobs, workers: Workers, blobs: Blobs, metrics: Metrics, *, engine: str, data: Path
+        self,
+        jobs: Jobs,
+        workers: Workers,
+        blobs: Blobs,
+        metrics: Metrics,
+        *,
+        engine: str,
+        data: Path,
+        expect_fitting_schema: Callable[[], None],
     ) -> None:
+        self._expect_fitting_schema = expect_fitting_schema
         self._jobs = jobs
         self._blobs = blobs
         self._workers = workers
@@ -125,7 +134,8 @@ class OpsApi:
         return Response(None, headers={"location": "/docs"})
 
     async def health(self, request: Request) -> Health:  # noqa: ARG002 - handlers share one signature
-        """Report that the server is up."""
+        """Report that the server is up. The status is 503 while it does not fit the schema of its database."""
+        self._expect_fitting_schema()
         return Health()
 
     async def status(self, request: Request) -> ServerStatus:

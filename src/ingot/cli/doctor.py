@@ -19,16 +19,17 @@ import httpx
 import msgspec
 import typer
 
-from ingot.api.ops import VERSION, Health
+from ingot.api.ops import VERSION
 from ingot.cli.context import CommandContext, server_command
 from ingot.cli.help_text import examples_epilog
 from ingot.cli.output import current_time
-from ingot.client.errors import NotIngot, ServerUnreachable
+from ingot.client.errors import NotIngot, ServerUnreachable, error_from_response
 from ingot.client.retry_policy import RetryPolicy
 from ingot.client.server_address import TOKEN_FILE, NoToken, ServerAddress, resolve_server_address
 from ingot.client.synchronous.http import SyncHttp
+from ingot.jobs.errors import ProtocolMismatch
 from ingot.kernel.clock import to_datetime
-from ingot.kernel.errors import IngotError
+from ingot.kernel.errors import IngotError, SchemaMismatch
 from ingot.settings import (
     ClientSettings,
     Settings,
@@ -38,6 +39,7 @@ from ingot.settings import (
     read_settings,
 )
 from ingot.wire.people import Me
+from ingot.wire.protocol import PROTOCOL
 from ingot.wiring import store_checks
 
 HEALTH_TIMEOUT_SECONDS: Final = 5.0
@@ -71,6 +73,14 @@ class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
 
     ok: bool
     checks: list[CheckResult]
+
+
+class HealthResponse(msgspec.Struct, frozen=True):
+    """The parts of the response of `/healthz` that are checked. Earlier versions have no protocol."""
+
+    version: str
+    protocol: int = 0
+    oldest_protocol: int = 0
 
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -219,20 +229,33 @@ def _check_server(context: CommandContext, client: ClientSettings) -> Iterator[C
     else:
         hint = "Install the same version on both."
         yield _warning("version", f"the server has version {health.version}, the client {VERSION}", hint)
+    yield _check_protocol(health)
     yield _check_clock(_server_time(response))
     yield _check_token(context, client)
     if client.worker_id is not None or client.worker_secret is not None:
         yield _check_worker_credential(context, client)
 
 
-def _request_health(url: str) -> tuple[httpx.Response, Health]:
+def _request_health(url: str) -> tuple[httpx.Response, HealthResponse]:
     try:
         response = httpx.get(f"{url}/healthz", timeout=HEALTH_TIMEOUT_SECONDS, trust_env=False)
-        return response, msgspec.json.decode(response.raise_for_status().content, type=Health)
+        if response.status_code == SchemaMismatch.status:
+            raise error_from_response(response.status_code, response.content)
+        return response, msgspec.json.decode(response.raise_for_status().content, type=HealthResponse)
     except (httpx.HTTPStatusError, httpx.DecodingError, msgspec.DecodeError, UnicodeDecodeError):
         raise NotIngot(f"the server at {url} is not an Ingot server") from None
     except httpx.HTTPError as error:
         raise ServerUnreachable(f"{url} does not respond: {str(error) or type(error).__name__}") from None
+
+
+def _check_protocol(health: HealthResponse) -> CheckResult:
+    """Check that workers of this program can use the server."""
+    oldest, newest = health.oldest_protocol, health.protocol
+    supported = f"{oldest} to {newest}" if oldest < newest else f"{newest}"
+    if oldest <= PROTOCOL <= newest:
+        return _ok("protocol", f"the server supports worker protocol {supported}, this program uses {PROTOCOL}")
+    detail = f"this program uses worker protocol {PROTOCOL}, the server supports {supported if newest else 'none'}"
+    return _failure("protocol", detail, ProtocolMismatch.hint)
 
 
 def _server_time(response: httpx.Response) -> datetime | None:

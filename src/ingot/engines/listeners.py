@@ -29,6 +29,7 @@ class StoreListeners:
         self.event: list[Callable[[str], None]] = []
         self.tenant_removed: list[Callable[[str], None]] = []
         self.record_changed: list[Callable[[], None]] = []
+        self.schema_mismatch: list[Callable[[], None]] = []
         self.metrics: list[Listener] = []
 
 
@@ -65,6 +66,10 @@ class ObservableStore:
     def on_tenant_removed(self, callback: Callable[[str], None]) -> None:
         """See `TenantStore`."""
         self.listeners.tenant_removed.append(callback)
+
+    def on_schema_mismatch(self, callback: Callable[[], None]) -> None:
+        """See `JobStore`."""
+        self.listeners.schema_mismatch.append(callback)
 
     def on_record_changed(self, callback: Callable[[], None]) -> None:
         """See `RecordStore`."""

@@ -425,6 +425,9 @@ class JobStore(RecordStore, Protocol):
     def on_maintenance_rescheduled(self, callback: Callable[[], None]) -> None:
         """Call `callback()` on the event loop after maintenance became due earlier than before. Only a hint."""
 
+    def on_schema_mismatch(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` on the event loop when commands begin to raise `SchemaMismatch`."""
+
     def seconds_to_maintenance(self) -> float | None:
         """Return the time until a job becomes due or a lease expires, or `None` if unknown. Runs no query."""
 

@@ -100,6 +100,7 @@ class Jobs(JobQueries):
         store.on_ready(self._waiters.wake)
         store.on_upcoming_jobs(self._waiters.wake_early)
         store.on_leases_lost(_log_lost_leases)
+        store.on_schema_mismatch(self._wake_all)
 
     @property
     def waiting_claims(self) -> int:
@@ -119,6 +120,10 @@ class Jobs(JobQueries):
     def stop_waiting(self) -> None:
         """End all waiting calls, and let later calls return without waiting."""
         self._closing = True
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        """Let all waiting calls query the store again, and so end if it reports an error."""
         self._waiters.wake_all()
         self.job_followers.wake_all()
 

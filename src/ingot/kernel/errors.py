@@ -11,6 +11,7 @@
         ├── StoreLocked         503  another process uses the data folder
         ├── StoreMisconfigured  500  the store cannot be used as it is configured
         ├── StoreTooNew         500  a newer version of Ingot wrote the store
+        ├── SchemaMismatch      503  this program does not fit the schema of its database
         ├── StorageFull         507  the disk is full
         └── OutcomeUnknown      503  the commit failed, or its result was lost
 
@@ -121,6 +122,14 @@ class StoreTooNew(StoreError):
     code = "store_too_new"
     status = 500
     hint = "Run that version or a later one. The schema cannot be downgraded."
+
+
+class SchemaMismatch(StoreError):
+    """The program does not fit the schema of its database, which another version of Ingot has migrated."""
+
+    code = "schema_mismatch"
+    hint = "Nothing was changed. Try again: another server may fit. Replace this one with the new version."
+    retry_after: ClassVar[float] = 5.0
 
 
 class StorageFull(StoreError):

@@ -15,6 +15,7 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from ingot.kernel.errors import SchemaMismatch
 from ingot.kernel.log_text import TextRenderer
 from ingot.kernel.redaction import redact
 
@@ -77,7 +78,12 @@ def detached_context() -> Context:
 
 
 def report(event: str, error: BaseException, **fields: object) -> None:
-    """Log an error where raising is not possible. Never raises: if the log cannot be written, the line is lost."""
+    """Log an error where raising is not possible. Never raises: if the log cannot be written, the line is lost.
+
+    A `SchemaMismatch` is left out, because the engine logs once when it begins.
+    """
+    if isinstance(error, SchemaMismatch):
+        return
     with suppress(Exception):
         structlog.get_logger("ingot").error(event, exc_info=error, **fields)
 

@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 
 import structlog
 
+from ingot.kernel.errors import SchemaMismatch
+
 log = structlog.get_logger(__name__)
 
 PAUSE_AFTER_ERROR_SECONDS_MAX = 30.0
@@ -56,8 +58,9 @@ class Loop(ABC):
                 await self.run_once()
                 failures_in_a_row = 0
                 await self.wait()
-            except Exception:
+            except Exception as error:
                 failures_in_a_row += 1
-                log.exception("loop_failed", loop=self.name, failures_in_a_row=failures_in_a_row)
+                if not isinstance(error, SchemaMismatch):  # The engine logs it once.
+                    log.exception("loop_failed", loop=self.name, failures_in_a_row=failures_in_a_row)
                 pause_seconds_max = min(2.0 ** min(failures_in_a_row, 10), PAUSE_AFTER_ERROR_SECONDS_MAX)
                 await asyncio.sleep(random.uniform(pause_seconds_max / 2, pause_seconds_max))

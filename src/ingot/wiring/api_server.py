@@ -47,7 +47,15 @@ def build_routes(
     ingot: Ingot, metrics: Metrics, *, public_url: str | None = None, extra_routes: Iterable[Route] = ()
 ) -> RouteTable:
     """Return all routes of the server, with `extra_routes`. Links point to `public_url`, if it is set."""
-    ops = OpsApi(ingot.jobs, ingot.workers, ingot.blobs, metrics, engine=ingot.engine, data=ingot.data)
+    ops = OpsApi(
+        ingot.jobs,
+        ingot.workers,
+        ingot.blobs,
+        metrics,
+        engine=ingot.engine,
+        data=ingot.data,
+        expect_fitting_schema=ingot.expect_fitting_schema,
+    )
     upload_urls = UploadUrls(ingot.signer, public_url=public_url)
     downloads = Downloads(ingot.signer, ingot.bucket, ingot.blobs.counters, public_url=public_url)
     apis = (

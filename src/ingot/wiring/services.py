@@ -86,6 +86,7 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     default_tenant: Tenant
     engine: Literal["sqlite", "postgres"]
     data: Path  # The data folder, which may be missing if nothing is stored in it.
+    expect_fitting_schema: Callable[[], None]  # Raises `SchemaMismatch` if a newer build has migrated the database.
     stop_waiting: Callable[[], None]  # Stops retries of an unavailable database, so that the server can end.
     register_secret_key: Callable[[bool], Awaitable[bool]]  # See `require_same_secret_key`.
 
@@ -213,6 +214,7 @@ async def _build_services(
         default_tenant=await tenants.ensure_default(),
         engine=store.engine,
         data=settings.data,
+        expect_fitting_schema=store.expect_fitting_schema if store.engine == "postgres" else lambda: None,
         stop_waiting=store.stop_retrying if store.engine == "postgres" else lambda: None,
         register_secret_key=partial(_register_secret_key, store, key_fingerprint(keys[0])),
     )

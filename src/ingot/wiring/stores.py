@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
+
 from ingot.blobs.errors import ObjectsElsewhere
 from ingot.blobs.model import StoreIdentity
 from ingot.blobs.ports import RegisterObjectStore
 from ingot.kernel.clock import Clock
-from ingot.kernel.errors import StoreMisconfigured
+from ingot.kernel.errors import StoreMisconfigured, StoreTooNew
 from ingot.kernel.msgspec_warmup import prepare_structs
 from ingot.objects.local import LocalStore
 from ingot.settings import Settings
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
     EngineStore = SQLiteStore | PostgresStore
     AnyObjectStore = LocalStore | BucketStore
+
+log = structlog.get_logger("ingot")
 
 
 async def open_store(settings: Settings, clock: Clock, *, reserve: bool = False) -> EngineStore:
@@ -41,7 +45,10 @@ async def open_store(settings: Settings, clock: Clock, *, reserve: bool = False)
 
     prepare_structs()
     if settings.database_owner_url is not None:
-        await migrate(settings.database_owner_url)
+        try:
+            await migrate(settings.database_owner_url)
+        except StoreTooNew as error:  # It keeps the schema of the later version, which may still serve this one.
+            log.warning("migration_skipped", detail=error.detail)
     return await PostgresStore.open(
         settings.database_url, clock=clock, lease_seconds=settings.lease_seconds, pooled=settings.database_pooled
     )

@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from ingot.engines.postgres import PostgresStore, migrate
-from ingot.engines.postgres.migrate import ROLES, migrations
+from ingot.engines.postgres.migrate import ROLES
+from ingot.engines.postgres.revision import migrations
 from ingot.identity import Tenants
 from ingot.jobs import Jobs, JobStatus
 from ingot.kernel.clock import SystemClock

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from math import ceil, sqrt
 from typing import Any, Final
 
 import msgspec
 
+from ingot.engines.postgres import settle
 from ingot.engines.postgres.connection import Database, Record
 from ingot.engines.postgres.function_calls import CALL
 from ingot.engines.postgres.job_rows import claim_of
@@ -24,8 +26,9 @@ from ingot.engines.postgres.lane_cache import (
 )
 from ingot.engines.postgres.lane_heads import LANES_MAX, HintedLane, first_lanes
 from ingot.jobs.lanes import Lane
-from ingot.jobs.model import Claim
-from ingot.jobs.ports import ClaimJobs
+from ingot.jobs.model import Claim, Release, Settle
+from ingot.jobs.ports import ClaimJobs, SettleJobs
+from ingot.kernel.errors import StoreError
 from ingot.kernel.logs import report
 
 TenantType = tuple[str, str]  # A tenant and a job type.
@@ -75,9 +78,14 @@ async def claim(db: Database, lane_cache: LaneCache, commands: Sequence[ClaimJob
             report("claim_cut_short", error)
             return claims  # Earlier rounds leased these jobs.
         capacities, unavailable = record_limits(lane_cache, scans, rows, partly_scanned)
-        for row in rows:
-            index, lane = unfilled[row[0] - 1], row[1] - 1
-            claims[index].append(claim_of(row, scans[lane].lane, commands[index]))
+        try:
+            for row in rows:
+                index, lane = unfilled[row[0] - 1], row[1] - 1
+                claims[index].append(claim_of(row, scans[lane].lane, commands[index]))
+        except Exception as error:
+            earlier = [(claim.job.id, claim.fence) for group in claims for claim in group]
+            await release(db, lane_cache, {*earlier, *((row["id"], row["fence"]) for row in rows)})
+            raise StoreError("A claimed job could not be read. All jobs of the claim were released.") from error
         record_claims(
             lane_cache,
             commands,
@@ -93,6 +101,13 @@ async def claim(db: Database, lane_cache: LaneCache, commands: Sequence[ClaimJob
         lanes_max *= LANES_FACTOR
         unfilled = [index for index in unfilled if len(claims[index]) < commands[index].limit]
     return claims
+
+
+async def release(db: Database, lane_cache: LaneCache, attempts: Iterable[tuple[str, int]]) -> None:
+    """Release jobs that were leased by a claim whose rows cannot be read: a later build may have written them."""
+    settles = [Settle(job_id=job_id, fence=fence, outcome=Release()) for job_id, fence in attempts]
+    with suppress(StoreError):  # Then the next heartbeats of the worker release them.
+        await settle.settle(db, lane_cache, [SettleJobs(settles=settles)])
 
 
 def record_claims(

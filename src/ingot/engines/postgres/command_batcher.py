@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from ingot.engines.postgres.connection import UNREACHABLE_ERRORS, translate_error
+from ingot.engines.postgres.connection import SIGNATURE_ERRORS, UNREACHABLE_ERRORS, translate_error
 from ingot.kernel.errors import IngotError, StoreBusy, StoreError
 from ingot.kernel.failures import failures
 from ingot.kernel.logs import detached_context
@@ -106,12 +106,12 @@ class CommandBatcher(Generic[C, A]):
             results = await self._run([command for command, _ in batch])
             self._on_commit(len(batch))
         except Exception as error:
-            if len(batch) > 1 and not isinstance(error.__cause__, UNREACHABLE_ERRORS):
+            if len(batch) > 1 and not isinstance(error.__cause__, (*UNREACHABLE_ERRORS, *SIGNATURE_ERRORS)):
                 failures.log("batch_failed", error, commands=len(batch))
                 for entry in batch:
                     await self._run_batch([entry])
                 return
-            results = [translate_error(error, action="used")]
+            results = [translate_error(error, action="used")] * len(batch)
         for (_, future), result in zip(batch, results, strict=True):
             deliver(future, result)
 

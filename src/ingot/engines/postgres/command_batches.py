@@ -108,6 +108,7 @@ class CommandBatches:
 
     async def _claim(self, command: ClaimJobs) -> list[Claim]:
         lane_cache = self._context.lane_cache
+        self._context.database.expect_fitting_schema()  # A claim of types without lanes calls no function.
         if command.tenant is not None:
             await check_tenant(self._context, command.tenant)
         lane_cache.record_request(command.types, command.tenant)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -44,6 +45,7 @@ from ingot.kernel.errors import (
     IngotError,
     InvalidInput,
     OutcomeUnknown,
+    SchemaMismatch,
     StorageFull,
     StoreBusy,
     StoreError,
@@ -68,6 +70,7 @@ BEGIN_SNAPSHOT: Final = """
     SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off
 """
 
+_ARGUMENT_TYPES: Final = re.compile(r"\(.*\)")
 T = TypeVar("T")
 
 if TYPE_CHECKING:
@@ -93,6 +96,15 @@ NOT_SENT_ERRORS = (
     asyncpg.InternalClientError,
     asyncpg.CannotConnectNowError,
     asyncpg.TooManyConnectionsError,
+)
+# The database lacks something that a statement names: another build has migrated it. Nothing was changed.
+SIGNATURE_ERRORS = (
+    asyncpg.UndefinedFunctionError,
+    asyncpg.UndefinedColumnError,
+    asyncpg.UndefinedTableError,
+    asyncpg.AmbiguousFunctionError,
+    asyncpg.CannotCoerceError,
+    asyncpg.InvalidCachedStatementError,
 )
 # A conflict with another transaction, and nothing was changed: the call can be retried.
 CONFLICT_ERRORS = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError, asyncpg.UniqueViolationError)
@@ -179,6 +191,8 @@ class Database:
         self.closing = asyncio.Event()
         self.unreachable = False
         self.pooled = pooled
+        self.mismatch: str | None = None  # Why this program does not fit the schema. `SchemaWatch` sets it.
+        self.rejected: str | None = None  # The last error of a statement that the schema may not fit.
 
     def stop_retrying(self) -> None:
         """Fail calls, now and later, instead of retrying while the server is unreachable."""
@@ -188,6 +202,15 @@ class Database:
         """Close the connections, unless the pool belongs to the caller."""
         if self._owns_pool:
             await self.pool.close()
+
+    def expect_fitting_schema(self) -> None:
+        """Raise `SchemaMismatch` if this program does not fit the schema of the database any more."""
+        if self.mismatch is not None:
+            raise SchemaMismatch(self.mismatch)
+
+    async def call_once(self, statement: str, *values: Any) -> list[Record]:
+        """Run one statement without retries, also while this program does not fit the schema."""
+        return await self._call(statement, values)
 
     async def call_timed(self, statement: str, *values: Any) -> tuple[list[Record], float]:
         """Run one statement as `call` does. Also return how many seconds the last try took."""
@@ -277,8 +300,10 @@ class Database:
         """Retry after conflicts with other transactions, and while the server is unreachable.
 
         A try whose answer was lost may have succeeded. If a later try is refused, this raises `OutcomeUnknown`, because
-        the refusal may be the result of that success.
+        the refusal may be the result of that success. Raises `SchemaMismatch` if this program does not fit the schema.
         """
+        if self.mismatch is not None:
+            raise SchemaMismatch(self.mismatch)
         deadline = time.monotonic() + RETRY_SECONDS_MAX
         pause, conflicts, maybe_done = 0.01, 0, False
         while True:
@@ -308,6 +333,8 @@ class Database:
                         await self.closing.wait()
                 pause = min(pause * 2, RETRY_PAUSE_SECONDS_MAX)
             except asyncpg.PostgresError as error:
+                if isinstance(error, SIGNATURE_ERRORS):
+                    self.rejected = short_text(error)
                 if maybe_done and error.sqlstate in ERRORS_BY_SQLSTATE:
                     raise OutcomeUnknown("The first response was lost, and the retry was refused.") from error
                 raise translate_error(error, action="used") from error
@@ -365,11 +392,18 @@ def invalid_url_error(setting: str) -> StoreMisconfigured:
     )
 
 
-def translate_error(error: Exception, *, action: str, endpoint: str = "") -> IngotError:
+def short_text(error: asyncpg.PostgresError) -> str:
+    """Return the message of an error, without the list of types that follows the name of a function."""
+    return _ARGUMENT_TYPES.sub("(…)", str(error.args[0]))
+
+
+def translate_error(error: Exception, *, action: str, endpoint: str = "") -> IngotError:  # noqa: PLR0911 - a table
     """Return our error for an error of the driver. `action` completes the message "The database cannot be …".
 
     Unexpected errors are logged, except while a store is opened (`action="reached"`), when the caller reports them.
     """
+    if isinstance(error, SIGNATURE_ERRORS) and action == "used":
+        return SchemaMismatch(f"The database does not have what this program uses: {short_text(error)}.")
     match error:
         case IngotError():
             return error

@@ -1,6 +1,8 @@
 """Statements that call our SQL functions, generated from their signatures.
 
-`CALL.open_key` is `SELECT * FROM ingot.open_key($1, $2)`.
+`CALL.worker_hello` is `SELECT "role"::text, "tenant"::text, "schema"::integer FROM ingot.worker_hello()`. A statement
+states the parameters and columns that this program expects. If a database has another function, PostgreSQL rejects the
+statement before it runs. So no call changes anything if its answer could not be used.
 """
 
 from __future__ import annotations
@@ -11,8 +13,13 @@ from typing import Final
 
 import msgspec
 
-_FUNCTION = re.compile(r"CREATE OR REPLACE FUNCTION ingot\.(\w+)\s*\((.*?)\)\s*RETURNS\s+(\w+)", re.DOTALL)
+_FUNCTION = re.compile(
+    r"CREATE OR REPLACE FUNCTION ingot\.(\w+)\s*\((.*?)\)\s*RETURNS\s+"
+    r"(?:TABLE\s*\(([^)]*)\)|([^\n]+?))\s*(?:\n|LANGUAGE)",
+    re.DOTALL,
+)
 _NESTED = re.compile(r"\([^()]*\)")
+_DEFAULT = re.compile(r"\s+DEFAULT\s.*", re.DOTALL)
 
 
 class FunctionCalls:
@@ -21,8 +28,8 @@ class FunctionCalls:
     def __init__(self, package: str) -> None:
         for file in resources.files(package).iterdir():
             if file.name.endswith(".sql"):
-                for name, parameters, returns in _FUNCTION.findall(file.read_text(encoding="utf-8")):
-                    setattr(self, name, _call_text(name, parameters, returns))
+                for name, parameters, columns, result in _FUNCTION.findall(file.read_text(encoding="utf-8")):
+                    setattr(self, name, _call_text(name, parameters, columns, result))
 
     def __getattr__(self, name: str) -> str:
         raise AttributeError(f"there is no function ingot.{name}")
@@ -33,10 +40,20 @@ def json_text(value: object) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
-def _call_text(name: str, parameters: str, returns: str) -> str:
-    count = len([parameter for parameter in _NESTED.sub("", parameters).split(",") if parameter.strip()])
-    values = ", ".join(f"${number}" for number in range(1, count + 1))
-    return f"SELECT {'* FROM ' if returns == 'TABLE' else ''}ingot.{name}({values})"
+def _call_text(name: str, parameters: str, columns: str, result: str) -> str:
+    types = [_DEFAULT.sub("", declaration).split(None, 1)[-1] for declaration in _declarations(parameters)]
+    values = ", ".join(f"${number}::{type}" for number, type in enumerate(types, start=1))
+    call = f"ingot.{name}({values})"
+    if columns:
+        named = (declaration.split(None, 1) for declaration in _declarations(columns))
+        selected = ", ".join(f'"{column}"::{type}' for column, type in named)
+        return f"SELECT {selected} FROM {call}"
+    type = result.removeprefix("SETOF ").strip()
+    return f"SELECT {call}" if type == "void" else f"SELECT {call}::{type}"
+
+
+def _declarations(text: str) -> list[str]:
+    return [declaration for part in _NESTED.sub("", text).split(",") if (declaration := part.strip())]
 
 
 CALL: Final = FunctionCalls("ingot.engines.postgres.functions")

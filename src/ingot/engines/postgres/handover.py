@@ -43,7 +43,9 @@ _NEW_JOB_COLUMNS: Final = f"""
 """
 # UNION ALL runs the claim after the enqueue. In the other order it would find no job, and the claims would keep
 # waiting.
-ENQUEUE_AND_CLAIM: Final = f"{CALL.enqueue.replace('*', _NEW_JOB_COLUMNS, 1)} UNION ALL {_CLAIM_CALL}"
+ENQUEUE_AND_CLAIM: Final = (
+    f"SELECT {_NEW_JOB_COLUMNS} FROM {CALL.enqueue.partition(' FROM ')[2]} UNION ALL {_CLAIM_CALL}"
+)
 
 
 class WokenClaims(msgspec.Struct, eq=False):
@@ -165,9 +167,14 @@ async def _enqueue_and_claim(
     claimed_rows = [row for row in rows if row["claimer"] != NEW_JOB_ROW]
     capacities, unavailable = claim.record_limits(lane_cache, scans, claimed_rows, partly_scanned)
     claims: list[list[Claim]] = [[] for _ in commands]
-    for row in claimed_rows:
-        index = row["claimer"] - 1
-        claims[index].append(claim_of(row, lane, commands[index]))
+    try:
+        for row in claimed_rows:
+            index = row["claimer"] - 1
+            claims[index].append(claim_of(row, lane, commands[index]))
+    except Exception as error:  # The jobs were created. The claims keep waiting, and then fail by themselves.
+        report("handover_failed", error)
+        await claim.release(db, lane_cache, [(row["id"], row["fence"]) for row in claimed_rows])
+        claims = [[] for _ in commands]
     for (_, future), jobs in zip(woken.claims, claims, strict=True):
         deliver(future, jobs)
     for _ in range(START_TURNS):  # Let handlers start before the bookkeeping below.

@@ -131,6 +131,7 @@ class LaneCache:
         self.requested_at: dict[tuple[str, str], int] = {}  # Requests by type and tenant that are not recorded yet.
         self.has_dependencies = False  # Whether any job waits for others.
         self.record_changes: int | None = None  # The number of changes of records at the last poll.
+        self.applied_revision: str | None = None  # The comment of the schema at the last poll.
         self.has_count_deltas = False  # Whether there are deltas to fold.
         self.listeners = StoreListeners()
         self.notify_pending = False  # Whether other processes should be notified of ready work.

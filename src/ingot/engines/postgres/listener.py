@@ -15,7 +15,8 @@ from ingot.engines.postgres.connection import UNREACHABLE_ERRORS, Connection, Da
 from ingot.engines.postgres.dependents import DependentReleaser
 from ingot.engines.postgres.function_calls import CALL
 from ingot.engines.postgres.lane_cache import COST_FACTOR, POLL_SECONDS, LaneCache
-from ingot.kernel.errors import StoreError
+from ingot.engines.postgres.schema_check import SchemaWatch
+from ingot.kernel.errors import SchemaMismatch, StoreError
 from ingot.kernel.ids import new_id
 from ingot.kernel.logs import detached_context, report
 from ingot.kernel.loops import Loop
@@ -29,16 +30,25 @@ RECORD_REQUESTS_SECONDS: Final = 10.0
 class DatabaseListener(Loop):
     """Polls the database about once a second, folds counters, and exchanges notifications with other processes.
 
-    Notifications only make other processes poll earlier. They do not work behind a proxy that pools transactions;
-    polling alone is sufficient.
+    It also checks whether this process still fits the schema, and does nothing else while it does not. Notifications
+    only make other processes poll earlier. They do not work behind a proxy that pools transactions; polling alone is
+    sufficient.
     """
 
     name = "postgres.watch"
 
     def __init__(
-        self, url: str, db: Database, lane_cache: LaneCache, dependents: DependentReleaser, *, listens: bool
+        self,
+        url: str,
+        db: Database,
+        lane_cache: LaneCache,
+        dependents: DependentReleaser,
+        watch: SchemaWatch,
+        *,
+        listens: bool,
     ) -> None:
         super().__init__()
+        self._watch = watch
         self._dependents = dependents
         self._url, self._db, self._lane_cache, self.listens = url, db, lane_cache, listens
         self._process_id = new_id()
@@ -52,8 +62,13 @@ class DatabaseListener(Loop):
         """Poll, and do the periodic work that is due."""
         if self.listens and (self._listener is None or self._listener.is_closed()):
             await self._listen()
-        if self._lane_cache.is_poll_due():
-            await maintenance.poll(self._db, self._lane_cache)
+        if is_poll_due := self._lane_cache.is_poll_due():
+            with suppress(SchemaMismatch):  # The check that follows reports it.
+                await maintenance.poll(self._db, self._lane_cache)
+        await self._watch.run_after_poll(self._lane_cache.applied_revision)
+        if self._db.mismatch is not None:
+            return
+        if is_poll_due:
             await self._dependents.release_missed()
         if self._lane_cache.requested_at and time.monotonic() - self._requests_recorded_at > RECORD_REQUESTS_SECONDS:
             self._requests_recorded_at = time.monotonic()
@@ -97,8 +112,11 @@ class DatabaseListener(Loop):
     async def _poll(self) -> None:
         pause = self._lane_cache.poll_cost_seconds * COST_FACTOR - (time.monotonic() - self._lane_cache.polled_at)
         await asyncio.sleep(max(0.0, pause))
-        with suppress(StoreError):
-            await maintenance.poll(self._db, self._lane_cache)
+        with suppress(StoreError, asyncpg.PostgresError):
+            try:
+                await maintenance.poll(self._db, self._lane_cache)
+            finally:
+                await self._watch.run_after_poll(self._lane_cache.applied_revision)
 
     def _schedule_notify(self) -> None:
         if not self.listens or self._task is None:

@@ -64,6 +64,7 @@ async def poll(db: Database, lane_cache: LaneCache) -> None:
             lane_cache.has_running_limits = row["bounded"]
             lane_cache.has_dependencies = row["waits"]
             lane_cache.update_record_changes(row["record_changes"])
+            lane_cache.applied_revision = row["applied_revision"]
         elif row["type"] is not None:
             lane_cache.record_polled_lane(Lane(row["type"], row["tenant"], row["limit_key"]), row["weight"])
 

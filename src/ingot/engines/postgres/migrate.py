@@ -6,18 +6,18 @@ Missing migrations, and all views, functions and grants if any of them changed, 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import re
 from contextlib import suppress
-from importlib import import_module, resources
 from typing import Final
 
 import asyncpg
 
-from ingot.engines.migrations import Migration, read_migrations
+from ingot.engines.migrations import Migration
 from ingot.engines.postgres.connection import UNREACHABLE_ERRORS, endpoint_of, invalid_url_error, translate_error
+from ingot.engines.postgres.listener import CHANNEL
+from ingot.engines.postgres.revision import AppliedRevision, migrations, schema_digest, sql_texts
+from ingot.engines.postgres.schema_check import expect_not_newer
 from ingot.engines.postgres.sql import SQL
-from ingot.kernel.errors import StoreBusy, StoreTooNew
+from ingot.kernel.errors import StoreBusy
 from ingot.kernel.logs import configure_logs
 
 ROLE_TRIES_MAX: Final = 20
@@ -31,7 +31,6 @@ SERVER_SETTINGS: Final = {
     "max_parallel_workers_per_gather": "0",
     "jit": "off",
 }
-_CONSTANT_REFERENCE: Final = re.compile(r"\{([a-z_.]+)\.([A-Z_]+)\}")
 # A function with the number in its text costs nothing to call.
 _POSITION_OFFSET: Final = (
     "CREATE OR REPLACE FUNCTION ingot.position_offset() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT {}::bigint'"
@@ -45,16 +44,12 @@ _CHANGED_SIGNATURE_ERRORS: Final = (asyncpg.InvalidFunctionDefinitionError, asyn
 LOCK_TRIES_MAX: Final = 10
 
 
-def migrations() -> list[Migration]:
-    """Return all migrations of this version, in order."""
-    return read_migrations("ingot.engines.postgres.migrations")
-
-
 async def migrate(owner_url: str) -> list[Migration]:
     """Migrate a database to the schema of this version, and return the migrations that were missing.
 
     The role in `owner_url` must be able to create roles and schemas. Several processes can run this at the same time.
-    Raises `StoreTooNew` for a database of a later version, and `StoreError` if it cannot be reached.
+    Raises `StoreTooNew` for a database that a later version has migrated, without changing it, and `StoreError` if it
+    cannot be reached.
     """
     configure_logs()  # Tracebacks must not show the URL, which may contain a password.
     try:
@@ -70,14 +65,6 @@ async def migrate(owner_url: str) -> list[Migration]:
         raise translate_error(error, action="migrated", endpoint=endpoint_of(owner_url)) from error
     finally:
         await connection.close()
-
-
-def expect_known(newest: int) -> int:
-    """Return the schema version of this program. Raises `StoreTooNew` if the database has a newer one."""
-    supported = migrations()[-1].number
-    if newest > supported:
-        raise StoreTooNew(f"The database is at schema {newest}; this program supports up to {supported}.")
-    return supported
 
 
 async def schema_version(connection: asyncpg.Connection[asyncpg.Record]) -> int:
@@ -150,13 +137,14 @@ async def _apply_in_transaction(connection: asyncpg.Connection[asyncpg.Record], 
             for text in (SQL.drop_views, SQL.drop_stale_functions) if recreate else ():
                 await connection.execute(text)
             await _set_position_offset(connection)
-            views, *functions, grants = _sql_texts()
+            views, *functions, grants = sql_texts()
             for text in (
                 views,
                 *functions,
                 SQL.drop_stale_functions,
                 grants,
-                f"COMMENT ON SCHEMA ingot IS '{_digest()}'",
+                f"COMMENT ON SCHEMA ingot IS '{AppliedRevision.of_program().comment()}'",
+                f"NOTIFY {CHANNEL}",  # Programs that listen check now whether they still fit.
             ):
                 await connection.execute(text)
         if not await connection.fetchval("SELECT ingot.at_home()"):
@@ -167,35 +155,22 @@ async def _apply_in_transaction(connection: asyncpg.Connection[asyncpg.Record], 
 
 
 async def _missing_migrations(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migration]:
+    """Return the missing migrations. Raises `StoreTooNew`: functions of this version must not replace later ones."""
     newest = await schema_version(connection)
-    expect_known(newest)
+    expect_not_newer(await _applied_revision(connection), newest)
     return [migration for migration in migrations() if migration.number > newest]
 
 
 async def _is_current(connection: asyncpg.Connection[asyncpg.Record]) -> bool:
     """Whether the SQL of this version was applied last, and on this server."""
-    digest = await connection.fetchval(SQL.applied_digest)
-    return bool(digest == _digest() and await connection.fetchval("SELECT ingot.at_home()"))
+    digest = (await _applied_revision(connection)).digest
+    return bool(digest == schema_digest() and await connection.fetchval("SELECT ingot.at_home()"))
+
+
+async def _applied_revision(connection: asyncpg.Connection[asyncpg.Record]) -> AppliedRevision:
+    return AppliedRevision.parse(await connection.fetchval(SQL.applied_revision))
 
 
 async def _set_position_offset(connection: asyncpg.Connection[asyncpg.Record]) -> None:
     offset = await connection.fetchval("SELECT coalesce(max(shift), 0) FROM ingot.home")
     await connection.execute(_POSITION_OFFSET.format(offset))
-
-
-def _digest() -> str:
-    return hashlib.sha256("\0".join(_sql_texts()).encode()).hexdigest()
-
-
-def _sql_texts() -> list[str]:
-    """Return the SQL that is always applied completely: views, functions, grants."""
-    package = resources.files("ingot.engines.postgres")
-    functions = sorted(package.joinpath("functions").iterdir(), key=lambda file: file.name)
-    texts = [file.read_text(encoding="utf-8") for file in functions if file.name.endswith(".sql")]
-    views, grants = (package.joinpath(name).read_text(encoding="utf-8") for name in ("views.sql", "grants.sql"))
-    return [views, *(_CONSTANT_REFERENCE.sub(_constant_value, text) for text in texts), grants]
-
-
-def _constant_value(reference: re.Match[str]) -> str:
-    """Return the number of a Python constant such as `{jobs.checks.TAGS_MAX}`, so that SQL does not repeat it."""
-    return f"{getattr(import_module(f'ingot.{reference[1]}'), reference[2]):.0f}"

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 import asyncpg
 
 from ingot.blobs.servers import GONE_AFTER_MICROS
-from ingot.engines.listeners import ObservableStore
+from ingot.engines.listeners import ObservableStore, notify_all
 from ingot.engines.postgres import maintenance
 from ingot.engines.postgres.command_batches import CommandBatches
 from ingot.engines.postgres.commands import COMMANDS
@@ -28,8 +28,9 @@ from ingot.engines.postgres.function_calls import CALL
 from ingot.engines.postgres.lane_cache import LaneCache
 from ingot.engines.postgres.listener import DatabaseListener
 from ingot.engines.postgres.metrics import Horizon
-from ingot.engines.postgres.migrate import expect_known, schema_version
+from ingot.engines.postgres.migrate import schema_version
 from ingot.engines.postgres.pooler import reject_transaction_pooler
+from ingot.engines.postgres.schema_check import SchemaWatch, check_schema
 from ingot.engines.postgres.sql import SQL
 from ingot.jobs.metrics import Load
 from ingot.kernel.clock import MICROS, Clock
@@ -92,9 +93,9 @@ class PostgresStore(ObservableStore):
             await maintenance.poll(db, lane_cache)
             lane_cache.sweep_guard.postpone(lane_cache.now())
             dependents = DependentReleaser(db, lane_cache)
-            return cls(
-                db, lane_cache, dependents, DatabaseListener(url, db, lane_cache, dependents, listens=not pooled)
-            )
+            watch = SchemaWatch(db, SERVER_ROLE, on_mismatch=partial(notify_all, lane_cache.listeners.schema_mismatch))
+            listener = DatabaseListener(url, db, lane_cache, dependents, watch, listens=not pooled)
+            return cls(db, lane_cache, dependents, listener)
         except BaseException as error:
             if owns_pool:
                 await pool.close()
@@ -105,6 +106,10 @@ class PostgresStore(ObservableStore):
     def stop_retrying(self) -> None:
         """Fail calls, now and later, instead of retrying while the database is unreachable."""
         self.database.stop_retrying()
+
+    def expect_fitting_schema(self) -> None:
+        """Raise `SchemaMismatch` if this program does not fit the schema of the database any more."""
+        self.database.expect_fitting_schema()
 
     async def register_secret_key(self, fingerprint: bytes, *, replace: bool) -> bool:
         """Return whether the database has this secret key. The first key is stored, a later one only with `replace`."""
@@ -178,13 +183,7 @@ async def _check_session(connection: Any) -> None:
             "The database has synchronous_commit off.",
             hint="Turn it on. Otherwise acknowledged writes can be lost.",
         )
-    newest = await schema_version(connection)
-    required = expect_known(newest)
-    if newest < required:
-        raise StoreMisconfigured(
-            f"The database is at schema {newest}; this program needs schema {required}.",
-            hint="Set INGOT_DATABASE_OWNER_URL, with a role that can create roles and schemas, to migrate it.",
-        )
+    await check_schema(connection, SERVER_ROLE, newest=await schema_version(connection))
     if not await connection.fetchval(CALL.at_home):
         raise StoreMisconfigured(
             "The database was restored on another server, whose transaction IDs do not continue its event log.",

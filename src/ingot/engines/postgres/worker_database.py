@@ -27,8 +27,8 @@ from ingot.engines.postgres.function_calls import CALL
 from ingot.engines.postgres.job_rows import claim_of
 from ingot.engines.postgres.lane_cache import HINT_SECONDS, Position, repeat_interval
 from ingot.engines.postgres.listener import CHANNEL
-from ingot.engines.postgres.migrate import expect_known, migrations
 from ingot.engines.postgres.pooler import reject_transaction_pooler
+from ingot.engines.postgres.schema_check import MIGRATE_HINT, SchemaWatch, check_schema
 from ingot.engines.postgres.sql import SQL
 from ingot.engines.worker_rows import lease_status
 from ingot.jobs.errors import WorkerNotFound
@@ -47,8 +47,11 @@ REJECTED_VALUE_ERRORS: Final = (
 )
 # The default of each field of `SettleValues`. Fields with `...` have no default and are always sent.
 DEFAULT_SETTLE_VALUES: Final = (..., ..., ..., True, 0, None, None, None)
+RELEASED_VALUES: Final = ("released", True, 0, None, None, None)
 LOG_CHARS_PER_CALL_MAX: Final = 1024 * 1024
 NO_POSITION: Final = (None, None, None)
+SCHEMA_CHECK_SECONDS: Final = 5.0
+WORKER_GROUP: Final = "ingot_worker"
 CLOSE_SECONDS_MAX: Final = 5.0
 ROLE_HINT: Final = "Create a worker role with `ingot database worker-role`, and use its URL as INGOT_DATABASE_URL."
 
@@ -87,6 +90,8 @@ class WorkerDatabase:
         self.worker_id = f"{role}/{instance}"
         self._listener: asyncpg.Connection[Record] | None = None
         self._hints: dict[str, ClaimHint] = {}
+        self._watch = SchemaWatch(db, WORKER_GROUP)
+        self._schema_checked_at = time.monotonic()
 
     @classmethod
     async def open(
@@ -140,8 +145,10 @@ class WorkerDatabase:
         """Lease up to `limit` jobs of a type.
 
         If the response is lost, later heartbeats do not list these jobs, and so release them. This counts against
-        nothing.
+        nothing. Jobs of a response that cannot be used are released at once.
         """
+        if time.monotonic() - self._schema_checked_at > SCHEMA_CHECK_SECONDS:
+            await self.check_schema()
         hint = self._hints.setdefault(type, ClaimHint())
         rows = await self._claim(type, limit, hint) if hint.is_fresh() else []
         if not rows:
@@ -156,7 +163,17 @@ class WorkerDatabase:
         command = ClaimJobs(
             worker_id=self.worker_id, types=(type,), tenant=self._tenant, limit=limit, lease=self._lease
         )
-        return [claim_of(row, lane, command) for row in rows]
+        try:
+            return [claim_of(row, lane, command) for row in rows]
+        except Exception as error:
+            with suppress(IngotError):
+                await self.settle([(row["id"], row["fence"], *RELEASED_VALUES) for row in rows])
+            raise StoreError("A claimed job could not be read. All jobs of the claim were released.") from error
+
+    async def check_schema(self) -> None:
+        """Check whether this program still fits the schema. While it does not, calls raise `SchemaMismatch`."""
+        await self._watch.run_once()
+        self._schema_checked_at = time.monotonic()
 
     async def _claim(self, type: str, limit: int, hint: ClaimHint) -> list[Record]:
         arguments = (self._instance, self._host, self._pid, limit, self._lease, *(hint.after or NO_POSITION))
@@ -207,7 +224,8 @@ class WorkerDatabase:
         return {row["place"] - 1: row for row in rows}
 
     async def ready_types(self, types: Sequence[str]) -> list[str]:
-        """Return those of these types that have ready jobs."""
+        """Return those of these types that have ready jobs. A process that waits for jobs polls with this."""
+        await self.check_schema()
         return [type for (type,) in await self._db.call(CALL.worker_ready, types)]
 
     async def unregister(self) -> None:
@@ -248,7 +266,6 @@ def _heartbeat_answer(beats: Sequence[AttemptHeartbeat], rows: Sequence[Record])
 async def _check_session(connection: Any) -> tuple[str, str]:
     """Check the role and the schema of a session, and return its worker role and tenant."""
     user, synchronous_commit, has_schema, is_worker, has_hello = await connection.fetchrow(SQL.about_worker)
-    required_schema = migrations()[-1].number
     if user == SERVER_ROLE:
         raise StoreMisconfigured(
             f"INGOT_DATABASE_URL uses the role {SERVER_ROLE}, which is only for servers.",
@@ -268,20 +285,13 @@ async def _check_session(connection: Any) -> tuple[str, str]:
             hint="Turn it on, because acknowledged changes must be durable.",
         )
     if not has_hello:
-        raise _schema_too_old("older than this program", required_schema)
+        raise StoreMisconfigured("The schema of the database is older than this program.", hint=MIGRATE_HINT)
+    await check_schema(connection, WORKER_GROUP)
     try:
         role, tenant, newest = await connection.fetchrow(CALL.worker_hello)
     except asyncpg.InsufficientPrivilegeError as error:
         raise StoreMisconfigured(f"The database rejected the worker: {error}.", hint=ROLE_HINT) from error
     except asyncpg.RaiseError as error:
         raise StoreMisconfigured(f"The database rejected the worker: {error}.") from error
-    if newest < expect_known(newest):
-        raise _schema_too_old(f"at schema {newest}", required_schema)
+    await check_schema(connection, WORKER_GROUP, newest=newest)
     return role, tenant
-
-
-def _schema_too_old(actual: str, required_schema: int) -> IngotError:
-    return StoreMisconfigured(
-        f"The database is {actual}; this program needs schema {required_schema}.",
-        hint="To migrate it, start a server of this version with INGOT_DATABASE_OWNER_URL.",
-    )

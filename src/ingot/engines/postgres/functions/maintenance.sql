@@ -94,7 +94,7 @@ $$;
 CREATE OR REPLACE FUNCTION ingot.poll()
 RETURNS TABLE (
     type text, tenant text, limit_key text, weight integer, now bigint, next_due bigint, next_expiry bigint,
-    deltas boolean, bounded boolean, waits boolean, record_changes bigint
+    deltas boolean, bounded boolean, waits boolean, record_changes bigint, applied_revision text
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -118,14 +118,16 @@ BEGIN
         ) AS n
     )
     SELECT l.type, l.tenant::text, l.limit_key, t.weight,
-        NULL::bigint, NULL::bigint, NULL::bigint, NULL::boolean, NULL::boolean, NULL::boolean, NULL::bigint
+        NULL::bigint, NULL::bigint, NULL::bigint, NULL::boolean, NULL::boolean, NULL::boolean, NULL::bigint, NULL::text
     FROM lanes AS l JOIN ingot.tenants AS t ON t.id = l.tenant
     UNION ALL
-    SELECT NULL, r.tenant::text, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM ingot.removed_tenants AS r
+    SELECT NULL, r.tenant::text, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+    FROM ingot.removed_tenants AS r
     UNION ALL
     SELECT NULL, NULL, NULL, NULL, ingot.clock(), (SELECT min(w.run_at) FROM ingot.later AS w),
         (SELECT min(l.expires_at) FROM ingot.leases AS l), EXISTS (SELECT FROM ingot.count_deltas),
-        ingot.is_bounded(), EXISTS (SELECT FROM ingot.waits WHERE open), (SELECT c.changes FROM ingot.record_changes AS c);
+        ingot.is_bounded(), EXISTS (SELECT FROM ingot.waits WHERE open), (SELECT c.changes FROM ingot.record_changes AS c),
+        obj_description(to_regnamespace('ingot'), 'pg_namespace');
 END
 $$;
 

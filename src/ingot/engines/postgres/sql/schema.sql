@@ -14,9 +14,9 @@ SELECT pg_has_role(
     'ingot_owner', CASE WHEN current_setting('server_version_num')::integer < 160000 THEN 'MEMBER' ELSE 'SET' END
 )
 
--- name: applied_digest
--- The digest of the functions, views and grants that were applied last.
-SELECT obj_description('ingot'::regnamespace, 'pg_namespace')
+-- name: applied_revision
+-- The revision that was applied last. Every role can read it, also while a migration holds its locks.
+SELECT obj_description(to_regnamespace('ingot'), 'pg_namespace')
 
 -- name: about_database
 -- The version of the server, the number of the newest migration, and the size of the database in bytes.
