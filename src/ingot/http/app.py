@@ -131,6 +131,7 @@ class App:
                     level="warning",
                     identity=identity,
                     detail=detail,
+                    hint=error.hint,
                     duration_ms=_millis_since(began),
                 )
         except Exception as error:

@@ -8,9 +8,13 @@ from typing import Final
 
 import msgspec
 
-from ingot.kernel.errors import IngotError
+from ingot.kernel.errors import IngotError, StorageFull, StoreLocked, StoreMisconfigured, StoreTooNew
 
 PROBLEM: Final = "application/problem+json"
+UNAVAILABLE_RETRY_SECONDS: Final = 1  # In 503 responses to which no other delay applies.
+# Callers cannot correct these errors. Their details and hints are for the operator, and only the log contains them.
+OPERATOR_ERRORS: Final = (StoreMisconfigured, StoreTooNew, StoreLocked, StorageFull)
+OPERATOR_HINT: Final = "Only the operator of this server can correct this. The log of the server contains the details."
 _encode = msgspec.json.Encoder().encode
 
 
@@ -92,16 +96,19 @@ class SlowSender(IngotError):
 
 def problem_of(error: IngotError) -> tuple[int, dict[str, str], bytes]:
     """Return the status, headers and body of the response for an error."""
+    is_for_operator = isinstance(error, OPERATOR_ERRORS)
     problem = Problem(
         type=f"/docs#{error.code}",
         title=type(error).title(),
         status=error.status,
         code=error.code,
-        detail=error.detail,
-        hint=error.hint,
+        detail=type(error).title() if is_for_operator else error.detail,
+        hint=OPERATOR_HINT if is_for_operator else error.hint,
     )
     headers = {"content-type": PROBLEM, **getattr(error, "headers", {})}
-    if (seconds := getattr(error, "retry_after", None)) is not None:
+    is_unavailable = error.status == HTTPStatus.SERVICE_UNAVAILABLE
+    seconds = getattr(error, "retry_after", UNAVAILABLE_RETRY_SECONDS if is_unavailable else None)
+    if seconds is not None:
         headers["retry-after"] = str(max(1, ceil(seconds)))
     if isinstance(error, MethodNotAllowed):
         headers["allow"] = ", ".join(error.allowed)

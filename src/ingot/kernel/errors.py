@@ -91,7 +91,7 @@ class StoreError(IngotError):
 
     code = "store_failed"
     status = 503
-    hint = "Nothing was changed. Try again; if the error persists, check the log of the server."
+    hint = "Nothing was changed. Try again; if the error persists, the log of the server contains the cause."
 
 
 class StoreBusy(StoreError):
