@@ -7,7 +7,6 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from ingot.kernel import loops
 from ingot.kernel.loops import Loop
 
 
@@ -15,6 +14,7 @@ class CountingLoop(Loop):
     """Counts its rounds, waits for an event after each, and fails if `error` is set."""
 
     name = "tests.counting"
+    pause_after_error_seconds_max = 0.001
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,11 +41,6 @@ class CountingLoop(Loop):
         self.ran.clear()
 
 
-@pytest.fixture
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loops, "PAUSE_AFTER_ERROR_SECONDS_MAX", 0.001)
-
-
 async def test_a_loop_runs_and_waits_repeatedly() -> None:
     loop = CountingLoop()
     loop.start()
@@ -63,7 +58,6 @@ async def test_a_loop_that_was_not_started_does_nothing() -> None:
     await loop.stop()
 
 
-@pytest.mark.usefixtures("short_pauses")
 async def test_an_error_is_logged_with_its_count_and_the_loop_continues() -> None:
     loop = CountingLoop()
     loop.error = ValueError("broken")
@@ -86,7 +80,6 @@ async def test_an_error_is_logged_with_its_count_and_the_loop_continues() -> Non
     assert {entry["log_level"] for entry in logs} == {"error"}
 
 
-@pytest.mark.usefixtures("short_pauses")
 async def test_an_error_while_waiting_does_not_end_the_loop() -> None:
     class FailingWait(CountingLoop):
         async def wait(self) -> None:

@@ -17,6 +17,7 @@ class JobMaintenance(Loop):
     """Runs the maintenance of jobs whenever it is due, and sleeps until then."""
 
     name = "jobs.maintenance"
+    pause_after_error_seconds_max = 2.0  # Due jobs must not wait long after an outage of the store.
 
     def __init__(self, store: JobStore) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ from ingot.kernel.loops import Loop
 
 POLL_SECONDS: Final = 1.0
 POLL_COST_FACTOR: Final = 20  # Polling takes at most about 1/20 of the time, however many heartbeats wait.
+POLL_PAUSE_SECONDS_MAX: Final = 10.0  # A poll that waited for an outage to end looks expensive.
 MAINTENANCE_SECONDS_MAX: Final = 15.0
 
 
@@ -20,6 +21,7 @@ class HeartbeatPoller(Loop):
     """Polls about once a second for changes by other processes, for all waiting heartbeats together."""
 
     name = "jobs.heartbeat_poller"
+    pause_after_error_seconds_max = 2.0  # Cancel requests must reach workers soon after an outage of the store.
 
     def __init__(self, workers: Workers) -> None:
         super().__init__()
@@ -37,7 +39,8 @@ class HeartbeatPoller(Loop):
 
         If no other process writes to the store, wait until there is a waiting heartbeat.
         """
-        await asyncio.sleep(max(POLL_SECONDS, self._last_poll_seconds * POLL_COST_FACTOR) * random.uniform(1.0, 1.1))
+        pause = min(self._last_poll_seconds * POLL_COST_FACTOR, POLL_PAUSE_SECONDS_MAX)
+        await asyncio.sleep(max(POLL_SECONDS, pause) * random.uniform(1.0, 1.1))
         await self._workers.wait_until_poll_needed()
 
 

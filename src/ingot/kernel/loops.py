@@ -22,6 +22,7 @@ class Loop(ABC):
     """
 
     name = "loop"
+    pause_after_error_seconds_max = PAUSE_AFTER_ERROR_SECONDS_MAX
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
@@ -62,5 +63,5 @@ class Loop(ABC):
                 failures_in_a_row += 1
                 if not isinstance(error, SchemaMismatch):  # The engine logs it once.
                     log.exception("loop_failed", loop=self.name, failures_in_a_row=failures_in_a_row)
-                pause_seconds_max = min(2.0 ** min(failures_in_a_row, 10), PAUSE_AFTER_ERROR_SECONDS_MAX)
+                pause_seconds_max = min(2.0 ** min(failures_in_a_row, 10), self.pause_after_error_seconds_max)
                 await asyncio.sleep(random.uniform(pause_seconds_max / 2, pause_seconds_max))
