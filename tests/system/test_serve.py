@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 from pathlib import Path
 
 import httpx
@@ -13,7 +14,10 @@ import pytest
 
 from ingot.kernel.build import read_build
 from ingot.worker.handlers import BUILT_IN_HANDLERS
-from tests.system.programs import run_ingot, served
+from tests.postgres import PLAIN_TEMPLATE, own_server, with_database
+from tests.system.programs import ingot, run_ingot, served, wait_for_url
+
+NO_DATABASE = {"INGOT_DATABASE_URL": "postgresql://ingot_server@127.0.0.1:1/ingot"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -103,7 +107,8 @@ def test_the_version_option_prints_the_release_and_the_commit() -> None:
         (["--host", ""], {}, 1, "--host"),
         (["--port", "70000"], {}, 2, "--port"),
         ([], {"INGOT_PORT": "70000"}, 1, "INGOT_PORT must be between 0 and 65535, got 70000"),
-        ([], {"INGOT_DATABASE_URL": "postgresql://ingot_server@127.0.0.1:1/ingot"}, 6, "127.0.0.1:1/ingot"),
+        ([], {**NO_DATABASE, "INGOT_DATABASE_WAIT_SECONDS": "0"}, 6, "127.0.0.1:1/ingot"),
+        ([], {**NO_DATABASE, "INGOT_DATABASE_WAIT_SECONDS": "-1"}, 1, "INGOT_DATABASE_WAIT_SECONDS must be between"),
     ],
 )
 def test_invalid_settings_of_serve_are_reported_in_two_lines(
@@ -116,6 +121,21 @@ def test_invalid_settings_of_serve_are_reported_in_two_lines(
     assert "line " not in done.stderr  # Part of a traceback.
     if code != 2:  # Invalid options also print the usage.
         assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["ingot", "Hint"]
+
+
+@pytest.mark.postgres
+def test_a_server_waits_for_its_database(tmp_path: Path) -> None:
+    with own_server() as database_server:
+        database_server.stop()
+        url = with_database(database_server.url, PLAIN_TEMPLATE, "ingot_server")
+        environment = {**os.environ, "INGOT_DATABASE_URL": url}
+        arguments = ("serve", "--data", str(tmp_path), "--port", "0")
+        with ingot(*arguments, env=environment, stderr=subprocess.PIPE) as process:
+            assert process.stderr is not None
+            assert "waiting_for_database" in process.stderr.readline()
+            database_server.start()
+            address = wait_for_url(process)
+            assert httpx.get(f"{address}/healthz", verify=False).json()["status"] == "ok"
 
 
 def test_a_busy_port_is_reported_with_a_hint(tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ def serve(
     """Run the server until TERM or Ctrl-C.
 
     The first start creates the data folder, the tenant `default`, and an operator token in the file `operator.token` of
-    the data folder.
+    the data folder. With INGOT_DATABASE_URL, the server waits up to INGOT_DATABASE_WAIT_SECONDS for a database that is
+    unavailable.
     """
     survive_hangup()
     if host == "":
@@ -101,7 +102,7 @@ async def serve_on_socket(
 
     With `announce`, print the URL of the server, and a sign-in link if stderr is a terminal.
     """
-    async with services.open(settings=settings, reserve=True) as ingot:
+    async with services.open(settings=settings, reserve=True, wait_seconds=settings.database_wait_seconds) as ingot:
         await services.require_same_secret_key(ingot, replace=new_secret_key)
         await services.define_built_in_types(ingot)
         created_token = await ingot.credentials.ensure_operator_token(settings.operator_token)

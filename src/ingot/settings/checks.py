@@ -27,6 +27,7 @@ SESSION_FIELDS = ("session_seconds", "session_idle_seconds", "session_renew_seco
 PERSON_TOKEN_DAYS_MAX = 36_600.0
 SESSION_SECONDS_MIN = 10.0
 SESSION_SECONDS_MAX = 31_536_000.0
+DATABASE_WAIT_SECONDS_MAX = 86_400.0
 DATABASE_SCHEMES = ("postgresql://", "postgres://")
 
 DISCOVERY_PATH = "/.well-known/openid-configuration"

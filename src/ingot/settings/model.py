@@ -11,6 +11,7 @@ from ingot.kernel.logs import LogFormat
 from ingot.kernel.redaction import NoRepr
 from ingot.settings.checks import (
     CONNECTIONS_LIMIT,
+    DATABASE_WAIT_SECONDS_MAX,
     EVENT_RETENTION_DAYS_MAX,
     PORT_MAX,
     RATE_FIELDS,
@@ -52,6 +53,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_url: str | None = None
     database_owner_url: str | None = None
     database_pooled: bool = False
+    database_wait_seconds: float = 60.0
     lease_seconds: float = 30.0
     log_level: str = "info"
     log_format: LogFormat | None = None
@@ -116,6 +118,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         check_session_times(self)
         for name in ("database_url", "database_owner_url"):
             check_database_url(name, getattr(self, name))
+        if not 0 <= self.database_wait_seconds <= DATABASE_WAIT_SECONDS_MAX:
+            bounds = f"between 0 and {DATABASE_WAIT_SECONDS_MAX:g}"
+            raise SettingsError(f"INGOT_DATABASE_WAIT_SECONDS must be {bounds}, got {self.database_wait_seconds}")
         check_needs(self)
         if self.public_url is not None and check_secure_url(self.public_url, "INGOT_PUBLIC_URL").path:
             raise SettingsError(

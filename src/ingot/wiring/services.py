@@ -99,6 +99,7 @@ async def open(  # noqa: A001 - read as `ingot.open`
     clock: Clock | None = None,
     maintenance: bool = True,
     reserve: bool = False,
+    wait_seconds: float = 0.0,
 ) -> AsyncIterator[Ingot]:
     """Open the store, and close it at the end of the block. A missing data folder is created.
 
@@ -106,12 +107,13 @@ async def open(  # noqa: A001 - read as `ingot.open`
     migrated first if there is a `database_owner_url`. Without `settings`, they are read from the environment. `data`
     replaces their folder and cannot be combined with a `database_url`. With `maintenance=False`, no background loops
     run: due jobs and expired leases wait for a claim, or for a call of `jobs.maintain()`. With `reserve`, a store in
-    the data folder reserves space for use when the disk is full.
+    the data folder reserves space for use when the disk is full. `wait_seconds` is how long to wait for a database that
+    is unavailable.
     """
     configure_logs()
     settings = _settings_for(data, settings or read_settings())
     clock = clock or SystemClock()
-    store = await open_store(settings, clock, reserve=reserve)
+    store = await open_store(settings, clock, reserve=reserve, wait_seconds=wait_seconds)
     objects: AnyObjectStore | None = None
     registration: ServerRegistration | None = None
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -10,7 +12,7 @@ from ingot.blobs.errors import ObjectsElsewhere
 from ingot.blobs.model import StoreIdentity
 from ingot.blobs.ports import RegisterObjectStore
 from ingot.kernel.clock import Clock
-from ingot.kernel.errors import StoreMisconfigured, StoreTooNew
+from ingot.kernel.errors import StoreError, StoreMisconfigured, StoreTooNew
 from ingot.kernel.msgspec_warmup import prepare_structs
 from ingot.objects.local import LocalStore
 from ingot.settings import Settings
@@ -23,14 +25,34 @@ if TYPE_CHECKING:
     EngineStore = SQLiteStore | PostgresStore
     AnyObjectStore = LocalStore | BucketStore
 
+WAIT_PAUSE_SECONDS: Final = 0.5
+WAIT_PAUSE_SECONDS_MAX: Final = 5.0
 log = structlog.get_logger("ingot")
 
 
-async def open_store(settings: Settings, clock: Clock, *, reserve: bool = False) -> EngineStore:
-    """Open the store in the data folder or database. With a `database_owner_url`, the database is migrated first.
+async def open_store(
+    settings: Settings, clock: Clock, *, reserve: bool = False, wait_seconds: float = 0.0
+) -> EngineStore:
+    """Open the store in the data folder or database, and wait up to `wait_seconds` for an unavailable database.
 
-    With `reserve`, a store in the data folder reserves space for use when the disk is full.
+    With a `database_owner_url`, the database is migrated first. With `reserve`, a store in the data folder reserves
+    space for use when the disk is full.
     """
+    loop = asyncio.get_running_loop()
+    pause, ends_at = WAIT_PAUSE_SECONDS, loop.time() + wait_seconds
+    while True:
+        try:
+            return await _open_store(settings, clock, reserve=reserve)
+        except StoreError as error:
+            is_unavailable = settings.database_url is not None and error.status == HTTPStatus.SERVICE_UNAVAILABLE
+            if not is_unavailable or loop.time() + pause > ends_at:
+                raise
+            log.warning("waiting_for_database", code=error.code, detail=error.detail, hint=error.hint)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, WAIT_PAUSE_SECONDS_MAX)
+
+
+async def _open_store(settings: Settings, clock: Clock, *, reserve: bool) -> EngineStore:
     if settings.database_url is None:
         from ingot.engines.sqlite import SQLiteStore  # noqa: PLC0415 - slow to import
 
