@@ -9,6 +9,7 @@ WHOLE_VARIABLE: Final = "INGOT_TEST_WHOLE"
 IS_WHOLE: Final = WHOLE_VARIABLE in os.environ
 TESTS: Final = (
     "tests/conformance/test_machines.py",
+    "tests/faults/test_postgres_outages.py",
     "tests/http/test_generated_requests.py",
     "tests/system/test_pdf_corpus.py",
 )

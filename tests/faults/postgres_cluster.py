@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
@@ -13,13 +13,14 @@ import asyncpg
 
 from ingot.engines.postgres import PostgresStore
 from ingot.kernel.clock import SystemClock
-from tests.faults.history import History, Line, ListRecorder, Recorder
+from ingot.kernel.errors import StoreBusy, StoreError
+from tests.faults.history import Call, History, Line, ListRecorder, Recorder
 from tests.faults.invariants import SHOWN_MAX, Broken, Comparison
 from tests.faults.postgres_rules import broken_rules
 from tests.faults.postgres_tables import Owner, read_definitions, read_tables
 from tests.faults.recorded_calls import HeldAttempt
 from tests.faults.replay import Replay
-from tests.faults.tables import Tables
+from tests.faults.tables import AttemptRow, Tables
 from tests.faults.workload import Workload
 from tests.postgres import PLAIN_TEMPLATE, Server, own_server, with_database
 from tests.waiting import SECONDS_MAX, eventually
@@ -34,6 +35,7 @@ RECOVERED_SHARE = (
     0.3  # A store that lost its connections does almost nothing; a busy machine only does less than before.
 )
 DRAIN_SECONDS_MAX = 200.0
+UNAVAILABLE_CODES = (StoreError.code, StoreBusy.code)  # The call was not sent.
 
 
 class PostgresCluster:
@@ -122,6 +124,10 @@ class ComparisonWithResentCalls(Comparison):
                 call.answered = call.error = None
         super().__init__(tables, replay, history)
 
+    def _refusal(self, call: Call, attempt: AttemptRow, earliest_end: int) -> Iterator[str]:
+        if call.error not in UNAVAILABLE_CODES:
+            yield from super()._refusal(call, attempt, earliest_end)
+
     def _claims(self) -> Iterator[str]:
         taken_by_worker: defaultdict[str, set[tuple[str, int, int]]] = defaultdict(set)
         for attempt in self._tables.attempts.values():
@@ -145,18 +151,31 @@ class ComparisonWithResentCalls(Comparison):
 
 
 class CountingRecorder(ListRecorder):
-    """Stores the history in memory, and counts completed jobs."""
+    """Stores the history in memory, counts completed jobs, and measures the slowest call."""
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
         super().__init__("1", self.lines)
         self.completed = 0
         self.acked = 0
+        self.began_at: dict[str, float] = {}  # Of calls that have not ended, by number.
+        self.slowest_seconds = 0.0
 
     def ok(self, number: str, answer: Any) -> None:
         super().ok(number, answer)
         self.acked += 1
         self.completed += isinstance(answer, dict) and answer["status"] == "succeeded"
+
+    def invoke(self, number: str, verb: str, arguments: dict[str, Any]) -> None:
+        super().invoke(number, verb, arguments)
+        self.began_at[number] = asyncio.get_running_loop().time()
+
+    def write(self, lines: Iterable[Line]) -> None:
+        lines = list(lines)
+        super().write(lines)
+        for kind, number, _ in lines:
+            if kind in ("ok", "fail", "info") and (began_at := self.began_at.pop(number, None)) is not None:
+                self.slowest_seconds = max(self.slowest_seconds, asyncio.get_running_loop().time() - began_at)
 
     def history(self) -> History:
         """All calls so far."""
@@ -217,6 +236,7 @@ class FaultRun:
         self.recorder = recorder
         self.before = 0.0
         self.after = 0.0
+        self.recovery_seconds = 0.0
 
     async def window(self) -> float:
         """Measure completed jobs per second for one window."""
@@ -230,11 +250,14 @@ class FaultRun:
         await self.window()  # The first jobs of a new store are slower.
         self.before = statistics.median([await self.window() for _ in range(WINDOWS_BEFORE)])
 
-    async def recover(self) -> None:
-        """Measure the rate after the fault: the best window, until one is good enough."""
+    async def recover(self, share: float) -> None:
+        """Measure the rate after the fault: the best window, until one has this share of the rate before."""
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
         for _ in range(WINDOWS_AFTER_MAX):
             self.after = max(self.after, await self.window())
-            if self.after >= RECOVERED_SHARE * self.before:
+            self.recovery_seconds = loop.time() - began_at
+            if self.after >= share * self.before:
                 return
 
 
@@ -247,19 +270,28 @@ async def use_all_connections(store: PostgresStore) -> None:
 
 
 async def run_with_fault(
-    cluster: PostgresCluster, fault: Callable[[FaultRun], Awaitable[None]], *, seed: int, connections: int = 10
+    cluster: PostgresCluster,
+    fault: Callable[[FaultRun], Awaitable[None]],
+    *,
+    seed: int,
+    connections: int = 10,
+    url: str | None = None,
+    recovered_share: float = RECOVERED_SHARE,
 ) -> FaultRun:
-    """Work before, during and after a fault, then finish all jobs and check the store."""
+    """Work before, during and after a fault, then finish all jobs and check the store.
+
+    `url` selects another way to connect. `recovered_share` is the share of the rate before to be reached afterwards.
+    """
     fault_run = FaultRun(cluster, CountingRecorder())
     stop = asyncio.Event()
-    async with cluster.store(connections=connections) as store:
+    async with cluster.store(url, connections=connections) as store:
         workload = PostgresWorkload(store, fault_run.recorder, seed=seed, enqueue_pause_seconds=ENQUEUE_PAUSE_SECONDS)
         await workload.prepare()
         async with asyncio.TaskGroup() as group:
             group.create_task(workload.work_until(stop))
             await fault_run.measure()
             await fault(fault_run)
-            await fault_run.recover()
+            await fault_run.recover(recovered_share)
             stop.set()
         last = PostgresWorkload(store, fault_run.recorder, seed=seed)
         await last.prepare()
@@ -269,5 +301,6 @@ async def run_with_fault(
     tables = await cluster.check(fault_run.recorder.history(), with_resent_calls=True)
     assert {job.status for job in tables.jobs.values()} == {"succeeded", "dead", "canceled"}
     assert fault_run.before > 0
-    assert fault_run.after >= RECOVERED_SHARE * fault_run.before, "the rate did not recover"
+    assert fault_run.after >= recovered_share * fault_run.before, "the rate did not recover"
+    assert fault_run.recorder.began_at == {}, "calls did not end"
     return fault_run

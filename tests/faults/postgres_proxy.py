@@ -1,4 +1,4 @@
-"""A proxy between a client and PostgreSQL that loses a request, or its response, on command."""
+"""A proxy between a client and PostgreSQL that loses a request, or its response, on command, or withholds it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ class Loss(enum.Enum):
     RESPONSE = "response"
 
 
+class Part(enum.Enum):
+    """What passes before a stall."""
+
+    NOTHING = "nothing"
+    REQUEST = "request"
+    HALF_OF_RESPONSE = "half"
+
+
 class Proxy:
     """Forwards the messages of both sides."""
 
@@ -34,6 +42,9 @@ class Proxy:
         self._text: bytes | None = None
         self._loss = Loss.RESPONSE
         self._meanwhile: Callable[[], Awaitable[object]] | None = None
+        self._passing: Part | None = None
+        self._flowing = asyncio.Event()
+        self._flowing.set()
         self._clients: set[asyncio.StreamWriter] = set()
         self.losses = 0
         self.is_down = False
@@ -41,6 +52,15 @@ class Proxy:
     def lose(self, loss: Loss, text: str, *, meanwhile: Callable[[], Awaitable[object]] | None = None) -> None:
         """Lose the next statement that contains `text`, or its response. `meanwhile` runs before the client notices."""
         self._loss, self._text, self._meanwhile = loss, text.encode(), meanwhile
+
+    def stall(self, part: Part, text: str) -> None:
+        """Stall all connections when the next statement that contains `text` is sent, after a part has passed."""
+        self.lose(Loss.REQUEST if part is Part.NOTHING else Loss.RESPONSE, text)
+        self._passing = part
+
+    def end_stall(self) -> None:
+        """Let new connections pass. Those that were stalled end."""
+        self._flowing.set()
 
     def terminate(self) -> None:
         """End all connections as the server does: with a message first, and the end of the stream a moment later."""
@@ -54,9 +74,10 @@ class Proxy:
             to_client.close()
             return
         self._clients.add(to_client)
+        await self._flowing.wait()
         server, to_server = await asyncio.open_unix_connection(str(self._server))
         connection = ClientConnection(self, client, to_server)
-        responses = asyncio.create_task(_pass_on(server, to_client))
+        responses = asyncio.create_task(_pass_on(server, to_client, self._flowing))
         try:
             lost = await connection.pass_on_until_lost()
             if lost is None:
@@ -65,7 +86,13 @@ class Proxy:
             with suppress(asyncio.CancelledError):
                 await responses
             if lost is Loss.RESPONSE:
-                await _wait_for_response(server)
+                first = await _wait_for_response(server)
+                if self._passing is Part.HALF_OF_RESPONSE:
+                    to_client.write(first[: len(first) // 2])
+            if self._passing is not None:
+                self._passing = None
+                self._flowing.clear()
+                await self._flowing.wait()
             if self._meanwhile is not None:
                 await self._meanwhile()
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -75,6 +102,10 @@ class Proxy:
             to_server.close()
             to_client.close()
             self._clients.discard(to_client)
+
+    async def wait_for_flow(self) -> None:
+        """Wait for the end of a stall."""
+        await self._flowing.wait()
 
     def loss_for(self, text: bytes) -> Loss | None:
         """Return what to lose of this statement. Called once for each statement that is run."""
@@ -102,6 +133,7 @@ class ClientConnection:
             loss: Loss | None = None
             while True:
                 kind, body = await _read_message(self._client)
+                await self._proxy.wait_for_flow()
                 loss = loss or self._proxy.loss_for(self._statement_of(kind, body))
                 if loss is Loss.REQUEST:
                     return loss
@@ -133,17 +165,24 @@ def _message(kind: bytes, body: bytes) -> bytes:
     return kind + struct.pack("!i", len(body) + 4) + body
 
 
-async def _pass_on(stream: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+async def _pass_on(stream: asyncio.StreamReader, to: asyncio.StreamWriter, flowing: asyncio.Event) -> None:
     with suppress(ConnectionError):
         while chunk := await stream.read(CHUNK_BYTES):
+            await flowing.wait()
             to.write(chunk)
         to.close()
 
 
-async def _wait_for_response(server: asyncio.StreamReader) -> None:
-    """Read the lost response, after which the request has been processed. Earlier responses were forwarded whole."""
-    while (await _read_message(server))[0] != READY_FOR_QUERY:
-        pass
+async def _wait_for_response(server: asyncio.StreamReader) -> bytes:
+    """Read the lost response, after which the request has been processed, and return its first message.
+
+    Earlier responses were forwarded whole.
+    """
+    kind, body = await _read_message(server)
+    first = _message(kind, body)
+    while kind != READY_FOR_QUERY:
+        kind, _ = await _read_message(server)
+    return first
 
 
 @asynccontextmanager
@@ -155,3 +194,4 @@ async def open_proxy(folder: Path, server: Path) -> AsyncIterator[Proxy]:
         yield proxy
     finally:
         listening.close()
+        proxy.end_stall()

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.selections import AUDIT_HTTP, BROWSER, REUSED_FILES, SECRETS
+from tests.mutants.selections import AUDIT_HTTP, BROWSER, OUTAGES, REUSED_FILES, SECRETS
 
 MUTANTS = [
+    Mutant(
+        name="a caller is told to correct the settings of the server",
+        breaks="a hint speaks to the reader who gets it",
+        file="http/problems.py",
+        old="hint=OPERATOR_HINT if is_for_operator else error.hint",
+        new="hint=error.hint",
+        caught_by=f"{OUTAGES}::test_a_caller_does_not_learn_how_the_database_is_misconfigured",
+    ),
     Mutant(
         name="a signature of the path alone",
         breaks="a signed address is good only as it was given",

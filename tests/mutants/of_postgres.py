@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.selections import CHECKPOINTS, HANDOVER, REUSED_UPLOADS, SERVERS, WORKERS
+from tests.mutants.selections import CHECKPOINTS, HANDOVER, OUTAGES, REUSED_UPLOADS, SERVERS, WORKERS
 
 SCHEMA_CHECK = "tests/engines/postgres/test_schema_check.py"
 MUTANTS = [
@@ -560,5 +560,53 @@ MUTANTS = [
         old="        if comment != self._checked or self._db.rejected is not None",
         new="        if self._db.rejected is not None",
         caught_by=f"{SCHEMA_CHECK}::test_a_store_that_no_longer_fits_reports_it_once_and_ends_waits",
+    ),
+    Mutant(
+        name="the commands of a batch share one error object",
+        breaks="D1: every call ends with an answer or an error of its own",
+        file="engines/postgres/command_batcher.py",
+        old='_error_for_each(translate_error(error, action="used"), len(batch))',
+        new='[translate_error(error, action="used")] * len(batch)',
+        caught_by=f"{OUTAGES}::test_every_command_of_a_batch_gets_the_error_of_a_refusing_server",
+    ),
+    Mutant(
+        name="commands wait behind batches that hang",
+        breaks="D1: every call ends within its deadline",
+        file="engines/postgres/command_batcher.py",
+        old="            self._schedule_expiry()\n\n    def _schedule_expiry",
+        new="            pass\n\n    def _schedule_expiry",
+        caught_by=f"{OUTAGES}::test_commands_behind_hung_batches_are_not_sent",
+    ),
+    Mutant(
+        name="a call that was never sent has an unknown outcome",
+        breaks="D1: an error is definite wherever nothing was sent",
+        file="engines/postgres/connection.py",
+        old="            raise NotSent from error\n",
+        new="            raise\n",
+        caught_by=f"{OUTAGES}::test_commands_behind_hung_batches_are_not_sent",
+    ),
+    Mutant(
+        name="a definite error after an earlier call of the command has written",
+        breaks="a command that reports that nothing was changed has changed nothing",
+        file="engines/postgres/connection.py",
+        old="maybe_done=maybe_done or has_written",
+        new="maybe_done=maybe_done",
+        caught_by=f"{OUTAGES}::test_a_command_whose_first_call_has_written_has_an_unknown_outcome",
+    ),
+    Mutant(
+        name="a list whose response was lost may have changed something",
+        breaks="a read never has an unknown outcome",
+        file="engines/postgres/connection.py",
+        old="_read_snapshot(connection, tenant, run), read_only=True)",
+        new="_read_snapshot(connection, tenant, run))",
+        caught_by=f"{OUTAGES}::test_a_read_that_stalls_never_has_an_unknown_outcome",
+    ),
+    Mutant(
+        name="a stable function that may have changed something",
+        breaks="a read never has an unknown outcome",
+        file="engines/postgres/function_calls.py",
+        old='if volatility == "STABLE":',
+        new="if False:",
+        caught_by=f"{OUTAGES}::test_a_read_that_stalls_never_has_an_unknown_outcome",
     ),
 ]

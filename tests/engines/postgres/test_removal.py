@@ -24,7 +24,7 @@ from tests.postgres import ACT_SQL, database_for
 from tests.two_tenant_database import TenantPair
 
 PUBLISH = "SELECT * FROM ingot.publish(ARRAY[$1::uuid], ARRAY['a.b'], ARRAY['1'], ARRAY[NULL], ARRAY[NULL::bytea], 1)"
-SETTLED_SECONDS = 120.0  # Twice the maximum duration of a call or of an open transaction of a worker.
+SETTLED_SECONDS = 125.0  # Five times the maximum duration of a call.
 
 
 @pytest.fixture

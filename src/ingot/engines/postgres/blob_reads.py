@@ -67,7 +67,7 @@ async def find_blob(context: Context, command: ports.FindBlob) -> tuple[Content,
         return None
     scope = command.scope
     arguments = (command.tenant, digest, REFERENCES_MAX, scope.keys, scope.uploads, scope.types)
-    rows = await context.database.call(CALL.open_blob, *arguments)
+    rows = await context.database.call(CALL.open_blob, *arguments, read_only=True)
     if not rows:
         return None
     return content_of(rows[0]), decode(list[Reference], rows[0]["refers"])
@@ -110,7 +110,7 @@ async def _read_usage(context: Context, command: ports.GetUsage | ports.PreviewP
 async def list_tombstoned_blobs(context: Context, command: ports.ListTombstonedBlobs) -> list[str]:
     """See `ListTombstonedBlobs`."""
     after = None if command.after is None else bytes.fromhex(command.after)
-    rows = await context.database.call(CALL.list_collectable, command.grace, command.limit, after)
+    rows = await context.database.call(CALL.list_collectable, command.grace, command.limit, after, read_only=True)
     return [digest.hex() for (digest,) in rows]
 
 

@@ -322,7 +322,9 @@ def _update_hints(
         lane, hint = scan.lane, scan.hint
         if scan.begin == LANE_START:
             hint.full_scan_at = sent_at
-            hint.full_scan_interval_seconds = repeat_interval(seconds, minimum=HINT_SECONDS)
+            hint.full_scan_interval_seconds = repeat_interval(
+                seconds, hint.full_scan_interval_seconds, minimum=HINT_SECONDS
+            )
         if row := last_rows.get(number):
             hint.record_claim(scan.begin, (row["priority"], row["run_at"], row["id"]), scan.version)
         elif scan.begin == LANE_START and hint.version == scan.version:

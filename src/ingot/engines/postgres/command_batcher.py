@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
-from ingot.engines.postgres.connection import SIGNATURE_ERRORS, UNREACHABLE_ERRORS, translate_error
+import msgspec
+
+from ingot.engines.postgres.command_scope import SCOPE, CommandScope, next_deadline
+from ingot.engines.postgres.connection import SIGNATURE_ERRORS, is_unavailable, translate_error
 from ingot.kernel.errors import IngotError, StoreBusy, StoreError
 from ingot.kernel.failures import failures
 from ingot.kernel.logs import detached_context
@@ -15,11 +19,22 @@ IN_FLIGHT_MAX: Final = 4
 IN_FLIGHT_LARGE_MAX: Final = 2
 BATCH_ROWS_MAX: Final = 500
 QUEUED_COMMANDS_MAX: Final = 10_000
+RUN_SECONDS_MIN: Final = 10.0  # A command that waits until less time is left is not sent.
+EXPIRY_INTERVAL_SECONDS: Final = 0.25
 
 C = TypeVar("C")
 A = TypeVar("A")
 
+_deadline_of = attrgetter("deadline")
 RunBatch = Callable[[list[C]], Awaitable[Sequence[A | IngotError]]]
+
+
+class QueuedCommand(msgspec.Struct, Generic[C, A], eq=False, gc=False):
+    """A command that waits for its batch, or runs in it. The deadline is in the time of the event loop."""
+
+    command: C
+    future: asyncio.Future[A]
+    deadline: float
 
 
 class CommandBatcher(Generic[C, A]):
@@ -29,6 +44,8 @@ class CommandBatcher(Generic[C, A]):
     writes some rows once per tenant, so fewer and larger batches are cheaper when there are many tenants.
     `in_flight_max` limits concurrent batches. Use 1 for commands that lock the same rows: concurrent batches would only
     wait for each other. `on_commit` is called with the number of commands in each committed batch.
+
+    Every command ends by its deadline, whatever the database does. A batch has the earliest deadline of its commands.
     """
 
     def __init__(
@@ -45,7 +62,8 @@ class CommandBatcher(Generic[C, A]):
         self._rows_max = rows_max
         self._in_flight_max = in_flight_max
         self._on_commit = on_commit
-        self._queued: list[tuple[C, asyncio.Future[A]]] = []
+        self._queued: list[QueuedCommand[C, A]] = []
+        self._expiry_timer: asyncio.TimerHandle | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -68,7 +86,7 @@ class CommandBatcher(Generic[C, A]):
         elif len(self._queued) >= QUEUED_COMMANDS_MAX:
             future.set_exception(StoreBusy())
         else:
-            self._queued.append((command, future))
+            self._queued.append(QueuedCommand(command, future, next_deadline()))
             if len(self._queued) == 1:
                 loop.call_soon(self._start)  # Commands of the same event loop turn join the batch.
         return future
@@ -79,14 +97,16 @@ class CommandBatcher(Generic[C, A]):
         while self._queued or self._running:
             self._start()
             await asyncio.wait(self._running)
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
 
     def _start(self) -> None:
         rows_max = self._rows_max()
         in_flight_max = self._in_flight_max if rows_max <= BATCH_ROWS_MAX else IN_FLIGHT_LARGE_MAX
         while self._queued and len(self._running) < in_flight_max:
             rows, count = 0, 0
-            for command, _ in self._queued:
-                rows += self._weigh(command)
+            for queued in self._queued:
+                rows += self._weigh(queued.command)
                 if count and rows > rows_max:
                     break
                 count += 1
@@ -94,26 +114,51 @@ class CommandBatcher(Generic[C, A]):
             task = asyncio.create_task(self._run_batch(batch), context=detached_context())
             self._running.add(task)
             task.add_done_callback(self._on_done)
+        if self._queued and self._expiry_timer is None:
+            self._schedule_expiry()
+
+    def _schedule_expiry(self) -> None:
+        loop = asyncio.get_running_loop()
+        first = min(map(_deadline_of, self._queued)) - RUN_SECONDS_MIN
+        self._expiry_timer = loop.call_at(max(first, loop.time() + EXPIRY_INTERVAL_SECONDS), self._expire)
+
+    def _expire(self) -> None:
+        """Reject the commands that would begin too late, because the running batches take too long."""
+        latest = asyncio.get_running_loop().time() + RUN_SECONDS_MIN
+        expired = [queued for queued in self._queued if queued.deadline <= latest]
+        self._queued = [queued for queued in self._queued if queued.deadline > latest]
+        for queued in expired:
+            deliver(queued.future, StoreBusy("The database did not respond in time, and the command was not sent."))
+        self._expiry_timer = None
+        if self._queued:
+            self._schedule_expiry()
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         self._start()
 
-    async def _run_batch(self, batch: list[tuple[C, asyncio.Future[A]]]) -> None:
+    async def _run_batch(self, batch: list[QueuedCommand[C, A]]) -> None:
         """Run a batch. If one of its commands makes it fail, run each command alone."""
+        SCOPE.set(CommandScope(min(map(_deadline_of, batch))))
         results: Sequence[A | IngotError]
         try:
-            results = await self._run([command for command, _ in batch])
+            results = await self._run([queued.command for queued in batch])
             self._on_commit(len(batch))
         except Exception as error:
-            if len(batch) > 1 and not isinstance(error.__cause__, (*UNREACHABLE_ERRORS, *SIGNATURE_ERRORS)):
+            is_refused = isinstance(error.__cause__, SIGNATURE_ERRORS)
+            if len(batch) > 1 and not is_refused and not is_unavailable(error):
                 failures.log("batch_failed", error, commands=len(batch))
-                for entry in batch:
-                    await self._run_batch([entry])
+                for queued in batch:
+                    await self._run_batch([queued])
                 return
-            results = [translate_error(error, action="used")] * len(batch)
-        for (_, future), result in zip(batch, results, strict=True):
-            deliver(future, result)
+            results = _error_for_each(translate_error(error, action="used"), len(batch))
+        for queued, result in zip(batch, results, strict=True):
+            deliver(queued.future, result)
+
+
+def _error_for_each(error: IngotError, commands: int) -> list[IngotError]:
+    """Return an error for each command, because each caller raises its own, which adds a traceback to it."""
+    return [error, *(type(error)(error.detail, hint=error.hint) for _ in range(commands - 1))]
 
 
 async def send_distinct(

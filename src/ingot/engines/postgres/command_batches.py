@@ -11,6 +11,7 @@ from ingot.blobs.ports import DeleteKey, FinishUpload, PutBlob
 from ingot.engines.jobs import has_files
 from ingot.engines.postgres import blobs, claim, enqueue, events, maintenance, settle
 from ingot.engines.postgres.command_batcher import CommandBatcher, RunBatch
+from ingot.engines.postgres.command_scope import next_deadline, run_in_scope
 from ingot.engines.postgres.context import BoundCommands, Context
 from ingot.engines.postgres.dependents import DependentReleaser
 from ingot.engines.postgres.handover import Handover
@@ -19,6 +20,7 @@ from ingot.events.model import Published
 from ingot.events.ports import PublishEvent
 from ingot.jobs.model import Claim, Enqueued, MaintenanceResult
 from ingot.jobs.ports import AppendLogs, ClaimJobs, Enqueue, LogEntry, MaintainJobs, RenewLeases, SettleJobs
+from ingot.kernel.errors import StoreBusy
 from ingot.kernel.logs import detached_context
 
 LOG_CHARS_PER_ROW: Final = 1024
@@ -65,11 +67,11 @@ class CommandBatches:
         self._maintenance: asyncio.Task[MaintenanceResult] | None = None
         self.commands: BoundCommands = {
             Enqueue: self._enqueue,
-            ClaimJobs: self._claim,
+            ClaimJobs: partial(run_in_scope, self._claim),
             RenewLeases: renews.submit,
             AppendLogs: self._logs.submit,
             SettleJobs: settles.submit,
-            PublishEvent: self._publish,
+            PublishEvent: partial(run_in_scope, self._publish),
             MaintainJobs: self._maintain,
             PutBlob: puts.submit,
             FinishUpload: finishes.submit,
@@ -136,12 +138,21 @@ class CommandBatches:
 
     async def _maintain_if_due(self) -> None:
         """Run due maintenance before a claim. Concurrent claims wait for the same run."""
-        await self._dependents.wait_until_idle()
+        if self._dependents.is_idle and not self._is_maintenance_due():
+            return
+        try:
+            async with asyncio.timeout_at(next_deadline()):
+                await self._dependents.wait_until_idle()
+                if self._is_maintenance_due():
+                    await self._join_maintenance()
+                    await self._dependents.wait_until_idle()
+        except TimeoutError as error:
+            raise StoreBusy("Maintenance took too long, and no job was claimed.") from error
+
+    def _is_maintenance_due(self) -> bool:
         lane_cache = self._context.lane_cache
         due_at = lane_cache.next_maintenance_at()
-        if lane_cache.is_poll_due() or (due_at is not None and due_at <= lane_cache.now()):
-            await self._join_maintenance()
-            await self._dependents.wait_until_idle()
+        return lane_cache.is_poll_due() or (due_at is not None and due_at <= lane_cache.now())
 
     async def _join_maintenance(self) -> MaintenanceResult:
         """Wait for the current run of maintenance, or start one."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
@@ -24,6 +24,8 @@ from ingot.blobs.errors import (
     UploadNotFound,
     UploadTaken,
 )
+from ingot.engines.postgres.command_scope import CALL_SECONDS_MAX, SCOPE, next_deadline
+from ingot.engines.postgres.function_calls import READ_ONLY_CALLS
 from ingot.engines.postgres.pooler import transaction_pooler_error
 from ingot.identity.credentials import CredentialExists, CredentialNotFound, TokenNotFound
 from ingot.identity.model import TenantExists, TenantNotFound
@@ -59,9 +61,10 @@ from ingot.records.model import RecordChanged, RecordNotFound, TooManyRecords
 Record = asyncpg.Record
 CONNECTIONS_MAX: Final = 10
 SERVER_ROLE: Final = "ingot_server"
-RETRY_SECONDS_MAX: Final = 20.0  # How long a call is retried while the server is unreachable.
 RETRY_PAUSE_SECONDS_MAX: Final = 0.5
-CALL_SECONDS_MAX: Final = 60.0  # After this time without a response, the server counts as unreachable.
+# How long a canceled statement may take to end before its connection is closed.
+CANCEL_SECONDS_MAX: Final = 2.0
+CLOSE_SECONDS_MAX: Final = 5.0  # How long calls may take after the store has begun to close.
 CONFLICTS_MAX: Final = 50
 # For reads that use indexes only and share one snapshot.
 BEGIN_SNAPSHOT: Final = """
@@ -89,7 +92,7 @@ UNREACHABLE_ERRORS = (
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
 )
-# Errors before anything was sent.
+# Errors of a connection on which the server did not run anything.
 NOT_SENT_ERRORS = (
     ConnectionRefusedError,
     FileNotFoundError,
@@ -163,6 +166,10 @@ ERRORS_BY_SQLSTATE: Final[dict[str, Callable[[str, str], IngotError]]] = {
 }
 
 
+class NotSent(Exception):
+    """No connection could be made, so nothing was sent. The cause is the error of the last try."""
+
+
 class RowAlreadyExists(Exception):
     """A new row has the key of an existing one.
 
@@ -193,45 +200,60 @@ class Database:
         self.pooled = pooled
         self.mismatch: str | None = None  # Why this program does not fit the schema. `SchemaWatch` sets it.
         self.rejected: str | None = None  # The last error of a statement that the schema may not fit.
+        self._timeouts: set[asyncio.Timeout] = set()  # Of the calls that are running.
 
     def stop_retrying(self) -> None:
-        """Fail calls, now and later, instead of retrying while the server is unreachable."""
+        """Fail calls instead of retrying them, now and later, and give each at most `CLOSE_SECONDS_MAX`."""
         self.closing.set()
+        ends_at = asyncio.get_running_loop().time() + CLOSE_SECONDS_MAX
+        for timeout in self._timeouts:
+            if not timeout.expired() and (timeout.when() or 0.0) > ends_at:
+                timeout.reschedule(ends_at)
 
     async def close(self) -> None:
         """Close the connections, unless the pool belongs to the caller."""
         if self._owns_pool:
-            await self.pool.close()
+            # If the server does not respond, the connections are aborted.
+            with suppress(*UNREACHABLE_ERRORS, asyncpg.PostgresError):
+                async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                    await self.pool.close()
 
     def expect_fitting_schema(self) -> None:
         """Raise `SchemaMismatch` if this program does not fit the schema of the database any more."""
         if self.mismatch is not None:
             raise SchemaMismatch(self.mismatch)
 
-    async def call_once(self, statement: str, *values: Any) -> list[Record]:
-        """Run one statement without retries, also while this program does not fit the schema."""
-        return await self._call(statement, values)
+    async def inspect_once(self, run: Callable[[Any], Awaitable[T]]) -> T:
+        """Run as `inspect` does, without retries, and also while this program does not fit the schema."""
+        try:
+            return await self._try(lambda connection: _inspect(connection, run), next_deadline())
+        except NotSent as error:
+            raise error.__cause__ or error from None
 
-    async def call_timed(self, statement: str, *values: Any) -> tuple[list[Record], float]:
+    async def call_timed(self, statement: str, *values: Any, read_only: bool = False) -> tuple[list[Record], float]:
         """Run one statement as `call` does. Also return how many seconds the last try took."""
         seconds = 0.0
 
-        async def attempt() -> list[Record]:
+        async def run(connection: Any) -> list[Record]:
             nonlocal seconds
             started_at = time.monotonic()
-            rows = await self._call(statement, values)
+            rows = await self._call(connection, statement, values)
             seconds = time.monotonic() - started_at
             return rows
 
-        return await self._retry(attempt), seconds
+        return await self._retry(run, read_only=read_only or statement in READ_ONLY_CALLS), seconds
 
     async def call(self, statement: str, *values: Any, once: bool = False, read_only: bool = False) -> list[Record]:
         """Run one statement, which is durable when this returns. It is retried while the server is unreachable.
 
-        With `once`, it is not retried after its answer was lost; that raises `OutcomeUnknown`. With `read_only`, a lost
-        answer changed nothing, so errors of later tries are definite.
+        With `once`, it is not retried after its answer was lost; that raises `OutcomeUnknown`. `read_only` states that
+        the statement changes nothing, so that its errors are definite. For stable functions this is known.
         """
-        return await self._retry(lambda: self._call(statement, values), once=once, read_only=read_only)
+        return await self._retry(
+            lambda connection: self._call(connection, statement, values),
+            once=once,
+            read_only=read_only or statement in READ_ONLY_CALLS,
+        )
 
     async def insert(self, statement: str, *values: Any) -> tuple[list[Record], bool]:
         """Run one statement that inserts rows. Also return whether it was sent more than once.
@@ -240,34 +262,41 @@ class Database:
         """
         tries = 0
 
-        async def attempt() -> list[Record]:
+        async def run(connection: Any) -> list[Record]:
             nonlocal tries
             tries += 1
-            return await self._call(statement, values)
+            return await self._call(connection, statement, values)
 
-        return await self._retry(attempt, unique=True), tries > 1
+        return await self._retry(run, unique=True), tries > 1
 
     async def call_maybe_repeated(self, statement: str, *values: Any) -> tuple[list[Record], bool]:
         """Run one statement as `call` does. Also return whether an earlier try may have succeeded, its answer lost."""
         maybe_done = False
 
-        async def attempt() -> list[Record]:
+        async def run(connection: Any) -> list[Record]:
             nonlocal maybe_done
             try:
-                return await self._call(statement, values)
+                return await self._call(connection, statement, values)
             except UNREACHABLE_ERRORS as error:
                 maybe_done = maybe_done or not isinstance(error, NOT_SENT_ERRORS)
                 raise
 
-        return await self._retry(attempt), maybe_done
+        return await self._retry(run), maybe_done
 
     async def read(self, tenant: str, statement: str, *values: Any) -> list[Record]:
         """Run a statement that sees only the rows of one tenant."""
-        return (await self._retry(lambda: self._read(tenant, [(statement, values)])))[0]
+        statements = [(statement, values)]
+        return (await self._retry(lambda connection: _read(connection, tenant, statements), read_only=True))[0]
 
     async def read_snapshot(self, tenant: str, run: Callable[[Any], Awaitable[T]]) -> T:
         """Run several statements in one snapshot that see only the rows of one tenant."""
-        return await self._retry(lambda: self._read_snapshot(tenant, run))
+        return await self._retry(lambda connection: _read_snapshot(connection, tenant, run), read_only=True)
+
+    async def inspect(self, run: Callable[[Any], Awaitable[T]], *, in_transaction: bool = True) -> T:
+        """Run several statements that change nothing, in one transaction or without."""
+        return await self._retry(
+            (lambda connection: _inspect(connection, run)) if in_transaction else run, read_only=True
+        )
 
     async def call_and_read(
         self, call: str, values: tuple[Any, ...], tenant: str, read: str, *read_values: Any, once: bool
@@ -276,60 +305,54 @@ class Database:
 
         With `once`, the transaction is not retried after its answer was lost.
         """
-        answers = await self._retry(lambda: self._read(tenant, [(call, values), (read, read_values)]), once=once)
+        statements = [(call, values), (read, read_values)]
+        answers = await self._retry(lambda connection: _read(connection, tenant, statements), once=once)
         return answers[0], answers[1]
 
-    async def _call(self, statement: str, values: tuple[Any, ...]) -> list[Record]:
-        async with self.pool.acquire() as connection:
-            if not self.pooled:
-                return await connection.fetch(statement, *values)
-            async with connection.transaction():  # A proxy keeps the server connection only inside a transaction.
-                return await connection.fetch(statement, *values)
-
-    async def _read(self, tenant: str, statements: list[tuple[str, tuple[Any, ...]]]) -> list[list[Record]]:
-        async with self.pool.acquire() as connection, as_tenant(connection, tenant):
-            return [await connection.fetch(statement, *values) for statement, values in statements]
-
-    async def _read_snapshot(self, tenant: str, run: Callable[[Any], Awaitable[T]]) -> T:
-        async with self.pool.acquire() as connection, as_tenant(connection, tenant, begin=BEGIN_SNAPSHOT):
-            return await run(connection)
+    def _call(self, connection: Any, statement: str, values: tuple[Any, ...]) -> Awaitable[list[Record]]:
+        """Run one statement. A proxy that pools transactions keeps its connection only inside of one."""
+        return _call_pooled(connection, statement, values) if self.pooled else connection.fetch(statement, *values)
 
     async def _retry(
-        self, attempt: Callable[[], Awaitable[T]], *, once: bool = False, unique: bool = False, read_only: bool = False
+        self,
+        run: Callable[[Any], Awaitable[T]],
+        *,
+        once: bool = False,
+        unique: bool = False,
+        read_only: bool = False,
     ) -> T:
-        """Retry after conflicts with other transactions, and while the server is unreachable.
+        """Retry until the deadline after conflicts with other transactions, and while the server is unreachable.
 
         A try whose answer was lost may have succeeded. If a later try is refused, this raises `OutcomeUnknown`, because
         the refusal may be the result of that success. Raises `SchemaMismatch` if this program does not fit the schema.
         """
-        if self.mismatch is not None:
-            raise SchemaMismatch(self.mismatch)
-        deadline = time.monotonic() + RETRY_SECONDS_MAX
+        self.expect_fitting_schema()
+        loop, scope, deadline = asyncio.get_running_loop(), SCOPE.get(), next_deadline()
         pause, conflicts, maybe_done = 0.01, 0, False
         while True:
             try:
-                answer = await attempt()
+                answer = await self._try(run, deadline)
                 self.unreachable = False
+                if scope is not None and not read_only:
+                    scope.has_written = True
                 return answer
             except CONFLICT_ERRORS as error:
                 if unique and isinstance(error, asyncpg.UniqueViolationError):
                     raise RowAlreadyExists(maybe_ours=maybe_done) from error
                 conflicts += 1
-                if conflicts > CONFLICTS_MAX:
+                if conflicts > CONFLICTS_MAX or loop.time() >= deadline:
                     raise translate_error(error, action="used") from error
-            except UNREACHABLE_ERRORS as error:
-                maybe_done = maybe_done or not (read_only or isinstance(error, NOT_SENT_ERRORS))
-                if maybe_done and (once or self.closing.is_set() or time.monotonic() > deadline):
-                    raise OutcomeUnknown("The connection was lost before the response arrived.") from error
-                if self.closing.is_set():
-                    raise StoreError("The database is unreachable, and the store is closing.") from error
-                if time.monotonic() > deadline:
-                    raise translate_error(error, action="reached") from error
-                if not self.unreachable:  # Log once, not for each call that waits.
+            except (NotSent, *UNREACHABLE_ERRORS) as error:
+                maybe_done = maybe_done or not (read_only or isinstance(error, (NotSent, *NOT_SENT_ERRORS)))
+                cause = error.__cause__ if isinstance(error, NotSent) else error
+                if not self.unreachable and cause is not None:  # Log once, not for each call that waits.
                     self.unreachable = True
-                    report("server_away", error)
+                    report("server_away", cause)
+                if (once and maybe_done) or self.closing.is_set() or loop.time() >= deadline:
+                    has_written = scope is not None and scope.has_written
+                    raise self._unavailable_error(cause, maybe_done=maybe_done or has_written) from cause
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
+                    async with asyncio.timeout(min(pause, deadline - loop.time())):
                         await self.closing.wait()
                 pause = min(pause * 2, RETRY_PAUSE_SECONDS_MAX)
             except asyncpg.PostgresError as error:
@@ -339,13 +362,87 @@ class Database:
                     raise OutcomeUnknown("The first response was lost, and the retry was refused.") from error
                 raise translate_error(error, action="used") from error
 
+    async def _try(self, run: Callable[[Any], Awaitable[T]], deadline: float) -> T:
+        """Run once on a connection. Raises `TimeoutError` at the deadline, and `NotSent` if `run` was not called."""
+        now, is_sent = asyncio.get_running_loop().time(), False
+        if now >= deadline:
+            raise NotSent from TimeoutError("The deadline has passed.")
+        timeout = asyncio.timeout_at(min(deadline, now + CLOSE_SECONDS_MAX) if self.closing.is_set() else deadline)
+        self._timeouts.add(timeout)
+        try:
+            async with timeout:
+                connection = await self.pool.acquire()
+                is_sent = True
+                try:
+                    answer = await run(connection)
+                except BaseException:
+                    with suppress(*UNREACHABLE_ERRORS, asyncpg.PostgresError):
+                        # Without a timeout, this waits for the end of a canceled statement, which may never come.
+                        await self.pool.release(connection, timeout=CANCEL_SECONDS_MAX)
+                    raise
+                await self.pool.release(connection)
+            return answer
+        except UNREACHABLE_ERRORS as error:
+            if is_sent:
+                raise
+            raise NotSent from error
+        finally:
+            self._timeouts.discard(timeout)
 
-@asynccontextmanager
-async def as_tenant(connection: Any, tenant: str, *, begin: str = "BEGIN") -> AsyncIterator[None]:
+    def _unavailable_error(self, cause: BaseException | None, *, maybe_done: bool) -> StoreError:
+        """Return the error for callers of the API. The log contains the cause."""
+        if maybe_done:
+            return OutcomeUnknown("The connection to the database was lost, or its response took too long.")
+        if isinstance(cause, asyncpg.TooManyConnectionsError):
+            return StoreBusy("The database accepts no more connections.")
+        if self.closing.is_set():
+            return StoreError("The database is unavailable, and the store is closing.")
+        return StoreError("The database is unavailable.")
+
+
+async def close_connection(connection: asyncpg.Connection[Record]) -> None:
+    """Close a connection, or abort it if the server does not respond."""
+    with suppress(*UNREACHABLE_ERRORS, asyncpg.PostgresError):
+        await connection.close(timeout=CLOSE_SECONDS_MAX)
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Return whether an error of a call means that the database was unreachable or did not respond."""
+    return isinstance(error.__cause__, UNREACHABLE_ERRORS)
+
+
+async def _call_pooled(connection: Any, statement: str, values: tuple[Any, ...]) -> list[Record]:
+    async with transaction(connection):
+        rows: list[Record] = await connection.fetch(statement, *values)
+    return rows
+
+
+async def _read(connection: Any, tenant: str, statements: list[tuple[str, tuple[Any, ...]]]) -> list[list[Record]]:
+    async with as_tenant(connection, tenant):
+        return [await connection.fetch(statement, *values) for statement, values in statements]
+
+
+async def _read_snapshot(connection: Any, tenant: str, run: Callable[[Any], Awaitable[T]]) -> T:
+    async with as_tenant(connection, tenant, begin=BEGIN_SNAPSHOT):
+        return await run(connection)
+
+
+async def _inspect(connection: Any, run: Callable[[Any], Awaitable[T]]) -> T:
+    async with transaction(connection):
+        return await run(connection)
+
+
+def as_tenant(connection: Any, tenant: str, *, begin: str = "BEGIN") -> AbstractAsyncContextManager[None]:
     """Open a transaction that sees only the rows of one tenant. The statement contains the ID, to save a round trip."""
     assert is_id(tenant), "only an ID can be part of a statement"
+    return transaction(connection, begin=f"{begin}; SET LOCAL ingot.tenant = '{tenant}'")
+
+
+@asynccontextmanager
+async def transaction(connection: Any, *, begin: str = "BEGIN") -> AsyncIterator[None]:
+    """Open a transaction, and commit it at the end of the block. After an error or a cancellation, roll it back."""
     try:
-        await connection.execute(f"{begin}; SET LOCAL ingot.tenant = '{tenant}'")
+        await connection.execute(begin)
         yield
         await connection.execute("COMMIT")
     except BaseException as error:
@@ -353,7 +450,7 @@ async def as_tenant(connection: Any, tenant: str, *, begin: str = "BEGIN") -> As
         is_canceled = isinstance(error, asyncio.CancelledError)
         if not connection.is_closed() and (is_canceled or connection.is_in_transaction()):
             with suppress(*UNREACHABLE_ERRORS, asyncpg.PostgresError):  # The server has rolled it back.
-                await connection.execute("ROLLBACK")
+                await connection.execute("ROLLBACK", timeout=CANCEL_SECONDS_MAX)
         raise
 
 
@@ -367,6 +464,7 @@ async def open_pool(
             min_size=1,
             max_size=connections,
             connection_class=connection_class,
+            timeout=CALL_SECONDS_MAX,
             command_timeout=CALL_SECONDS_MAX,
             statement_cache_size=0 if pooled else 1024,
             max_cached_statement_lifetime=0,
@@ -375,6 +473,19 @@ async def open_pool(
         raise invalid_url_error("INGOT_DATABASE_URL") from None
     except (*UNREACHABLE_ERRORS, asyncpg.PostgresError) as error:
         raise translate_error(error, action="reached", endpoint=endpoint_of(url)) from error
+
+
+@contextmanager
+def opening(url: str, pool: asyncpg.Pool[Record] | None) -> Iterator[None]:
+    """Abort the connections of a pool if the block fails. An error names the server if it was unavailable."""
+    try:
+        yield
+    except BaseException as error:
+        if pool is not None:
+            pool.terminate()  # Closing would wait for a server that may not respond.
+        if isinstance(error, StoreError) and isinstance(cause := error.__cause__, UNREACHABLE_ERRORS):
+            raise translate_error(cause, action="reached", endpoint=endpoint_of(url)) from cause
+        raise
 
 
 def endpoint_of(url: str) -> str:
@@ -437,8 +548,9 @@ def translate_error(error: Exception, *, action: str, endpoint: str = "") -> Ing
             if action != "reached":
                 failures.log("database_failed", error)
             at = f" at {endpoint}" if endpoint else ""
+            reason = "it does not respond" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
             return StoreError(
-                f"The database{at} cannot be {action}: {str(error) or type(error).__name__}",
+                f"The database{at} cannot be {action}: {reason}",
                 hint="Check the host and port in the URL, and that the server is running."
                 if action == "reached"
                 else None,

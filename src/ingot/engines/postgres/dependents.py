@@ -89,6 +89,11 @@ class DependentReleaser:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all releases that were started are complete."""
+        return not self._tasks
+
     async def wait_until_idle(self) -> None:
         """Wait until all releases that were started are complete."""
         while self._tasks:
@@ -101,7 +106,7 @@ class DependentReleaser:
         """
         if not self._lane_cache.has_dependencies:
             return
-        rows = await self._db.call(CALL.ended_parents, self._scanned_to, PARENTS_PER_CALL_MAX)
+        rows = await self._db.call(CALL.ended_parents, self._scanned_to, PARENTS_PER_CALL_MAX, read_only=True)
         self._scanned_to = rows[-1]["parent"] if len(rows) == PARENTS_PER_CALL_MAX else NIL_ID
         if ended := [row["parent"] for row in rows if row["has_ended"]]:
             await self._run(ended, set())

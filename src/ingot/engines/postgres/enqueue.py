@@ -26,7 +26,7 @@ from ingot.jobs.limits import render_limit_key
 from ingot.jobs.model import Definition, Enqueued, Job, NewJob, OnDead
 from ingot.jobs.ports import Enqueue
 from ingot.jobs.reuse import reuse_key
-from ingot.kernel.errors import IngotError, StoreBusy, TooMany
+from ingot.kernel.errors import IngotError, StoreBusy, StoreError, TooMany
 from ingot.kernel.ids import is_id
 
 GATE_TRIES_MAX: Final = 3
@@ -74,7 +74,7 @@ async def enqueue(
     return [
         answers[index]
         if index in answers
-        else await _enqueue_alone(db, lane_cache, command.jobs, maybe_ours=maybe_ours)
+        else await _enqueue_or_fail(db, lane_cache, command.jobs, maybe_ours=maybe_ours)
         for index, command in enumerate(commands)
     ]
 
@@ -244,6 +244,16 @@ def _update_lane_cache(
         lane_cache.notify_jobs_ended(parents, ())
 
 
+async def _enqueue_or_fail(
+    db: Database, lane_cache: LaneCache, orders: Sequence[NewJob], *, maybe_ours: bool
+) -> EnqueueAnswer:
+    """Enqueue as `_enqueue_alone` does. Its error must not replace the answers of other commands in the batch."""
+    try:
+        return await _enqueue_alone(db, lane_cache, orders, maybe_ours=maybe_ours)
+    except StoreError as error:
+        return error
+
+
 async def _enqueue_alone(
     db: Database, lane_cache: LaneCache, orders: Sequence[NewJob], *, maybe_ours: bool
 ) -> EnqueueAnswer:
@@ -275,7 +285,7 @@ async def _enqueue_alone(
                             return _gate_held_error()
                         await asyncio.sleep(GATE_PAUSE_SECONDS)  # Most transactions are short.
                         continue
-                    await db.call(CALL.expect_capacity, [order.tenant for order in new])
+                    await db.call(CALL.expect_capacity, [order.tenant for order in new], read_only=True)
                     continue
                 enqueued = result
         except RowAlreadyExists as error:
@@ -322,6 +332,7 @@ async def _is_gate_held(db: Database, lane_cache: LaneCache, orders: Sequence[Ne
         [order.idempotency_key for order in orders],
         [order.dedupe_key for order in orders],
         [_reuse_key(lane_cache, order) for order in orders],
+        read_only=True,
     )
     return bool(row[0])
 

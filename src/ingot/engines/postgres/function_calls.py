@@ -15,7 +15,7 @@ import msgspec
 
 _FUNCTION = re.compile(
     r"CREATE OR REPLACE FUNCTION ingot\.(\w+)\s*\((.*?)\)\s*RETURNS\s+"
-    r"(?:TABLE\s*\(([^)]*)\)|([^\n]+?))\s*(?:\n|LANGUAGE)",
+    r"(?:TABLE\s*\(([^)]*)\)|([^\n]+?))\s*LANGUAGE\s+\w+\s+(\w+)",
     re.DOTALL,
 )
 _NESTED = re.compile(r"\([^()]*\)")
@@ -26,10 +26,16 @@ class FunctionCalls:
     """Statements that call the functions of the schema, as attributes."""
 
     def __init__(self, package: str) -> None:
+        stable: set[str] = set()
         for file in resources.files(package).iterdir():
             if file.name.endswith(".sql"):
-                for name, parameters, columns, result in _FUNCTION.findall(file.read_text(encoding="utf-8")):
+                for name, parameters, columns, result, volatility in _FUNCTION.findall(
+                    file.read_text(encoding="utf-8")
+                ):
                     setattr(self, name, _call_text(name, parameters, columns, result))
+                    if volatility == "STABLE":
+                        stable.add(getattr(self, name))
+        self.of_stable_functions = frozenset(stable)
 
     def __getattr__(self, name: str) -> str:
         raise AttributeError(f"there is no function ingot.{name}")
@@ -57,3 +63,5 @@ def _declarations(text: str) -> list[str]:
 
 
 CALL: Final = FunctionCalls("ingot.engines.postgres.functions")
+# PostgreSQL rejects changes in a stable function.
+READ_ONLY_CALLS: Final = CALL.of_stable_functions

@@ -26,6 +26,7 @@ POLL_SECONDS: Final = 1.1
 FULL_SWEEP_SECONDS: Final = 10.0
 COST_FACTOR: Final = 50  # Queries that may walk over many dead rows take at most 1/50 of the time.
 REPEAT_INTERVAL_SECONDS_MAX: Final = 120.0
+REPEAT_INTERVAL_GROWTH_MAX: Final = 4.0
 RECENT_POSITIONS_MAX: Final = 256  # Usually more than the inserts into a lane during one claim.
 BUSY_RETRY_SECONDS: Final = 0.01
 MULTI_LANE_SECONDS: Final = 5.0  # Longer than a claim takes.
@@ -40,9 +41,13 @@ LANE_START: Final[Position] = (0, 0, NIL_ID)
 LANE_END: Final[Position] = (2**15 - 1, 0, NIL_ID)  # After all jobs.
 
 
-def repeat_interval(seconds: float, *, minimum: float) -> float:
-    """Return how long to wait before repeating a query that took this long."""
-    return max(minimum, min(COST_FACTOR * seconds, REPEAT_INTERVAL_SECONDS_MAX))
+def repeat_interval(seconds: float, previous: float, *, minimum: float) -> float:
+    """Return how long to wait before repeating a query that took this long. `previous` is the interval so far.
+
+    The interval grows gradually, because a single slow query may have waited for the network and not worked.
+    """
+    growing = REPEAT_INTERVAL_GROWTH_MAX * max(previous, HINT_SECONDS)
+    return max(minimum, min(COST_FACTOR * seconds, growing, REPEAT_INTERVAL_SECONDS_MAX))
 
 
 def id_or_nil(text: str) -> str:

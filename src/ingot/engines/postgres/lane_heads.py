@@ -75,7 +75,9 @@ async def _query_heads(db: Database, lane_cache: LaneCache, lanes: Sequence[Hint
         hint.head = heads.get(number, LANE_END)
         if begin == LANE_START:
             hint.full_scan_at = sent_at
-            hint.full_scan_interval_seconds = repeat_interval(seconds, minimum=HINT_SECONDS)
+            hint.full_scan_interval_seconds = repeat_interval(
+                seconds, hint.full_scan_interval_seconds, minimum=HINT_SECONDS
+            )
             hint.after = LANE_START if hint.head == LANE_END else (hint.head[0], hint.head[1], NIL_ID)
             if hint.head == LANE_END:
                 lane_cache.drop_lane(lane, hint)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
 import asyncpg
 
 from ingot.engines.postgres import maintenance
-from ingot.engines.postgres.connection import UNREACHABLE_ERRORS, Connection, Database
+from ingot.engines.postgres.connection import UNREACHABLE_ERRORS, Connection, Database, close_connection
 from ingot.engines.postgres.dependents import DependentReleaser
 from ingot.engines.postgres.function_calls import CALL
 from ingot.engines.postgres.lane_cache import COST_FACTOR, POLL_SECONDS, LaneCache
@@ -25,6 +26,7 @@ CHANNEL: Final = "ingot_ready"
 NOTIFY_SECONDS: Final = 0.02
 FOLD_SECONDS: Final = 5.0
 RECORD_REQUESTS_SECONDS: Final = 10.0
+LISTEN_SECONDS_MAX: Final = 10.0  # For the connection, and for a statement on it.
 
 
 class DatabaseListener(Loop):
@@ -36,6 +38,7 @@ class DatabaseListener(Loop):
     """
 
     name = "postgres.watch"
+    pause_after_error_seconds_max = 2.0  # Work of other processes must be found soon after an outage.
 
     def __init__(
         self,
@@ -88,17 +91,17 @@ class DatabaseListener(Loop):
         self.listens = False
         for task in (self._notify_task, self._poll_task):
             if task is not None:
+                task.cancel()  # Both are only hints, and a poll may be far in the future.
                 await asyncio.wait([task])
-        if self._listener is not None and not self._listener.is_closed():
-            await self._listener.close()
+        if self._listener is not None:
+            await close_connection(self._listener)
 
     # -- notifications --------------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
         try:
-            self._listener = await asyncpg.connect(self._url, connection_class=Connection)
-            await self._listener.add_listener(CHANNEL, self._on_notification)
-        except UNREACHABLE_ERRORS as error:
+            self._listener = await connect_listener(self._url, self._on_notification)
+        except (*UNREACHABLE_ERRORS, asyncpg.PostgresError) as error:
             report("listening_failed", error)
 
     def _on_notification(self, _: Any, __: int, ___: str, payload: object) -> None:
@@ -110,8 +113,9 @@ class DatabaseListener(Loop):
             self._poll_task = asyncio.create_task(self._poll(), context=detached_context())
 
     async def _poll(self) -> None:
-        pause = self._lane_cache.poll_cost_seconds * COST_FACTOR - (time.monotonic() - self._lane_cache.polled_at)
-        await asyncio.sleep(max(0.0, pause))
+        lane_cache = self._lane_cache
+        interval = min(lane_cache.poll_cost_seconds * COST_FACTOR, lane_cache.poll_interval_seconds)
+        await asyncio.sleep(max(0.0, interval - (time.monotonic() - lane_cache.polled_at)))
         with suppress(StoreError, asyncpg.PostgresError):
             try:
                 await maintenance.poll(self._db, self._lane_cache)
@@ -131,3 +135,16 @@ class DatabaseListener(Loop):
             with suppress(StoreError):
                 await self._db.call(CALL.notify_ready, self._process_id)
             await asyncio.sleep(NOTIFY_SECONDS)
+
+
+async def connect_listener(url: str, callback: Callable[..., None]) -> asyncpg.Connection[asyncpg.Record]:
+    """Open a connection on which `callback` is called for each notification. Raises errors of the driver."""
+    connection = await asyncpg.connect(
+        url, connection_class=Connection, timeout=LISTEN_SECONDS_MAX, command_timeout=LISTEN_SECONDS_MAX
+    )
+    try:
+        await connection.add_listener(CHANNEL, callback)
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection

@@ -8,7 +8,7 @@ from typing import Final
 
 import asyncpg
 
-from ingot.engines.postgres.connection import Database, Record
+from ingot.engines.postgres.connection import Database, Record, is_unavailable
 from ingot.engines.postgres.function_calls import CALL
 from ingot.engines.postgres.lane_cache import (
     FULL_SWEEP_SECONDS,
@@ -47,14 +47,16 @@ async def poll(db: Database, lane_cache: LaneCache) -> None:
         {},
     )  # The poll finds those with ready jobs again.
     try:
-        rows, lane_cache.poll_cost_seconds = await db.call_timed(CALL.poll)
+        rows, lane_cache.poll_cost_seconds = await db.call_timed(CALL.poll, read_only=True)
     except BaseException:
         lane_cache.sweep_guard.record_call(time.monotonic() - lane_cache.polled_at, lane_cache.now())
         for tenant, lanes in suspended.items():
             lane_cache.suspended_lanes[tenant] = lanes | lane_cache.suspended_lanes.get(tenant, {})
         raise
     lane_cache.sweep_guard.record_call(time.monotonic() - lane_cache.polled_at, lane_cache.now())
-    lane_cache.poll_interval_seconds = repeat_interval(lane_cache.poll_cost_seconds, minimum=POLL_SECONDS)
+    lane_cache.poll_interval_seconds = repeat_interval(
+        lane_cache.poll_cost_seconds, lane_cache.poll_interval_seconds, minimum=POLL_SECONDS
+    )
     lane_cache.update_removed_tenants(row["tenant"] for row in rows if row["now"] is None and row["type"] is None)
     for row in rows:
         if row["now"] is not None:
@@ -104,7 +106,9 @@ async def promote(db: Database, lane_cache: LaneCache) -> int:
         lane_cache.promoted_to = now - LATE_COMMIT_MICROS
         if is_full:
             lane_cache.full_promote_at = started_at
-            lane_cache.full_promote_interval_seconds = repeat_interval(seconds, minimum=HINT_SECONDS)
+            lane_cache.full_promote_interval_seconds = repeat_interval(
+                seconds, lane_cache.full_promote_interval_seconds, minimum=HINT_SECONDS
+            )
     return promoted
 
 
@@ -121,13 +125,15 @@ async def sweep(db: Database, lane_cache: LaneCache) -> int:
     started_at = time.monotonic()
     is_full = started_at - lane_cache.full_sweep_at > lane_cache.full_sweep_interval_seconds
     after = 0 if is_full else lane_cache.swept_to
-    expired, seconds = await db.call_timed(CALL.expired_leases, lane_cache.lease, SWEEP_JOBS_MAX, after)
+    expired, seconds = await db.call_timed(CALL.expired_leases, lane_cache.lease, SWEEP_JOBS_MAX, after, read_only=True)
     swept = await _end_expired(db, lane_cache, expired)
     if len(expired) < SWEEP_JOBS_MAX:
         lane_cache.swept_at = lane_cache.swept_to = now  # If the limit was reached, the next sweep follows at once.
         if is_full:
             lane_cache.full_sweep_at = started_at
-            lane_cache.full_sweep_interval_seconds = repeat_interval(seconds, minimum=FULL_SWEEP_SECONDS)
+            lane_cache.full_sweep_interval_seconds = repeat_interval(
+                seconds, lane_cache.full_sweep_interval_seconds, minimum=FULL_SWEEP_SECONDS
+            )
     lane_cache.finish_sweep(await _query_next_expiry(db, lane_cache, after))
     return swept
 
@@ -141,7 +147,9 @@ async def _query_next_expiry(db: Database, lane_cache: LaneCache, after: int) ->
         return lane_cache.now() + SWEEP_INTERVAL_MICROS
     ((next_expiry,),), seconds = await db.call_timed(CALL.next_expiry, after)
     lane_cache.next_expiry_queried_at = time.monotonic()
-    lane_cache.next_expiry_interval_seconds = repeat_interval(seconds, minimum=0.0)
+    lane_cache.next_expiry_interval_seconds = repeat_interval(
+        seconds, lane_cache.next_expiry_interval_seconds, minimum=0.0
+    )
     return None if next_expiry is None else int(next_expiry)
 
 
@@ -150,7 +158,9 @@ async def _end_expired(db: Database, lane_cache: LaneCache, expired: list[Record
         return 0
     try:
         lost = await _mark_lost(db, lane_cache, expired)
-    except (StoreError, asyncpg.PostgresError):
+    except (StoreError, asyncpg.PostgresError) as sweep_error:
+        if is_unavailable(sweep_error):
+            raise
         # An error in one row must not prevent the sweep of the others.
         lost = []
         for row in expired:

@@ -19,7 +19,8 @@ from ingot.jobs.ports import DescribeStore, ListQueueDepths
 async def list_queue_depths(context: Context, command: ListQueueDepths) -> list[Depth]:
     """Return the jobs of each tenant by status, and how long the oldest ready one has waited."""
     depths = []
-    for row in await context.database.call(CALL.queue_depths, command.tenants_max, command.lanes_max):
+    limits = command.tenants_max, command.lanes_max
+    for row in await context.database.call(CALL.queue_depths, *limits, read_only=True):
         counts = msgspec.json.decode(row["counts"] or "{}", type=dict[JobStatus, int])
         depths.append(depth_of(row["slug"], counts, row["oldest"], row["now"]))
     return depths
@@ -46,7 +47,7 @@ class Horizon:
 
     async def measure(self, db: Database) -> float:
         """Return the seconds, 0 if no transaction holds back events."""
-        ((oldest, holds_back_events, seconds),) = await db.call(SQL.horizon)
+        ((oldest, holds_back_events, seconds),) = await db.call(SQL.horizon, read_only=True)
         if oldest != self._oldest:
             self._oldest, self._seen_at = oldest, time.monotonic()
         if not holds_back_events:

@@ -12,7 +12,14 @@ from typing import Final
 import asyncpg
 
 from ingot.engines.migrations import Migration
-from ingot.engines.postgres.connection import UNREACHABLE_ERRORS, endpoint_of, invalid_url_error, translate_error
+from ingot.engines.postgres.command_scope import CALL_SECONDS_MAX
+from ingot.engines.postgres.connection import (
+    UNREACHABLE_ERRORS,
+    close_connection,
+    endpoint_of,
+    invalid_url_error,
+    translate_error,
+)
 from ingot.engines.postgres.listener import CHANNEL
 from ingot.engines.postgres.revision import AppliedRevision, migrations, schema_digest, sql_texts
 from ingot.engines.postgres.schema_check import expect_not_newer
@@ -53,7 +60,7 @@ async def migrate(owner_url: str) -> list[Migration]:
     """
     configure_logs()  # Tracebacks must not show the URL, which may contain a password.
     try:
-        connection = await asyncpg.connect(owner_url)
+        connection = await asyncpg.connect(owner_url, timeout=CALL_SECONDS_MAX)
     except ValueError:
         raise invalid_url_error("INGOT_DATABASE_OWNER_URL") from None
     except (*UNREACHABLE_ERRORS, asyncpg.PostgresError) as error:
@@ -64,7 +71,7 @@ async def migrate(owner_url: str) -> list[Migration]:
     except (*UNREACHABLE_ERRORS, asyncpg.PostgresError) as error:
         raise translate_error(error, action="migrated", endpoint=endpoint_of(owner_url)) from error
     finally:
-        await connection.close()
+        await close_connection(connection)
 
 
 async def schema_version(connection: asyncpg.Connection[asyncpg.Record]) -> int:

@@ -7,6 +7,7 @@ lacks a function that it calls, with the same parameters and columns.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -107,12 +108,11 @@ class SchemaWatch:
         """Check the schema if it was changed, or if a call was rejected. An unreachable database is ignored."""
         db, comment = self._db, self._checked
         try:
-            ((comment,),) = await db.call_once(SQL.applied_revision)
+            comment = await db.inspect_once(lambda connection: connection.fetchval(SQL.applied_revision))
             rejected, is_suspect = db.rejected, db.rejected is not None or db.mismatch is not None
             if comment == self._checked and not is_suspect:
                 return
-            async with db.pool.acquire() as connection, connection.transaction():
-                await check_schema(connection, self._role, thorough=is_suspect)
+            await db.inspect_once(partial(check_schema, role=self._role, thorough=is_suspect))
         except UNREACHABLE_ERRORS:
             return
         except (StoreTooNew, StoreMisconfigured) as error:

@@ -186,7 +186,8 @@ async def _complete(
     missing = [index for index in range(len(calls)) if index not in answers]
     if missing:
         ids, fences, _ = leases_of([calls[index] for index in missing])
-        attempts = {row["place"]: row for row in await db.call(CALL.find_attempts, ids, fences)}
+        rows = await db.call(CALL.find_attempts, ids, fences, read_only=True)
+        attempts = {row["place"]: row for row in rows}
         answers |= {index: explain(calls[index], attempts.get(number)) for number, index in enumerate(missing, start=1)}
     return [answers[index] for index in range(len(calls))]
 

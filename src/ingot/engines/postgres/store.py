@@ -12,15 +12,15 @@ from ingot.blobs.servers import GONE_AFTER_MICROS
 from ingot.engines.listeners import ObservableStore, notify_all
 from ingot.engines.postgres import maintenance
 from ingot.engines.postgres.command_batches import CommandBatches
+from ingot.engines.postgres.command_scope import run_in_scope
 from ingot.engines.postgres.commands import COMMANDS
 from ingot.engines.postgres.connection import (
     CONNECTIONS_MAX,
     SERVER_ROLE,
     Connection,
     Database,
-    endpoint_of,
     open_pool,
-    translate_error,
+    opening,
 )
 from ingot.engines.postgres.context import BoundCommands, Context
 from ingot.engines.postgres.dependents import DependentReleaser
@@ -57,7 +57,7 @@ class PostgresStore(ObservableStore):
         self.listener = listener
         self.batches = CommandBatches(context, dependents)
         self.commands: BoundCommands = {
-            **{kind: partial(function, context) for kind, function in COMMANDS.items()},
+            **{kind: partial(run_in_scope, partial(function, context)) for kind, function in COMMANDS.items()},
             **self.batches.commands,
         }
         self._horizon = Horizon()
@@ -82,26 +82,18 @@ class PostgresStore(ObservableStore):
         owns_pool = pool is None
         if pool is None:
             pool = await open_pool(url, pooled=pooled, connections=connections, connection_class=connection_class)
-        try:
-            async with pool.acquire() as connection:
-                if not pooled:
-                    await reject_transaction_pooler(connection, url)
-                async with connection.transaction():
-                    await _check_session(connection)
-            lane_cache = LaneCache(clock, lease=round(lease_seconds * MICROS))
+        with opening(url, pool if owns_pool else None):
             db = Database(pool, pooled=pooled, owns_pool=owns_pool)
+            if not pooled:
+                await db.inspect(partial(reject_transaction_pooler, url=url), in_transaction=False)
+            await db.inspect(_check_session)
+            lane_cache = LaneCache(clock, lease=round(lease_seconds * MICROS))
             await maintenance.poll(db, lane_cache)
-            lane_cache.sweep_guard.postpone(lane_cache.now())
-            dependents = DependentReleaser(db, lane_cache)
-            watch = SchemaWatch(db, SERVER_ROLE, on_mismatch=partial(notify_all, lane_cache.listeners.schema_mismatch))
-            listener = DatabaseListener(url, db, lane_cache, dependents, watch, listens=not pooled)
-            return cls(db, lane_cache, dependents, listener)
-        except BaseException as error:
-            if owns_pool:
-                await pool.close()
-            if isinstance(error, asyncpg.PostgresError):
-                raise translate_error(error, action="used", endpoint=endpoint_of(url)) from error
-            raise
+        lane_cache.sweep_guard.postpone(lane_cache.now())
+        dependents = DependentReleaser(db, lane_cache)
+        watch = SchemaWatch(db, SERVER_ROLE, on_mismatch=partial(notify_all, lane_cache.listeners.schema_mismatch))
+        listener = DatabaseListener(url, db, lane_cache, dependents, watch, listens=not pooled)
+        return cls(db, lane_cache, dependents, listener)
 
     def stop_retrying(self) -> None:
         """Fail calls, now and later, instead of retrying while the database is unreachable."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ingot.engines.postgres.connection import CALL_SECONDS_MAX
+from ingot.engines.postgres.command_scope import CALL_SECONDS_MAX
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.function_calls import CALL, json_text
 from ingot.engines.postgres.tenants import check_tenant_id
@@ -12,8 +12,9 @@ from ingot.identity.model import Tenant
 from ingot.identity.ports import ClearTenants, ClearTenantsResult, RemoveTenant
 from ingot.kernel.clock import MICROS
 
-# A tenant without rows for this long stays empty, because all calls that began before its removal have ended.
-CALLS_ENDED_AFTER_MICROS: Final = round(2 * CALL_SECONDS_MAX * MICROS)
+# A tenant without rows for this long stays empty, because all calls that began before its removal have ended. The
+# database may still run a statement for some time after its call has ended.
+CALLS_ENDED_AFTER_MICROS: Final = round(5 * CALL_SECONDS_MAX * MICROS)
 
 
 async def remove_tenant(context: Context, command: RemoveTenant) -> Tenant:

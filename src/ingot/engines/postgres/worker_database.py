@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import asyncpg
@@ -19,14 +19,14 @@ from ingot.engines.postgres.connection import (
     Connection,
     Database,
     Record,
-    endpoint_of,
+    close_connection,
     open_pool,
-    translate_error,
+    opening,
 )
 from ingot.engines.postgres.function_calls import CALL
 from ingot.engines.postgres.job_rows import claim_of
 from ingot.engines.postgres.lane_cache import HINT_SECONDS, Position, repeat_interval
-from ingot.engines.postgres.listener import CHANNEL
+from ingot.engines.postgres.listener import connect_listener
 from ingot.engines.postgres.pooler import reject_transaction_pooler
 from ingot.engines.postgres.schema_check import MIGRATE_HINT, SchemaWatch, check_schema
 from ingot.engines.postgres.sql import SQL
@@ -52,7 +52,6 @@ LOG_CHARS_PER_CALL_MAX: Final = 1024 * 1024
 NO_POSITION: Final = (None, None, None)
 SCHEMA_CHECK_SECONDS: Final = 5.0
 WORKER_GROUP: Final = "ingot_worker"
-CLOSE_SECONDS_MAX: Final = 5.0
 ROLE_HINT: Final = "Create a worker role with `ingot database worker-role`, and use its URL as INGOT_DATABASE_URL."
 
 SettleValues = tuple[str, int, str, bool | None, int | None, int | None, str | None, bytes | None]
@@ -112,30 +111,19 @@ class WorkerDatabase:
         """
         configure_logs()  # Tracebacks must not show the URL, which may contain a password.
         pool = await open_pool(url, pooled=pooled, connections=connections, connection_class=Connection)
-        try:
-            async with pool.acquire() as connection:
-                if not pooled:
-                    await reject_transaction_pooler(connection, url)
-                async with connection.transaction():
-                    role, tenant = await _check_session(connection)
-        except BaseException as error:
-            await pool.close()
-            if isinstance(error, (*UNREACHABLE_ERRORS, asyncpg.PostgresError)):
-                raise translate_error(error, action="used", endpoint=endpoint_of(url)) from error
-            raise
-        db = Database(pool, pooled=pooled)
-        return cls(db, url, tenant=tenant, role=role, instance=instance, lease=lease, with_files=with_files)
+        with opening(url, pool):
+            database = Database(pool, pooled=pooled)
+            if not pooled:
+                await database.inspect(partial(reject_transaction_pooler, url=url), in_transaction=False)
+            role, tenant = await database.inspect(_check_session)
+        return cls(database, url, tenant=tenant, role=role, instance=instance, lease=lease, with_files=with_files)
 
     async def close(self) -> None:
         """Close all connections."""
         self._db.stop_retrying()
-        if self._listener is not None and not self._listener.is_closed():
-            await self._listener.close(timeout=CLOSE_SECONDS_MAX)
-        try:
-            async with asyncio.timeout(CLOSE_SECONDS_MAX):
-                await self._db.pool.close()
-        except TimeoutError:
-            self._db.pool.terminate()
+        if self._listener is not None:
+            await close_connection(self._listener)
+        await self._db.close()
 
     async def register(self, types: Sequence[str], *, version: str | None = None) -> None:
         """Register the instance with the job types that it runs."""
@@ -156,7 +144,9 @@ class WorkerDatabase:
             began = time.monotonic()
             rows = await self._claim(type, limit, hint)
             hint.full_scan_at = time.monotonic()
-            hint.full_scan_interval_seconds = repeat_interval(hint.full_scan_at - began, minimum=HINT_SECONDS)
+            hint.full_scan_interval_seconds = repeat_interval(
+                hint.full_scan_at - began, hint.full_scan_interval_seconds, minimum=HINT_SECONDS
+            )
         # After a claim that found fewer jobs than the limit, the next claim begins at the start of the lane.
         hint.after = (rows[-1]["priority"], rows[-1]["run_at"], rows[-1]["id"]) if len(rows) == limit else None
         lane = Lane(type, self._tenant, "")
@@ -239,8 +229,7 @@ class WorkerDatabase:
         if self._db.pooled or (self._listener is not None and not self._listener.is_closed()):
             return
         with suppress(*UNREACHABLE_ERRORS, asyncpg.PostgresError):  # Notifications are only hints.
-            self._listener = await asyncpg.connect(self._url)
-            await self._listener.add_listener(CHANNEL, lambda *_: callback())
+            self._listener = await connect_listener(self._url, lambda *_: callback())
 
 
 def _column_or_none(values: tuple[Any, ...], default: Any) -> tuple[Any, ...] | None:
