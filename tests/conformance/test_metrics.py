@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from ingot.engines.postgres.migrate import migrations as postgres_migrations
+from ingot.engines.postgres.revision import migrations as postgres_migrations
 from ingot.engines.sqlite.migrate import migrations as sqlite_migrations
 from ingot.http.job_metrics import JobMetricsCollector
 from ingot.jobs import AttemptOutcome, Claim, Definition, Done, Enqueued, JobStatus, LeaseLost, Settle, Settled

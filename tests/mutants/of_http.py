@@ -120,8 +120,8 @@ MUTANTS = [
         name="a log that shows what people put into paths",
         breaks="secrets and payloads are never logged",
         file="http/app.py",
-        old='        "method": scope["method"],\n',
-        new='        "method": scope["method"],\n        "path": scope["path"],\n',
+        old='    return {"method": scope["method"], "route"',
+        new='    return {"path": scope["path"], "method": scope["method"], "route"',
         caught_by="tests/system/test_logs.py::test_secrets_are_never_logged",
     ),
     Mutant(

@@ -26,8 +26,8 @@ MUTANTS = [
         name="silence that is not shown",
         breaks="a worker that misses heartbeats is silent",
         file="engines/worker_rows.py",
-        old="if silent_since is not None and self.seen_at <= silent_since:",
-        new="if False:",
+        old="silent = silent_since is not None and self.seen_at <= silent_since",
+        new="silent = False",
         caught_by=f"{WORKERS}::test_a_worker_that_misses_heartbeats_is_silent_until_the_next_one[sqlite]",
     ),
     Mutant(

@@ -226,6 +226,7 @@ def test_a_failed_start_prints_no_secret(tmp_path: Path, case: str) -> None:
     if (token := variables.get("INGOT_OPERATOR_TOKEN")) is not None:
         canaries.add(token, "the operator's token")
     environment = {**os.environ, "INGOT_DATA": str(tmp_path / "data"), "INGOT_LOG_LEVEL": "debug", **variables}
+    environment["INGOT_DATABASE_WAIT_SECONDS"] = "0"
     done = run_ingot("serve", "--port", "0", env=environment)
     assert done.code != 0
     assert done.stderr

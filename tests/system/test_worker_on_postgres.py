@@ -176,7 +176,7 @@ def test_a_postgres_worker_without_a_server_leaves_jobs_with_files_to_others(ser
         assert plain.wait("60s").result == "Hello, Grace"
         for job in (filed, large):
             assert (job.refresh().status, job.data.attempts) == (JobStatus.QUEUED, 0)
-            assert "has access to files" in job.explain().reasons[0].message
+            assert "without access to files" in job.explain().reasons[0].message
         process.send_signal(signal.SIGTERM)
         _, output = process.communicate(timeout=WAIT_SECONDS)
         assert '"jobs_with_files_not_claimed"' in output

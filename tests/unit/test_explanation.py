@@ -133,7 +133,7 @@ def test_a_job_with_files_waits_for_a_worker_with_access_to_files() -> None:
     without_files = {"last_claim_at": None, "last_claim_without_files_at": NOW}
     reason, _ = reasons(changes={"inputs": {"a.txt": "blob"}}, **without_files)
     assert (reason.code, reason.data) == ("no_worker", {"type": "resize", "asked_at": None})
-    assert "no worker for jobs of type resize has access to files" in reason.message
+    assert "only workers without access to files" in reason.message
     reason, _ = reasons(changes={"payload_blob": "blob"}, **without_files | {"last_claim_without_files_at": LONG_AGO})
     assert "No worker has requested jobs of type resize so far." in reason.message
 

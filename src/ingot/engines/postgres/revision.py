@@ -18,7 +18,7 @@ from ingot.engines.migrations import Migration, read_migrations
 from ingot.kernel.build import read_build
 
 REVISION: Final = 1
-DIGEST: Final = "2389dc4f674861a63ee2383d4491d37600417f51bce21990674486d52eb26d3d"
+DIGEST: Final = "7dc95689f0ba07a788ef7d865afad2a105e15148177ed0086d9adccd1003e974"
 # Programs from this revision on can use the schema. Raise it when something that an earlier release needs is removed or
 # changes its meaning; before that, keep it for one release.
 OLDEST_REVISION: Final = 1
