@@ -275,6 +275,15 @@ def test_a_reader_who_may_not_see_workers_gets_no_names() -> None:
     assert not any("press" in str(reason) or "other_types" in reason.data for reason in (first, second))
 
 
+def test_a_reader_who_may_see_only_the_workers_of_the_tenant_gets_no_names_of_shared_ones() -> None:
+    shared = msgspec.structs.replace(worker(WorkerStatus.SILENT, "shared"), tenant=None)
+    workers = KnownWorkers(of_type=[shared, worker(WorkerStatus.SILENT)])
+    first, _ = explain(wait_state(last_claim_at=None), workers, shared_named=False).reasons
+    assert "online: a worker has been silent since" in first.message
+    assert [each["id"] for each in first.data["workers"]] == ["press"]
+    assert "shared" not in str(first)
+
+
 def test_a_job_on_a_silent_worker_has_its_last_sign_of_life() -> None:
     changes = {"status": JobStatus.RUNNING, "worker_id": "press", "lease_expires_at": LATER}
     (reason,) = worker_reasons(KnownWorkers(of_type=[worker(WorkerStatus.SILENT)]), changes=changes)

@@ -252,7 +252,8 @@ class JobsApi:
     async def explain(self, request: Request, id: str) -> Explanation:
         """Explain why a job is not running, or how it ended.
 
-        Workers of the tenant are named to callers with the grant `workers.read`, workers of other tenants to operators.
+        Workers of the tenant are named to callers with the grant `workers.read`, shared workers and those of other
+        tenants to operators.
         """
         await get_visible_job(self._jobs, request, id)
         sees_workers, is_operator = request.caller.may("workers.read"), request.caller.is_operator

@@ -41,10 +41,12 @@ class KnownWorkers(msgspec.Struct, frozen=True, kw_only=True):
 NO_WORKERS: Final = KnownWorkers()
 
 
-def explain(waiting: WaitState, workers: KnownWorkers = NO_WORKERS, *, named: bool = True) -> Explanation:
+def explain(
+    waiting: WaitState, workers: KnownWorkers = NO_WORKERS, *, named: bool = True, shared_named: bool = True
+) -> Explanation:
     """Explain why a job is where it is. The first reason is the one that must change first.
 
-    Workers are only `named` if the reader may see them.
+    Workers are only `named`, and shared ones only `shared_named`, if the reader may see them.
     """
     job = waiting.job
     if job.status in FINISHED:
@@ -54,7 +56,7 @@ def explain(waiting: WaitState, workers: KnownWorkers = NO_WORKERS, *, named: bo
     elif job.status is JobStatus.BLOCKED:
         reasons = _blocked_reasons(waiting)
     else:
-        reasons = _queued_reasons(waiting, workers, named=named)
+        reasons = _queued_reasons(waiting, workers, named=named, shared_named=named and shared_named)
     return Explanation(job_id=job.id, status=job.status, reasons=reasons)
 
 
@@ -129,7 +131,7 @@ def _shortened_list(names: list[str]) -> str:
     return ", ".join(names[:NAMES_SHOWN_MAX]) + more
 
 
-def _queued_reasons(waiting: WaitState, workers: KnownWorkers, *, named: bool) -> list[Reason]:
+def _queued_reasons(waiting: WaitState, workers: KnownWorkers, *, named: bool, shared_named: bool) -> list[Reason]:
     """Explain why a queued job does not start. Several things may have to change before it does."""
     job = waiting.job
     reasons: list[Reason] = []
@@ -146,7 +148,7 @@ def _queued_reasons(waiting: WaitState, workers: KnownWorkers, *, named: bool) -
     online = [worker for worker in workers.of_type if worker.status is WorkerStatus.ONLINE]
     has_worker = not _only_without_files(waiting) and (bool(online) or _has_unregistered_worker(waiting, workers))
     if not has_worker:
-        reasons.append(_no_worker_reason(waiting, workers, named=named))
+        reasons.append(_no_worker_reason(waiting, workers, named=named, shared_named=shared_named))
     if job.run_at <= waiting.now:
         # Without a worker, the reason above reports the last claim.
         reasons.append(_queue_position_reason(waiting, waiting.last_claim_at if has_worker else None, len(online)))
@@ -185,7 +187,7 @@ def _not_due_reason(job: Job) -> Reason:
     return Reason(code="retrying", message=message, data={"run_at": job.run_at})
 
 
-def _no_worker_reason(waiting: WaitState, workers: KnownWorkers, *, named: bool) -> Reason:
+def _no_worker_reason(waiting: WaitState, workers: KnownWorkers, *, named: bool, shared_named: bool) -> Reason:
     type, last_claim_at = waiting.job.type, waiting.last_claim_at
     data: dict[str, Any] = {"type": type, "asked_at": last_claim_at}
     if _only_without_files(waiting):
@@ -197,10 +199,11 @@ def _no_worker_reason(waiting: WaitState, workers: KnownWorkers, *, named: bool)
         return Reason(code="no_worker", message=message, data=data)
     if workers.of_type:
         status = next(status for status in REMEDIES if any(worker.status is status for worker in workers.of_type))
-        states = _shortened_list([_worker_state(worker, named=named) for worker in workers.of_type])
+        visible = [worker for worker in workers.of_type if (shared_named if worker.tenant is None else named)]
+        states = _shortened_list([_worker_state(worker, named=worker in visible) for worker in workers.of_type])
         message = f"No worker for jobs of type {type} is online: {states}. {REMEDIES[status]}"
         if named:
-            shown = workers.of_type[:WORKERS_SHOWN_MAX]
+            shown = visible[:WORKERS_SHOWN_MAX]
             data["workers"] = [{"id": each.id, "status": each.status, "seen_at": each.seen_at} for each in shown]
         return Reason(code="no_worker", message=message, data=data)
     if last_claim_at is None:

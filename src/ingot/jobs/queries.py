@@ -192,13 +192,14 @@ class JobQueries:
     ) -> Explanation:
         """Explain why a job is not running or how it ended, as text and as data. Raises `JobNotFound`.
 
-        Without `names_workers`, waiting jobs are explained without the names of workers. With `all_tenants`, workers of
-        other tenants that run this type are named as well.
+        Without `names_workers`, waiting jobs are explained without the names of workers. With `all_tenants`, shared
+        workers and those of other tenants that run this type are named as well.
         """
         waiting = await self._store.run(GetWaitState(tenant=checks.tenant_id(tenant), job_id=checks.job_id(job_id)))
         if waiting is None:
             raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
-        return explain(waiting, await self._known_workers(waiting.job, all_tenants=all_tenants), named=names_workers)
+        workers = await self._known_workers(waiting.job, all_tenants=all_tenants)
+        return explain(waiting, workers, named=names_workers, shared_named=all_tenants)
 
     async def _known_workers(self, job: Job, *, all_tenants: bool) -> KnownWorkers:
         """Return the registered workers that matter for the explanation of a queued or running job."""
