@@ -13,7 +13,7 @@ import pytest
 from ingot.engines.postgres.command_batcher import BATCH_ROWS_MAX, IN_FLIGHT_MAX, QUEUED_COMMANDS_MAX, CommandBatcher
 from ingot.jobs import Done, Settled
 from ingot.jobs.job_options import new_job
-from ingot.kernel.errors import IngotError, InvalidInput, StoreBusy, StoreError
+from ingot.kernel.errors import IngotError, InvalidInput, OutcomeUnknown, StoreBusy, StoreError
 from ingot.kernel.logs import context_fields
 from tests.factories import Bench, open_bench
 from tests.postgres import database_for
@@ -48,6 +48,19 @@ def _weight_of_one(_: int) -> int:
 async def _yield_to_loop(count: int = 5) -> None:
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+async def test_a_batch_whose_response_was_lost_is_not_run_again() -> None:
+    batches: list[list[int]] = []
+
+    async def run(commands: list[int]) -> list[int | IngotError]:
+        batches.append(commands)
+        raise OutcomeUnknown("The first response was lost, and the retry was refused.") from InvalidInput("refused")
+
+    batcher = CommandBatcher(run, weigh=_weight_of_one)
+    errors = await asyncio.gather(*map(batcher.submit, range(3)), return_exceptions=True)
+    assert batches == [[0, 1, 2]]
+    assert [type(error) for error in errors] == [OutcomeUnknown] * 3
 
 
 async def test_a_batch_has_no_context_fields_and_reports_its_size_once() -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from ingot.engines.postgres.command_scope import SCOPE, CommandScope, next_deadline
 from ingot.engines.postgres.connection import SIGNATURE_ERRORS, is_unavailable, translate_error
-from ingot.kernel.errors import IngotError, StoreBusy, StoreError
+from ingot.kernel.errors import IngotError, OutcomeUnknown, StoreBusy, StoreError
 from ingot.kernel.failures import failures
 from ingot.kernel.logs import detached_context
 
@@ -145,8 +145,9 @@ class CommandBatcher(Generic[C, A]):
             results = await self._run([queued.command for queued in batch])
             self._on_commit(len(batch))
         except Exception as error:
-            is_refused = isinstance(error.__cause__, SIGNATURE_ERRORS)
-            if len(batch) > 1 and not is_refused and not is_unavailable(error):
+            # After a lost response, a command that was carried out would be refused if it ran again.
+            is_final = isinstance(error, OutcomeUnknown) or isinstance(error.__cause__, SIGNATURE_ERRORS)
+            if len(batch) > 1 and not is_final and not is_unavailable(error):
                 failures.log("batch_failed", error, commands=len(batch))
                 for queued in batch:
                     await self._run_batch([queued])

@@ -341,6 +341,8 @@ class Database:
                     raise RowAlreadyExists(maybe_ours=maybe_done) from error
                 conflicts += 1
                 if conflicts > CONFLICTS_MAX or loop.time() >= deadline:
+                    if maybe_done or (scope is not None and scope.has_written):
+                        raise OutcomeUnknown("A part of the change may have been made.") from error
                     raise translate_error(error, action="used") from error
             except (NotSent, *UNREACHABLE_ERRORS) as error:
                 maybe_done = maybe_done or not (read_only or isinstance(error, (NotSent, *NOT_SENT_ERRORS)))
@@ -358,7 +360,7 @@ class Database:
             except asyncpg.PostgresError as error:
                 if isinstance(error, SIGNATURE_ERRORS):
                     self.rejected = short_text(error)
-                if maybe_done and error.sqlstate in ERRORS_BY_SQLSTATE:
+                if maybe_done:
                     raise OutcomeUnknown("The first response was lost, and the retry was refused.") from error
                 raise translate_error(error, action="used") from error
 
