@@ -36,12 +36,15 @@ async def maintain(db: Database, lane_cache: LaneCache) -> MaintenanceResult:
     """Run one round each of the poll, the promotion and the sweep, if they are due."""
     if lane_cache.is_poll_due():
         await poll(db, lane_cache)
-    return MaintenanceResult(promoted=await promote(db, lane_cache), swept=await sweep(db, lane_cache))
+    started_at = time.monotonic()
+    promoted = await promote(db, lane_cache)
+    lane_cache.sweep_guard.record_call(time.monotonic() - started_at, lane_cache.now())
+    return MaintenanceResult(promoted=promoted, swept=await sweep(db, lane_cache))
 
 
 async def poll(db: Database, lane_cache: LaneCache) -> None:
     """Find out what other processes did: lanes with ready jobs, due times, lease expiries, limits."""
-    lane_cache.polled_at = time.monotonic()
+    started_at = lane_cache.polled_at = time.monotonic()  # Another poll may begin before this one ends.
     suspended, lane_cache.suspended_lanes = (
         lane_cache.suspended_lanes,
         {},
@@ -49,11 +52,11 @@ async def poll(db: Database, lane_cache: LaneCache) -> None:
     try:
         rows, lane_cache.poll_cost_seconds = await db.call_timed(CALL.poll, read_only=True)
     except BaseException:
-        lane_cache.sweep_guard.record_call(time.monotonic() - lane_cache.polled_at, lane_cache.now())
+        lane_cache.sweep_guard.record_call(time.monotonic() - started_at, lane_cache.now())
         for tenant, lanes in suspended.items():
             lane_cache.suspended_lanes[tenant] = lanes | lane_cache.suspended_lanes.get(tenant, {})
         raise
-    lane_cache.sweep_guard.record_call(time.monotonic() - lane_cache.polled_at, lane_cache.now())
+    lane_cache.sweep_guard.record_call(time.monotonic() - started_at, lane_cache.now())
     lane_cache.poll_interval_seconds = repeat_interval(
         lane_cache.poll_cost_seconds, lane_cache.poll_interval_seconds, minimum=POLL_SECONDS
     )
@@ -115,9 +118,9 @@ async def promote(db: Database, lane_cache: LaneCache) -> int:
 async def sweep(db: Database, lane_cache: LaneCache) -> int:
     """End attempts whose lease has expired, and return how many.
 
-    Sweeps at most once a second, and not within one lease of opening the store.
+    Sweeps at most once a second, and not while the sweep guard forbids it.
     """
-    next_sweep = lane_cache.next_sweep()
+    next_sweep, next_expiry = lane_cache.next_sweep(), lane_cache.next_expiry
     now = lane_cache.now()
     if next_sweep is None or next_sweep > now or not lane_cache.sweep_guard.may_sweep(now):
         return 0
@@ -126,6 +129,10 @@ async def sweep(db: Database, lane_cache: LaneCache) -> int:
     is_full = started_at - lane_cache.full_sweep_at > lane_cache.full_sweep_interval_seconds
     after = 0 if is_full else lane_cache.swept_to
     expired, seconds = await db.call_timed(CALL.expired_leases, lane_cache.lease, SWEEP_JOBS_MAX, after, read_only=True)
+    lane_cache.sweep_guard.record_call(time.monotonic() - started_at, lane_cache.now())
+    if not lane_cache.sweep_guard.may_sweep(lane_cache.now()):  # These leases expired while the database was away.
+        lane_cache.finish_sweep(next_expiry)
+        return 0
     swept = await _end_expired(db, lane_cache, expired)
     if len(expired) < SWEEP_JOBS_MAX:
         lane_cache.swept_at = lane_cache.swept_to = now  # If the limit was reached, the next sweep follows at once.
