@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
+import apsw
 import pytest
 from structlog.testing import capture_logs
 
 from ingot.jobs import AttemptOutcome, Definition, Job, Jobs, JobStatus, MaintenanceResult
+from ingot.jobs.maintenance import JobMaintenance
 from ingot.kernel.clock import ManualClock
 from tests.conformance.snapshots import snapshot
 from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
@@ -80,6 +84,51 @@ async def test_leases_are_not_swept_right_after_the_process_was_suspended(
             return (await bench.jobs.maintain()).swept
 
         assert await eventually(swept, why="the lease is swept later") == 1
+
+
+async def test_leases_are_not_swept_right_after_a_commit_that_stalled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingot.engines.sweep_guard.STALL_SECONDS_MIN", 0.05)
+    monkeypatch.setattr("tests.factories.LEASE_SECONDS", 0.01)
+    async with open_bench("sqlite", tmp_path / "data") as bench:
+        await bench.make_claim()
+        bench.clock.advance(seconds=1)
+        other = apsw.Connection(str(tmp_path / "data" / "ingot.db"))
+        other.execute("BEGIN IMMEDIATE")  # The writer waits for its end.
+        creation = asyncio.ensure_future(bench.make_job())
+        await asyncio.sleep(0.1)
+        other.close()
+        await creation
+        assert (await bench.jobs.maintain()).swept == 0
+        bench.clock.advance(seconds=1)
+        assert (await bench.jobs.maintain()).swept == 1
+
+
+class SlowStore:
+    """A store whose maintenance ends after two ticks."""
+
+    def __init__(self) -> None:
+        self._ticks = 0
+        self._ticked = asyncio.Event()
+
+    def on_maintenance_rescheduled(self, _: object) -> None:
+        pass
+
+    def tick(self) -> None:
+        self._ticks += 1
+        if self._ticks == 2:
+            self._ticked.set()
+
+    async def run(self, _: object) -> MaintenanceResult:
+        await self._ticked.wait()
+        return MaintenanceResult(promoted=1, swept=2)
+
+
+async def test_maintenance_that_takes_long_is_no_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingot.jobs.maintenance.TICK_SECONDS", 0.001)
+    store: Any = SlowStore()
+    assert await JobMaintenance(store).run_once() == MaintenanceResult(promoted=1, swept=2)
 
 
 async def test_a_lease_is_swept_from_the_instant_it_expires(bench: Bench) -> None:

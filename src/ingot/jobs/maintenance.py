@@ -26,8 +26,14 @@ class JobMaintenance(Loop):
         store.on_maintenance_rescheduled(self._rescheduled.set)
 
     async def run_once(self) -> MaintenanceResult:
-        """Run the maintenance that is due now."""
-        return await self._store.run(MaintainJobs())
+        """Run the maintenance that is due now. If it takes long, the process still counts as running."""
+        running = asyncio.ensure_future(self._store.run(MaintainJobs()))
+        try:
+            while not (await asyncio.wait({running}, timeout=TICK_SECONDS))[0]:
+                self._store.tick()
+        finally:
+            running.cancel()
+        return running.result()
 
     async def wait(self) -> None:
         """Wait until maintenance is due. A change of the due time is taken into account."""

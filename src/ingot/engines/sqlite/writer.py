@@ -177,7 +177,8 @@ class Writer:
             stopping = self._take_queued(waiting) or stopping
             batch, waiting = waiting[:BATCH_COMMANDS_MAX], waiting[BATCH_COMMANDS_MAX:]
             if batch:
-                self._batch_started_at, self._started = time.monotonic(), self._started + len(batch)
+                started_at = self._batch_started_at = time.monotonic()
+                self._started += len(batch)
                 try:
                     self._run_batch(batch)
                 except Exception as error:  # If the thread ended, all callers would wait forever.
@@ -185,6 +186,7 @@ class Writer:
                     failures.log("writer_failed", error)
                     self._fail_batch(batch)
                 self._batch_started_at = None
+                self._writer_state.sweep_guard.record_call(time.monotonic() - started_at, self._clock.micros())
 
     def _take_queued(self, waiting: list[PendingCommand]) -> bool:
         """Add queued commands to `waiting`; if both are empty, block. Return whether the writer has been stopped."""
