@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from ingot.engines.postgres import PostgresStore, migrate
 from ingot.engines.postgres.revision import DIGEST, REVISION, AppliedRevision, schema_digest
-from ingot.engines.postgres.schema_check import check_schema
+from ingot.engines.postgres.schema_check import SchemaWatch, check_schema
 from ingot.engines.postgres.worker_database import WORKER_GROUP, WorkerDatabase
 from ingot.identity import Tenants
 from ingot.jobs import Jobs
@@ -315,3 +315,17 @@ async def test_a_worker_that_no_longer_fits_claims_nothing(opened: OpenStore) ->
 
 async def open_worker(url: str) -> WorkerDatabase:
     return await WorkerDatabase.open(url, instance="a", lease=round(LEASE_SECONDS * MICROS), connections=1)
+
+
+async def test_a_schema_that_cannot_be_read_changes_nothing() -> None:
+    class CanceledReads:
+        mismatch = rejected = None
+
+        async def inspect_once(self, *_: Any) -> str:
+            raise asyncpg.QueryCanceledError("canceling statement due to statement timeout")
+
+    database: Any = CanceledReads()
+    with capture_logs() as logs:
+        await SchemaWatch(database, WORKER_GROUP).run_once()
+    assert [entry["event"] for entry in logs] == ["schema_not_checked"]
+    assert database.mismatch is None

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+import asyncpg
 import structlog
 
 from ingot.engines.postgres.connection import SIGNATURE_ERRORS, UNREACHABLE_ERRORS, Database, short_text
@@ -17,6 +18,7 @@ from ingot.engines.postgres.function_calls import CALL
 from ingot.engines.postgres.revision import REVISION, AppliedRevision, granted_functions, migrations, schema_digest
 from ingot.engines.postgres.sql import SQL
 from ingot.kernel.errors import StoreMisconfigured, StoreTooNew
+from ingot.kernel.logs import report
 
 MIGRATE_HINT: Final = (
     "Run `ingot database migrate` of this version, or start a server of this version with INGOT_DATABASE_OWNER_URL, "
@@ -105,7 +107,7 @@ class SchemaWatch:
             await self.run_once()
 
     async def run_once(self) -> None:
-        """Check the schema if it was changed, or if a call was rejected. An unreachable database is ignored."""
+        """Check the schema if it was changed, or if a call was rejected. If it cannot be read, nothing changes."""
         db, comment = self._db, self._checked
         try:
             comment = await db.inspect_once(lambda connection: connection.fetchval(SQL.applied_revision))
@@ -114,6 +116,9 @@ class SchemaWatch:
                 return
             await db.inspect_once(partial(check_schema, role=self._role, thorough=is_suspect))
         except UNREACHABLE_ERRORS:
+            return
+        except asyncpg.PostgresError as error:
+            report("schema_not_checked", error)
             return
         except (StoreTooNew, StoreMisconfigured) as error:
             was_fitting, db.mismatch = db.mismatch is None, error.detail
