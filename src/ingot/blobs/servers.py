@@ -16,7 +16,7 @@ from ingot.kernel.logs import report
 from ingot.kernel.loops import Loop
 
 RENEW_SECONDS: Final = 5.0
-# A server that has not renewed its registration for this time is gone. It is longer than the 20 seconds for which calls
+# A server that has not renewed its registration for this time is gone. It is longer than the 25 seconds for which calls
 # are repeated while the database is unreachable.
 GONE_AFTER_MICROS: Final = 30 * MICROS
 BATCH_UPLOADS: Final = 500
@@ -28,6 +28,7 @@ class ServerRegistration(Loop):
     """The loop that renews the registration of the server `server`, which has the object store `store_id` open."""
 
     name = "blobs.server_registration"
+    pause_after_error_seconds_max = 2.0  # After an outage, other servers must not consider this one gone.
 
     def __init__(self, store: Store, *, server: str, store_id: str) -> None:
         super().__init__()
