@@ -38,6 +38,14 @@ class SweepGuard:
         if seconds > self._stall_seconds:
             self.postpone(now)
 
+    def record_jump(self, micros: int, now: int) -> None:
+        """Record how far the clock of the store was ahead of its estimate. Leases may have expired by that alone.
+
+        If it was set back, the earliest time of a sweep moves back as well.
+        """
+        if abs(micros) > self._stall_seconds * MICROS:
+            self.sweep_from = now + self._lease
+
     def may_sweep(self, now: int) -> bool:
         """Return whether leases that have expired may be swept. Notices that the process was suspended."""
         ticked_at, at = self._ticked_at, time.monotonic()

@@ -143,8 +143,9 @@ class LaneCache:
         self.notify_callbacks: list[Callable[[], None]] = []
 
     def set_clock(self, now: int) -> None:
-        """Set the time of the database."""
-        self._clock_offset = now - self._clock.micros()
+        """Set the time of the database. Its clock may have been set, or this machine may have been suspended."""
+        estimate, self._clock_offset = self.now(), now - self._clock.micros()
+        self.sweep_guard.record_jump(now - estimate, now)
 
     def now(self) -> int:
         """Return the estimated time of the database."""
