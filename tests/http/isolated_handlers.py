@@ -38,7 +38,7 @@ def isolated(job: WorkerJob) -> Any:
             if os.fork() == 0:
                 os.setsid()
                 if (pid := os.fork()) == 0:
-                    time.sleep(60)
+                    time.sleep(600)
                     os._exit(0)
                 os.write(writer, b"%d" % pid)
                 os._exit(0)

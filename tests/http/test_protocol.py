@@ -40,6 +40,9 @@ def pipelined(served: Served) -> list[int]:
     return [len(connection.pipeline) for connection in open_connections(served) if connection.pipeline]
 
 
+DISCONNECT_SECONDS_MAX = 45.0  # Less than the wait of the claim below, after which it ends by itself.
+
+
 def waiting_claim(served: Served) -> bytes:
     body = b'{"types": ["noop"], "wait_seconds": 60}'
     return request_head(served, b"host: x", b"content-length: %d" % len(body), path=b"/api/v1/jobs/claim") + body
@@ -318,7 +321,7 @@ async def test_a_client_that_disconnects_after_pipelining_takes_no_job(served: S
     async with connected(served) as (_, writer):
         writer.write(waiting_claim(served) + b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
         await eventually(lambda: served.ingot.jobs.waiting_claims == 1)
-    await eventually(lambda: served.ingot.jobs.waiting_claims == 0)
+    await eventually(lambda: served.ingot.jobs.waiting_claims == 0, seconds=DISCONNECT_SECONDS_MAX)
     job = await served.make_job()
     assert (await served.claim())["id"] == job["id"]
 
@@ -330,7 +333,7 @@ async def test_a_client_that_pipelines_while_it_waits_and_disconnects_takes_no_j
         for count in (1, 2):
             writer.write(b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
             await eventually(partial(is_pipelined, served, count))
-    await eventually(lambda: served.ingot.jobs.waiting_claims == 0)
+    await eventually(lambda: served.ingot.jobs.waiting_claims == 0, seconds=DISCONNECT_SECONDS_MAX)
     job = await served.make_job()
     assert (await served.claim())["id"] == job["id"]
 

@@ -95,7 +95,7 @@ MUTANTS = [
         file="worker/isolation/template.py",
         old="            self._register(self._worker_pidfd, self._kill_all_and_exit)\n",
         new="            pass\n",
-        caught_by=f"{OUTLIVES}[killed beside a copy of it]",
+        caught_by=f"{OUTLIVES}[killed with a copy]",
     ),
     Mutant(
         name="structs made ready at their first use",
