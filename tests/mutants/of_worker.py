@@ -42,14 +42,6 @@ MUTANTS = [
         caught_by=f"{WORKER}::test_output_that_is_not_valid_unicode_is_stored_with_replacements",
     ),
     Mutant(
-        name="a result that is sent whatever its size",
-        breaks="a result that is refused fails its job, and does not run it for ever",
-        file="worker/result_encoding.py",
-        old="        return checks.result(_encode(result))\n",
-        new="        return _encode(result)\n",
-        caught_by=f"{WORKER}::test_a_result_that_is_too_large_fails_the_job",
-    ),
-    Mutant(
         name="a process that holds what others wait for the end of",
         breaks="jobs at once share nothing that is open",
         file="worker/isolation/template.py",
