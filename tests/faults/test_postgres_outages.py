@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,15 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from ingot.blobs.ports import FindBlob, GetBlobMetrics, OpenKey
-from ingot.engines.postgres import PostgresStore, command_batcher, command_scope, connection, maintenance, migrate
+from ingot.engines.postgres import (
+    PostgresStore,
+    command_batcher,
+    command_scope,
+    connection,
+    maintenance,
+    migrate,
+    worker_database,
+)
 from ingot.engines.postgres.command_batcher import IN_FLIGHT_MAX
 from ingot.engines.postgres.worker_database import WorkerDatabase
 from ingot.events import Events
@@ -57,6 +66,7 @@ REGAINED_SHARE = 0.95 if campaigns.IS_WHOLE else RECOVERED_SHARE
 RECOVERY_SECONDS_MAX = 30.0
 SLOWEST_CALL_SECONDS_MAX = 30.0
 CALL_SECONDS = 0.5
+CLAIM_SECONDS = 3.0
 OPERATOR_WORDS = ("INGOT_", "URL", "host", "port", "role", "password", "127.0.0.1")
 
 
@@ -347,6 +357,24 @@ async def test_a_claim_ends_while_maintenance_hangs(remote: RemoteStore, short_c
     assert error.code in (StoreBusy.code, StoreError.code)
 
 
+async def test_maintenance_ends_while_dependents_are_released(
+    remote: RemoteStore, short_calls: Callable[[], None]
+) -> None:
+    async def end_jobs() -> None:
+        while True:
+            remote.store.lane_cache.notify_jobs_ended(["0190a000-0000-7000-8000-000000000000"], ())
+            await asyncio.sleep(CALL_SECONDS / 10)
+
+    short_calls()
+    await remote.proxy.begin(Outage.STALL)
+    ending = asyncio.create_task(end_jobs())
+    try:
+        (error,) = await errors_of([remote.jobs.maintain()])
+    finally:
+        ending.cancel()
+    assert error.code == StoreBusy.code
+
+
 @pytest.mark.parametrize("outage", Outage)
 async def test_a_store_closes_during_an_outage(
     cluster: PostgresCluster, short_calls: Callable[[], None], outage: Outage
@@ -497,6 +525,29 @@ async def test_every_call_of_a_worker_with_a_role_ends_during_a_stall(
             async with asyncio.timeout(SECONDS_MAX):
                 await worker.close()
             await proxy.end()
+
+
+async def test_a_claim_of_a_worker_with_a_role_has_one_deadline(
+    cluster: PostgresCluster, short_calls: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(cluster.server.url, DATABASE)
+    async with cluster.store() as store, open_outage_proxy(cluster.server.folder) as proxy:
+        tenant = (await Tenants(store).create(f"t-{random.randrange(2**32)}")).id
+        async with worker_role(database, tenant) as role_url:
+            login = role_url.partition("://")[2].partition("@")[0]
+            worker = await WorkerDatabase.open(
+                proxy.url.replace("ingot_server", login), instance="1", lease=60 * MICROS, connections=2
+            )
+            short_calls()
+            monkeypatch.setattr(command_scope, "CALL_SECONDS_MAX", CLAIM_SECONDS)
+            monkeypatch.setattr(worker_database, "SCHEMA_CHECK_SECONDS", 0.0)
+            await proxy.begin(Outage.STALL)
+            started_at = time.monotonic()
+            await errors_of([worker.claim("direct", 1)])
+            # The check of the schema stalls before the claim.
+            assert CLAIM_SECONDS <= time.monotonic() - started_at < 2 * CLAIM_SECONDS
+            await proxy.end()
+            await worker.close()
 
 
 # -- HTTP -------------------------------------------------------------------------------------------------------

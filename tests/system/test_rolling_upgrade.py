@@ -123,7 +123,8 @@ def test_an_upgrade_to_a_schema_that_excludes_a_server_loses_no_job(database: Da
         for result in results:
             assert result.rejection is not None, "the server was not affected by the migration"
             assert result.rejection.json()["code"] == "schema_mismatch", result.rejection.text
-            assert (result.rejection.status_code, result.rejection.headers["retry-after"]) == (503, "5")
+            headers = result.rejection.headers
+            assert (result.rejection.status_code, headers["retry-after"], headers["connection"]) == (503, "5", "close")
         assert fetch_value(database, "SELECT count(*) FROM ingot.leases") == len(claimed) == len(set(claimed))
         until(lambda: httpx.get(f"{url}/healthz", verify=False).status_code == 503)
         status = httpx.get(f"{url}/status", headers={"authorization": f"Bearer {token}"}, verify=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
@@ -68,6 +69,24 @@ def test_repeated_failures_are_summarized_in_one_line_per_kind(
         failures.summarize()
     summary = {"repeated": 3, "seconds": 20, "last_request_id": "r3"}
     assert logs == [{"event": "refused", "log_level": "warning", **ROUTE, **summary}]
+
+
+def test_a_log_that_reports_failures_itself_does_not_block(
+    failures: FailureLog, timer: Timer, logs: list[EventDict]
+) -> None:
+    events: list[str] = []
+
+    def write(_: object, __: str, entry: EventDict) -> EventDict:
+        events.append(f"{entry['event']} {entry.get('repeated', 'first')}")
+        if entry["event"] == "refused":
+            failures.log("log_failed")
+        return entry
+
+    structlog.get_config()["processors"].insert(0, write)  # `capture_logs` restores the processors.
+    fail(failures, 3)
+    timer.seconds += SUMMARY_SECONDS
+    failures.summarize()
+    assert events == ["refused first", "log_failed first", "refused 2", "log_failed first"]
 
 
 def test_a_failure_after_a_minute_without_one_is_logged_in_full(

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from ingot.kernel.errors import IngotError, StorageFull, StoreLocked, StoreMisconfigured, StoreTooNew
+from ingot.kernel.errors import IngotError, SchemaMismatch, StorageFull, StoreLocked, StoreMisconfigured, StoreTooNew
 
 PROBLEM: Final = "application/problem+json"
 UNAVAILABLE_RETRY_SECONDS: Final = 1  # In 503 responses to which no other delay applies.
@@ -110,6 +110,8 @@ def problem_of(error: IngotError) -> tuple[int, dict[str, str], bytes]:
     seconds = getattr(error, "retry_after", UNAVAILABLE_RETRY_SECONDS if is_unavailable else None)
     if seconds is not None:
         headers["retry-after"] = str(max(1, ceil(seconds)))
+    if isinstance(error, SchemaMismatch):
+        headers["connection"] = "close"  # Behind a load balancer, the next connection leads to another server.
     if isinstance(error, MethodNotAllowed):
         headers["allow"] = ", ".join(error.allowed)
     if error.status == HTTPStatus.UNAUTHORIZED:

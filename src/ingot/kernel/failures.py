@@ -36,6 +36,16 @@ class FailureCount(msgspec.Struct):
     repeated: int = 0
     last_request_id: object = None
 
+    def take_summary(self, now: float) -> Mapping[str, object] | None:
+        """Return the fields of a line about the repetitions since the last one, or `None` if there were none."""
+        if not self.repeated:
+            return None
+        fields = {**self.identity, "repeated": self.repeated, "seconds": round(now - self.logged_at)}
+        if self.last_request_id is not None:
+            fields["last_request_id"] = self.last_request_id
+        self.repeated, self.logged_at = 0, now
+        return fields
+
 
 class FailureLog:
     """Logs the first failure of each kind, and counts the others. Thread-safe. No method raises an error."""
@@ -61,36 +71,43 @@ class FailureLog:
         """
         identity = identity or {}
         with suppress(Exception):
-            if self._is_first((event, *identity.items(), *_origin_of(error)), event, level, identity):
+            kind = (event, *identity.items(), *_origin_of(error))
+            with self._lock:
+                is_first, summary = self._count(kind, event, level, identity)
+            if summary is not None:
+                _write(event, level, **summary)
+            if is_first:
                 cause = {} if error is None else {"exc_info": error}
                 _write(event, level, **identity, **details, **cause)
 
-    def _is_first(self, kind: tuple[Hashable, ...], event: str, level: Level, identity: Mapping[str, Hashable]) -> bool:
+    def _count(
+        self, kind: tuple[Hashable, ...], event: str, level: Level, identity: Mapping[str, Hashable]
+    ) -> tuple[bool, Mapping[str, object] | None]:
+        """Count a failure. Return whether it is the first of its kind, and the fields of a summary that is due."""
         now = self._clock()
-        with self._lock:
-            if kind not in self._counts and len(self._counts) >= KINDS_MAX:
-                kind, identity = (event,), {}
-            count = self._counts.get(kind)
-            if count is None or now - count.last_at >= SUMMARY_SECONDS:
-                if count is not None:
-                    _write_summary(count, now)
-                self._counts[kind] = FailureCount(event, level, identity, logged_at=now, last_at=now)
-                return True
-            count.last_at = now
-            count.repeated += 1
-            count.last_request_id = (context_fields.get() or {}).get("request_id")
-            if now - count.logged_at >= SUMMARY_SECONDS:
-                _write_summary(count, now)
-            return False
+        if kind not in self._counts and len(self._counts) >= KINDS_MAX:
+            kind, identity = (event,), {}
+        count = self._counts.get(kind)
+        if count is None or now - count.last_at >= SUMMARY_SECONDS:
+            self._counts[kind] = FailureCount(event, level, identity, logged_at=now, last_at=now)
+            return True, None if count is None else count.take_summary(now)
+        count.last_at = now
+        count.repeated += 1
+        count.last_request_id = (context_fields.get() or {}).get("request_id")
+        return False, count.take_summary(now) if now - count.logged_at >= SUMMARY_SECONDS else None
 
     def summarize(self) -> None:
         """Log how often each failure was repeated, and forget the failures that have not occurred for a minute."""
         now = self._clock()
-        with self._lock, suppress(Exception):
-            for kind, count in list(self._counts.items()):
-                _write_summary(count, now)
-                if now - count.last_at >= SUMMARY_SECONDS:
-                    del self._counts[kind]
+        with self._lock:
+            summaries = [(count, count.take_summary(now)) for count in self._counts.values()]
+            self._counts = {
+                kind: count for kind, count in self._counts.items() if now - count.last_at < SUMMARY_SECONDS
+            }
+        for count, summary in summaries:
+            if summary is not None:
+                with suppress(Exception):
+                    _write(count.event, count.level, **summary)
 
     def clear(self) -> None:
         """Forget all failures."""
@@ -128,14 +145,6 @@ def _origin_of(error: BaseException | None) -> Iterator[Hashable]:
         while trace is not None:
             yield trace.tb_frame.f_code, trace.tb_lineno
             trace = trace.tb_next
-
-
-def _write_summary(count: FailureCount, now: float) -> None:
-    if count.repeated:
-        fields = {} if count.last_request_id is None else {"last_request_id": count.last_request_id}
-        seconds = round(now - count.logged_at)
-        _write(count.event, count.level, **count.identity, repeated=count.repeated, seconds=seconds, **fields)
-        count.repeated, count.logged_at = 0, now
 
 
 def _write(event: str, level: Level, **fields: object) -> None:

@@ -1,6 +1,14 @@
 """Settings, read once from environment variables and validated as a whole."""
 
-from ingot.settings.checks import PORT_MAX, RATE_MAX, SettingsError, is_loopback, is_secure_url, variable_name
+from ingot.settings.checks import (
+    LEASE_SECONDS,
+    PORT_MAX,
+    RATE_MAX,
+    SettingsError,
+    is_loopback,
+    is_secure_url,
+    variable_name,
+)
 from ingot.settings.environment import (
     cache_folder,
     environment_without_secrets,
@@ -14,6 +22,7 @@ from ingot.settings.environment import (
 from ingot.settings.model import SECRET_FIELDS, ClientSettings, Settings
 
 __all__ = [
+    "LEASE_SECONDS",
     "PORT_MAX",
     "RATE_MAX",
     "SECRET_FIELDS",

@@ -16,6 +16,7 @@ from ingot.kernel.secret_key import KEY_SEPARATORS
 if TYPE_CHECKING:
     from ingot.settings.model import Settings
 
+LEASE_SECONDS = 30.0  # Unless it is configured.
 LEASE_SECONDS_MIN = 1.0
 LEASE_SECONDS_MAX = 86_400.0
 PORT_MAX = 65_535

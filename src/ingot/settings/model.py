@@ -13,6 +13,7 @@ from ingot.settings.checks import (
     CONNECTIONS_LIMIT,
     DATABASE_WAIT_SECONDS_MAX,
     EVENT_RETENTION_DAYS_MAX,
+    LEASE_SECONDS,
     PORT_MAX,
     RATE_FIELDS,
     RATE_MAX,
@@ -54,7 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_owner_url: str | None = None
     database_pooled: bool = False
     database_wait_seconds: float = 60.0
-    lease_seconds: float = 30.0
+    lease_seconds: float = LEASE_SECONDS
     log_level: str = "info"
     log_format: LogFormat | None = None
     otel_endpoint: str | None = None
@@ -158,7 +159,7 @@ class ClientSettings(NoRepr, frozen=True, kw_only=True):
     data: Path = Path("data")
     database_url: str | None = None
     database_pooled: bool = False
-    lease_seconds: float = 30.0
+    lease_seconds: float = LEASE_SECONDS
     log_level: str = "info"
     log_format: LogFormat | None = None
     embed_model: Path | None = None

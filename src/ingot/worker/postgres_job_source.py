@@ -20,6 +20,7 @@ from ingot.kernel.clock import MICROS, to_datetime
 from ingot.kernel.errors import IngotError
 from ingot.kernel.redaction import NoRepr
 from ingot.kernel.waits import wait_for, wait_until
+from ingot.settings import LEASE_SECONDS
 from ingot.wire.jobs import AttemptFailed, AttemptReleased, AttemptSnoozed, AttemptSucceeded, SettleResult
 from ingot.wire.workers import JobHeartbeat, JobLeaseStatus, WorkerHeartbeatResponse
 from ingot.worker.ports import ClaimedJob, ReportedOutcome
@@ -62,7 +63,8 @@ class PostgresJobSource:
     async def register(self, types: Sequence[str]) -> float:
         """See `JobSource`."""
         await (await self._connect()).register(types, version=read_build().version)
-        return heartbeat_seconds(self._login.lease_seconds)
+        # Servers show a worker as silent after their own leases, which may be shorter than those of the worker.
+        return heartbeat_seconds(min(self._login.lease_seconds, LEASE_SECONDS))
 
     async def claim(self, type: str, *, limit: int, wait_seconds: float) -> list[ClaimedJob]:
         """See `JobSource`."""

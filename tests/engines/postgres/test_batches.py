@@ -17,7 +17,7 @@ from ingot.kernel.errors import IngotError, InvalidInput, OutcomeUnknown, StoreB
 from ingot.kernel.logs import context_fields
 from tests.factories import Bench, open_bench
 from tests.postgres import database_for
-from tests.waiting import eventually
+from tests.waiting import SECONDS_MAX, eventually
 
 LEASE = 60_000_000
 COUNT_BLOCKED_SESSIONS = (
@@ -61,6 +61,37 @@ async def test_a_batch_whose_response_was_lost_is_not_run_again() -> None:
     errors = await asyncio.gather(*map(batcher.submit, range(3)), return_exceptions=True)
     assert batches == [[0, 1, 2]]
     assert [type(error) for error in errors] == [OutcomeUnknown] * 3
+
+
+class ErrorWithPlace(StoreError):
+    """An error whose constructor has other parameters than that of `StoreError`."""
+
+    def __init__(self, *, place: int) -> None:
+        super().__init__(f"place {place}")
+        self.place = place
+
+
+async def test_every_command_gets_its_own_copy_of_an_error_with_other_parameters() -> None:
+    async def run(commands: list[int]) -> list[int | IngotError]:
+        raise ErrorWithPlace(place=7) from ConnectionResetError()
+
+    batcher = CommandBatcher(run, weigh=_weight_of_one)
+    errors = await asyncio.gather(*map(batcher.submit, range(3)), return_exceptions=True)
+    assert [(type(error), str(error), getattr(error, "place", None)) for error in errors] == [
+        (ErrorWithPlace, "place 7", 7)
+    ] * 3
+    assert len(set(map(id, errors))) == 3
+
+
+async def test_commands_whose_results_are_missing_have_an_unknown_outcome() -> None:
+    async def run(commands: list[int]) -> list[int | IngotError]:
+        return list(commands[:-1])
+
+    batcher = CommandBatcher(run, weigh=_weight_of_one)
+    async with asyncio.timeout(SECONDS_MAX):
+        results = await asyncio.gather(*map(batcher.submit, range(3)), return_exceptions=True)
+    assert results[:2] == [0, 1]
+    assert isinstance(results[2], OutcomeUnknown)
 
 
 async def test_a_batch_has_no_context_fields_and_reports_its_size_once() -> None:

@@ -20,8 +20,10 @@ from ingot.identity.credential_service import Credentials
 from ingot.identity.credentials import CredentialExists
 from ingot.jobs import Definition, JobStatus
 from ingot.jobs.ports import AttemptHeartbeat, Enqueue, LogEntry
+from ingot.jobs.worker_model import heartbeat_seconds
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import InvalidInput, StoreError, StoreMisconfigured, StoreTooNew
+from ingot.settings import LEASE_SECONDS
 from ingot.wire.jobs import AttemptSucceeded
 from ingot.wire.workers import JobHeartbeat
 from ingot.worker.postgres_job_source import PostgresJobSource, WorkerLogin
@@ -264,6 +266,15 @@ async def test_a_repeated_log_append_is_stored_once(pair: TenantPair) -> None:
         for text, offset in [("one\n", 0), ("one\n", 0), ("two\n", 4)]:
             await worker_database.append_logs([LogEntry(job_id=job.id, fence=claim.fence, text=text, offset=offset)])
     assert (await pair.bench.jobs.log(pair.tenants[0], job.id)).text == "one\ntwo\n"
+
+
+async def test_a_worker_with_long_leases_sends_heartbeats_as_often_as_servers_expect(pair: TenantPair) -> None:
+    async with worker_role(pair.database, pair.tenants[0]) as url:
+        job_source = PostgresJobSource(WorkerLogin(url=url, instance="1", lease_seconds=600))
+        try:
+            assert await job_source.register(["direct"]) == heartbeat_seconds(LEASE_SECONDS)
+        finally:
+            await job_source.close()
 
 
 async def test_a_reported_cancel_request_does_not_end_the_next_heartbeat(pair: TenantPair) -> None:

@@ -138,6 +138,17 @@ class CommandBatcher(Generic[C, A]):
         self._start()
 
     async def _run_batch(self, batch: list[QueuedCommand[C, A]]) -> None:
+        """Run a batch and deliver its results. Every command ends, even if something unexpected fails."""
+        try:
+            await self._run_and_deliver(batch)
+        except BaseException as error:
+            for queued in batch:
+                deliver(queued.future, OutcomeUnknown("The result of the command was lost."))
+            if not isinstance(error, Exception):
+                raise
+            failures.log("answer_failed", error)
+
+    async def _run_and_deliver(self, batch: list[QueuedCommand[C, A]]) -> None:
         """Run a batch. If one of its commands makes it fail, run each command alone."""
         SCOPE.set(CommandScope(min(map(_deadline_of, batch))))
         results: Sequence[A | IngotError]
@@ -159,7 +170,15 @@ class CommandBatcher(Generic[C, A]):
 
 def _error_for_each(error: IngotError, commands: int) -> list[IngotError]:
     """Return an error for each command, because each caller raises its own, which adds a traceback to it."""
-    return [error, *(type(error)(error.detail, hint=error.hint) for _ in range(commands - 1))]
+    return [error, *(_copy_error(error) for _ in range(commands - 1))]
+
+
+def _copy_error(error: IngotError) -> IngotError:
+    """Copy an error without its traceback. Its constructor is not called, because it may need other arguments."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__, __notes__=[*error.__notes__])
+    copy.__cause__ = error.__cause__
+    return copy
 
 
 async def send_distinct(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -131,23 +132,21 @@ class CommandBatches:
         return await batcher.submit(command)
 
     async def _maintain(self, _: MaintainJobs) -> MaintenanceResult:
-        await self._dependents.wait_until_idle()
-        result = await self._join_maintenance()
-        await self._dependents.wait_until_idle()
+        async with _maintenance_deadline():
+            await self._dependents.wait_until_idle()
+            result = await self._join_maintenance()
+            await self._dependents.wait_until_idle()
         return result
 
     async def _maintain_if_due(self) -> None:
         """Run due maintenance before a claim. Concurrent claims wait for the same run."""
         if self._dependents.is_idle and not self._is_maintenance_due():
             return
-        try:
-            async with asyncio.timeout_at(next_deadline()):
+        async with _maintenance_deadline():
+            await self._dependents.wait_until_idle()
+            if self._is_maintenance_due():
+                await self._join_maintenance()
                 await self._dependents.wait_until_idle()
-                if self._is_maintenance_due():
-                    await self._join_maintenance()
-                    await self._dependents.wait_until_idle()
-        except TimeoutError as error:
-            raise StoreBusy("Maintenance took too long, and no job was claimed.") from error
 
     def _is_maintenance_due(self) -> bool:
         lane_cache = self._context.lane_cache
@@ -160,6 +159,18 @@ class CommandBatches:
             run = maintenance.maintain(self._context.database, self._context.lane_cache)
             self._maintenance = asyncio.create_task(run, context=detached_context())
         return await asyncio.shield(self._maintenance)
+
+
+@asynccontextmanager
+async def _maintenance_deadline() -> AsyncIterator[None]:
+    """Stop waiting for maintenance at the deadline of the command. The maintenance continues."""
+    try:
+        async with asyncio.timeout_at(next_deadline()):
+            yield
+    except TimeoutError as error:
+        raise StoreBusy(
+            "Maintenance takes longer than a call may, and continues.", hint="Try again in a moment."
+        ) from error
 
 
 def _weigh_log_entry(entry: LogEntry) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 
+from ingot.engines.postgres.command_scope import run_in_scope
 from ingot.engines.postgres.connection import (
     SERVER_ROLE,
     UNREACHABLE_ERRORS,
@@ -135,6 +136,9 @@ class WorkerDatabase:
         If the response is lost, later heartbeats do not list these jobs, and so release them. This counts against
         nothing. Jobs of a response that cannot be used are released at once.
         """
+        return await run_in_scope(partial(self._claim_jobs, type), limit)
+
+    async def _claim_jobs(self, type: str, limit: int) -> list[Claim]:
         if time.monotonic() - self._schema_checked_at > SCHEMA_CHECK_SECONDS:
             await self.check_schema()
         hint = self._hints.setdefault(type, ClaimHint())

@@ -205,25 +205,25 @@ class Writer:
             self._loop.call_soon_threadsafe(self._deliver, batch, failures, notice)
 
     def _run_batch(self, batch: list[PendingCommand]) -> None:
+        accepted, refused = batch, list[PendingCommand]()
         if self._reserve.is_used:
             is_filled = self._reserve.fill()
             # The log is checkpointed before it grows. Its usual size would use up the reserve.
             self._connection.wal_autocheckpoint(LOG_PAGES if is_filled else LOW_SPACE_LOG_PAGES)
             if not is_filled:
-                batch = self._refuse_growing(batch)
-                if not batch:
-                    return
+                accepted = [pending for pending in batch if type(pending.command) not in self._growing]
+                refused = [pending for pending in batch if type(pending.command) in self._growing]
         scheduled_at = self._writer_state.next_maintenance_at()
         try:
-            results, effects = self._commit(batch)
-            commands = len(batch)
+            results, effects = self._commit(accepted) if accepted else ([], PendingEffects())
+            commands = len(accepted)
         except Exception as error:
             if isinstance(error, apsw.FullError) and self._reserve.release():
                 self._recover()
                 self._run_batch(batch)
                 return
             failure = translate_failure(error)
-            results, effects, commands = [failure] * len(batch), PendingEffects(), 0
+            results, effects, commands = [failure] * len(accepted), PendingEffects(), 0
             self._recover()
             scheduled_at = None  # A listener may have read a time that was rolled back, so notify again.
         next_at = self._writer_state.next_maintenance_at()
@@ -239,16 +239,9 @@ class Writer:
             effects.records_changed,
             effects.lost_leases,
         )
-        self._loop.call_soon_threadsafe(self._deliver, batch, results, notice)
-
-    def _refuse_growing(self, batch: list[PendingCommand]) -> list[PendingCommand]:
-        """Refuse the commands of a batch that add data, and return the others."""
-        refused = [pending for pending in batch if type(pending.command) in self._growing]
         if refused:
-            notice = CommitNotice(Counter(), None, [], Counter(), 0)
-            failures = [StorageFull() for _ in refused]
-            self._loop.call_soon_threadsafe(self._deliver, refused, failures, notice)
-        return [pending for pending in batch if type(pending.command) not in self._growing]
+            results = [*results, *(StorageFull() for _ in refused)]
+        self._loop.call_soon_threadsafe(self._deliver, accepted + refused if refused else batch, results, notice)
 
     def _commit(self, batch: list[PendingCommand]) -> tuple[list[Any], PendingEffects]:
         """Run a batch in one transaction: all commands together or, if that fails, each under a savepoint."""
