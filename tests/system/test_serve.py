@@ -7,6 +7,7 @@ import signal
 import socket
 import stat
 import subprocess
+import time
 from pathlib import Path
 
 import httpx
@@ -16,7 +17,9 @@ from ingot.kernel.build import read_build
 from ingot.worker.handlers import BUILT_IN_HANDLERS
 from tests.postgres import PLAIN_TEMPLATE, own_server, with_database
 from tests.system.programs import ingot, run_ingot, served, wait_for_url
+from tests.waiting import until
 
+OUTAGE_SECONDS = 3.0  # The pool of the driver tries to connect again after 1 second.
 NO_DATABASE = {"INGOT_DATABASE_URL": "postgresql://ingot_server@127.0.0.1:1/ingot"}
 
 
@@ -136,6 +139,24 @@ def test_a_server_waits_for_its_database(tmp_path: Path) -> None:
             database_server.start()
             address = wait_for_url(process)
             assert httpx.get(f"{address}/healthz", verify=False).json()["status"] == "ok"
+
+
+@pytest.mark.postgres
+def test_an_outage_of_the_database_is_logged_once_and_without_messages_of_the_driver(tmp_path: Path) -> None:
+    with own_server() as database_server:
+        url = with_database(database_server.url, PLAIN_TEMPLATE, "ingot_server")
+        environment = {**os.environ, "INGOT_DATABASE_URL": url}
+        with ingot("serve", "--data", str(tmp_path), "--port", "0", env=environment, stderr=subprocess.PIPE) as process:
+            address = wait_for_url(process)
+            database_server.stop("immediate")
+            time.sleep(OUTAGE_SECONDS)
+            database_server.start()
+            until(lambda: httpx.get(f"{address}/healthz", verify=False).status_code == 200)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=45) == 0
+            assert process.stderr is not None
+            text = process.stderr.read()
+    assert (text.count("server_away"), "connection floor" in text) == (1, False), text
 
 
 def test_a_busy_port_is_reported_with_a_hint(tmp_path: Path) -> None:

@@ -25,8 +25,14 @@ LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": loggin
 MESSAGE_CHARS_MAX: Final = 300
 STACK_CHARS_MAX: Final = 8192
 OMISSION: Final = "\n  …\n"
-# At lower levels, these log all headers of the provider, cookies included, and all signed URLs.
-QUIET_LOGGERS: Final = ("botocore", "httpcore", "httpx")
+# At lower levels, the first three log all headers of the provider, cookies included, and all signed URLs. The pool of
+# the database logs each failed connection with a traceback; the engine logs once when the database is away.
+QUIET_LOGGERS: Final = {
+    "botocore": logging.WARNING,
+    "httpcore": logging.WARNING,
+    "httpx": logging.WARNING,
+    "asyncpg.pool": logging.ERROR,
+}
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 # Fields of the current request or job. They are added to every log line of its context.
@@ -62,9 +68,9 @@ def configure_server_logs(level: str, log_format: LogFormat | None, *, libraries
 
 
 def silence_libraries() -> None:
-    """Drop the messages of libraries that log secrets at low levels."""
-    for name in QUIET_LOGGERS:
-        logging.getLogger(name).setLevel(logging.WARNING)
+    """Drop messages of libraries that contain secrets, or repeat what the program logs."""
+    for name, level in QUIET_LOGGERS.items():
+        logging.getLogger(name).setLevel(level)
 
 
 def is_debug_enabled() -> bool:

@@ -158,6 +158,7 @@ class CommandBatches:
         if self._maintenance is None or self._maintenance.done():
             run = maintenance.maintain(self._context.database, self._context.lane_cache)
             self._maintenance = asyncio.create_task(run, context=detached_context())
+            self._maintenance.add_done_callback(_retrieve_error)
         return await asyncio.shield(self._maintenance)
 
 
@@ -171,6 +172,12 @@ async def _maintenance_deadline() -> AsyncIterator[None]:
         raise StoreBusy(
             "Maintenance takes longer than a call may, and continues.", hint="Try again in a moment."
         ) from error
+
+
+def _retrieve_error(task: asyncio.Task[MaintenanceResult]) -> None:
+    """Retrieve the error of a run, because all its callers may have stopped waiting. Its calls have logged it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _weigh_log_entry(entry: LogEntry) -> int:
