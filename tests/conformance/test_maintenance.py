@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from ingot.jobs import AttemptOutcome, Definition, Job, Jobs, JobStatus, MaintenanceResult
 from ingot.jobs.maintenance import JobMaintenance
+from ingot.jobs.model import CRASH_CAP_DEFAULT
 from ingot.kernel.clock import ManualClock
 from tests.conformance.snapshots import snapshot
 from tests.factories import LEASE_SECONDS, Bench, open_bench, open_store
@@ -65,6 +66,26 @@ async def test_lost_leases_are_logged_with_their_worker(bench: Bench) -> None:
     assert sorted(entry.pop("job_ids")) == sorted([first.job.id, second.job.id])
     expected = {"worker_id": "press/1", "tenant_id": bench.tenant, "jobs": 2, "log_level": "warning"}
     assert entry == {"event": "leases_lost", **expected}
+
+
+async def test_a_job_that_dies_with_its_workers_is_logged(bench: Bench) -> None:
+    job = await bench.make_job("fragile")
+    with capture_logs() as logs:
+        for crash in range(CRASH_CAP_DEFAULT):
+            bench.clock.advance(seconds=60)
+            await bench.jobs.maintain()
+            assert await bench.jobs.claim(f"press/{crash}", ["fragile"])
+            bench.clock.advance(seconds=LEASE_SECONDS)
+            await bench.jobs.maintain()
+    assert (await bench.reload(job)).status is JobStatus.DEAD
+    (entry,) = [entry for entry in logs if entry["event"] == "job_dead"]
+    assert (entry["log_level"], entry["job_id"], entry["job_type"], entry["worker_id"], entry["tenant_id"]) == (
+        "error",
+        job.id,
+        "fragile",
+        f"press/{CRASH_CAP_DEFAULT - 1}",
+        bench.tenant,
+    )
 
 
 async def test_leases_are_not_swept_right_after_the_process_was_suspended(

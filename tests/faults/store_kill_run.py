@@ -143,7 +143,7 @@ class StoreKillRun:
             raise Broken(self._with_seed("the process did not end"))
         self.kills += process.exitcode == -signal.SIGKILL
         lines = self._output.read_text(errors="replace").splitlines() if self._output.exists() else []
-        output = "\n".join(line for line in lines if "leases_lost" not in line)[-4000:]
+        output = "\n".join(line for line in lines if "leases_lost" not in line and "job_dead" not in line)[-4000:]
         if output or process.exitcode != (-signal.SIGKILL if killed else 0):
             raise Broken(
                 self._with_seed(f"the process ended with {process.exitcode} and printed: {output or 'nothing'}")

@@ -325,7 +325,7 @@ async def test_invariants_hold_on_a_disk_that_fails_at_random(
     assert disk.failures > 5
     assert history_of(lines).acked > 100
     assert {line[2] for line in lines if line[0] == "info"} <= {"outcome_unknown"}
-    assert {entry["event"] for entry in logs} <= {"commit_failed", "loop_failed", "leases_lost"}
+    assert {entry["event"] for entry in logs} <= {"commit_failed", "loop_failed", "leases_lost", "job_dead"}
 
 
 async def _work_on(disk: BadDisk, folder: Path, chance: random.Random, recorder: Recorder) -> None:

@@ -418,10 +418,10 @@ async def test_the_listener_continues_after_a_stall(cluster: PostgresCluster, sh
         await until_listening(cluster)
         short_calls()
         await proxy.begin(Outage.STALL)
-        await eventually(lambda: store.database.unreachable)
+        await eventually(lambda: store.database.lost_at is not None)
         await proxy.end()
         stopped_at = store.lane_cache.polled_at
-        await eventually(lambda: not store.database.unreachable and store.lane_cache.polled_at > stopped_at)
+        await eventually(lambda: store.database.lost_at is None and store.lane_cache.polled_at > stopped_at)
 
 
 async def test_a_stall_does_not_count_as_the_cost_of_a_poll(remote: RemoteStore) -> None:

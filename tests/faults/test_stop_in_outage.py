@@ -35,7 +35,7 @@ async def test_requests_that_wait_for_the_database_get_an_error_when_the_server_
         await asyncio.to_thread(cluster.server.stop, "immediate")  # It stays down until the end.
         post = asyncio.create_task(served.call("POST", "/jobs", json={"type": "noop"}))
         get = asyncio.create_task(served.call("GET", "/jobs"))
-        await eventually(lambda: any(line["event"] == "server_away" for line in logs))
+        await eventually(lambda: any(line["event"] == "database_lost" for line in logs))
         await eventually(lambda: len(served.server.server_state.tasks) == 3)
         served.server.stop()
         answers = await asyncio.gather(post, get)

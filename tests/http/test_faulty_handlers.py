@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from ingot.client import AsyncClient
 from ingot.client.errors import JobDead
@@ -169,12 +170,28 @@ async def test_a_handler_that_exceeds_its_timeout_keeps_its_slot_until_it_return
         running -= 1
 
     worker.handler("other")(print)  # Its thread must not be used for the first type.
-    async with running_worker(served, worker):
-        for job in await client.submit_many("overrun", range(3), max_attempts=1):
-            with pytest.raises(JobDead, match=r"longer than 0\.2 seconds"):
-                await job.wait("40s")
-            assert [attempt.outcome for attempt in await job.attempts()] == [AttemptOutcome.TIMED_OUT]
+    with capture_logs() as logs:
+        async with running_worker(served, worker):
+            for job in await client.submit_many("overrun", range(3), max_attempts=1):
+                with pytest.raises(JobDead, match=r"longer than 0\.2 seconds"):
+                    await job.wait("40s")
+                assert [attempt.outcome for attempt in await job.attempts()] == [AttemptOutcome.TIMED_OUT]
     assert most == 1
+    ends = [(entry["event"], entry["outcome"]) for entry in logs if "outcome" in entry]
+    assert ends == [("job_dead", "timed_out")] * 3
+    assert not [entry for entry in logs if entry["event"] == "handler_still_running"], "it returned soon afterwards"
+
+
+async def test_a_handler_that_does_not_end_after_its_timeout_is_logged(served: Served, client: AsyncClient) -> None:
+    worker, end = Worker(), threading.Event()
+    worker.handler("stuck", timeout="200ms")(lambda _: end.wait())
+    with capture_logs() as logs:
+        async with running_worker(served, worker):
+            job = await client.submit("stuck", max_attempts=1)
+            await eventually(lambda: any(entry["event"] == "handler_still_running" for entry in logs))
+            end.set()
+    (entry,) = [entry for entry in logs if entry["event"] == "handler_still_running"]
+    assert (entry["job_id"], entry["job_type"]) == (job.id, "stuck")
 
 
 async def test_output_that_is_not_valid_unicode_is_stored_with_replacements(

@@ -156,7 +156,8 @@ def test_an_outage_of_the_database_is_logged_once_and_without_messages_of_the_dr
             assert process.wait(timeout=45) == 0
             assert process.stderr is not None
             text = process.stderr.read()
-    assert (text.count("server_away"), "connection floor" in text) == (1, False), text
+    counts = [text.count(event) for event in ("database_lost", "database_back", "loop_failed", "listening_failed")]
+    assert (counts, "connection floor" in text) == ([1, 1, 0, 0], False), text
 
 
 def test_a_busy_port_is_reported_with_a_hint(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ class IngestPipeline:
             while not job.finished:
                 self._bars.documents.describe(f"{document.relative_path}{progress_suffix(job.data)}")
                 job.data = self._client.read(job.id, wait_seconds=self._next_wait_seconds(job))
-            raise_unless_succeeded([job.data])
+            raise_unless_succeeded([job.data], self._client)
             if self._options.output is not None:
                 outputs = self._download_outputs(job.files(), output_folder(self._options.output, document))
         except IngotError as error:

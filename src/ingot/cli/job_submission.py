@@ -17,8 +17,8 @@ from ingot.cli.job_options import BatchOption, ForceOption, PriorityOption, Tags
 from ingot.cli.local_files import translate_os_errors
 from ingot.cli.output import pretty_json
 from ingot.cli.parsing import STDIN, open_input, parse_future_time, parse_json, read_json_option, without_none
-from ingot.cli.progress import counter_bar, transfer_bars, watch_until_finished
-from ingot.client import SyncJob
+from ingot.cli.progress import counter_bar, reason_suffix, transfer_bars, watch_until_finished
+from ingot.client import Client, SyncJob
 from ingot.client.asynchronous.client import JOBS_PER_REQUEST_MAX
 from ingot.client.errors import JobCanceled, JobDead
 from ingot.client.job_request import to_seconds
@@ -175,18 +175,19 @@ def _wait(context: CommandContext, job: Job, timeout_seconds: float | None) -> N
     )
     if context.out.json:
         context.out.json_document(finished_job)
-    raise_unless_succeeded([finished_job])
+    raise_unless_succeeded([finished_job], context.client)
     if not context.out.json:
         context.out.text(f"{pretty_json(finished_job.result) or 'null'}\n")
 
 
-def raise_unless_succeeded(jobs: Iterable[Job]) -> None:
-    """Raise `JobDead` or `JobCanceled` for the first job that did not succeed."""
+def raise_unless_succeeded(jobs: Iterable[Job], client: Client) -> None:
+    """Raise `JobDead` or `JobCanceled`, with the reason, for the first job that did not succeed."""
     for job in jobs:
         if job.status is JobStatus.DEAD:
             raise JobDead(f"job {job.id} is dead: {job.last_error}", hint=DEAD_HINT)
         if job.status is JobStatus.CANCELED:
-            raise JobCanceled(f"job {job.id} was canceled", hint="`ingot jobs retry` runs it again.")
+            reason = reason_suffix(client, job.id)
+            raise JobCanceled(f"job {job.id} was canceled{reason}", hint="`ingot jobs retry` runs it again.")
 
 
 # -- many jobs ----------------------------------------------------------------------------------------------

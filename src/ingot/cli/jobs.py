@@ -163,7 +163,8 @@ def watch_jobs(
             )
         for id in ids:
             context.client.read(validate_job_id(id))
-        job_submission.raise_unless_succeeded(watch_until_finished(context.retrying_client, ids, context.out))
+        finished_jobs = watch_until_finished(context.retrying_client, ids, context.out)
+        job_submission.raise_unless_succeeded(finished_jobs, context.client)
     else:
         _watch_running_jobs(context)
 

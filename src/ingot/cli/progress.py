@@ -169,7 +169,7 @@ def watch_until_finished(
             waiting = [job_id for job_id in unfinished if latest[job_id].status in WAITING]
             if waiting and not is_explained and time.monotonic() - started_at >= EXPLAIN_SECONDS:
                 is_explained = True
-                if reason := _reason_suffix(client, waiting[0]):
+                if reason := reason_suffix(client, waiting[0]):
                     out.message(f"Job {waiting[0]} is {latest[waiting[0]].status}{reason}")
             if len(unfinished) > 1:
                 time.sleep(_poll_delay(client, deadline, unfinished[0]))
@@ -180,12 +180,12 @@ def _poll_delay(client: Client, deadline: float | None, job_id: str) -> float:
     """Return how many seconds to wait before the next poll. Raises `NotInTime` after the deadline."""
     remaining = POLL_SECONDS if deadline is None else min(POLL_SECONDS, deadline - time.monotonic())
     if remaining <= 0:
-        raise NotInTime(f"job {job_id} is not finished yet{_reason_suffix(client, job_id)}")
+        raise NotInTime(f"job {job_id} is not finished yet{reason_suffix(client, job_id)}")
     return remaining
 
 
-def _reason_suffix(client: Client, job_id: str) -> str:
-    """Return why a job is not finished, to be appended to a message; nothing if that cannot be read."""
+def reason_suffix(client: Client, job_id: str) -> str:
+    """Return what `explain` says about a job, to be appended to a message; nothing if that cannot be read."""
     with suppress(IngotError):  # The token may be allowed to create jobs but not to read them.
         for reason in client.explain(job_id).reasons:
             return f": {reason.message}"

@@ -530,11 +530,13 @@ class MaintenanceResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LostLease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An attempt that ended because its lease had expired."""
+    """An attempt that ended because its lease had expired, and whether its job is dead now."""
 
     tenant: str
     job_id: str
+    type: str
     worker_id: str
+    is_dead: bool
 
 
 class JobCollectionResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -581,6 +581,17 @@ def _log_lost_leases(leases: Sequence[LostLease]) -> None:
     for (worker_id, tenant), job_ids in jobs.items():
         shown = job_ids[:LOST_JOBS_SHOWN_MAX]
         log.warning("leases_lost", worker_id=worker_id, tenant_id=tenant, jobs=len(job_ids), job_ids=shown)
+    for lease in leases:
+        if lease.is_dead:
+            log.error(
+                "job_dead",
+                text="job dead: each of its workers was lost while it ran the job, as often as the job allows",
+                job_id=lease.job_id,
+                job_type=lease.type,
+                tenant_id=lease.tenant,
+                worker_id=lease.worker_id,
+                outcome="lost",
+            )
 
 
 def _notify(callback: Callable[[T], None], value: T) -> None:

@@ -33,6 +33,7 @@ class IngotError(Exception):
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
     hint: str = "Check the log of the server."
+    is_logged: bool = False  # Whether the cause is in the log already. Loops then do not log the error.
 
     def __init__(self, detail: str | None = None, *, hint: str | None = None) -> None:
         self.detail = redact(detail or self.title())
@@ -130,6 +131,7 @@ class SchemaMismatch(StoreError):
     code = "schema_mismatch"
     hint = "Nothing was changed. Try again: another server may fit. Replace this one with the new version."
     retry_after: ClassVar[float] = 5.0
+    is_logged = True
 
 
 class StorageFull(StoreError):

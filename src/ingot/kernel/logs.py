@@ -15,7 +15,7 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from ingot.kernel.errors import SchemaMismatch
+from ingot.kernel.errors import IngotError
 from ingot.kernel.log_text import TextRenderer
 from ingot.kernel.redaction import redact
 
@@ -86,9 +86,9 @@ def detached_context() -> Context:
 def report(event: str, error: BaseException, **fields: object) -> None:
     """Log an error where raising is not possible. Never raises: if the log cannot be written, the line is lost.
 
-    A `SchemaMismatch` is left out, because the engine logs once when it begins.
+    An error whose cause has been logged is left out.
     """
-    if isinstance(error, SchemaMismatch):
+    if isinstance(error, IngotError) and error.is_logged:
         return
     with suppress(Exception):
         structlog.get_logger("ingot").error(event, exc_info=error, **fields)

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 
 import structlog
 
-from ingot.kernel.errors import SchemaMismatch
+from ingot.kernel.errors import IngotError
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +61,7 @@ class Loop(ABC):
                 await self.wait()
             except Exception as error:
                 failures_in_a_row += 1
-                if not isinstance(error, SchemaMismatch):  # The engine logs it once.
+                if not (isinstance(error, IngotError) and error.is_logged):
                     log.exception("loop_failed", loop=self.name, failures_in_a_row=failures_in_a_row)
                 pause_seconds_max = min(2.0 ** min(failures_in_a_row, 10), self.pause_after_error_seconds_max)
                 await asyncio.sleep(random.uniform(pause_seconds_max / 2, pause_seconds_max))

@@ -106,7 +106,7 @@ def objects_elsewhere_error(*, in_use: bool) -> ObjectsElsewhere:
     if not in_use:
         return ObjectsElsewhere()
     return ObjectsElsewhere(
-        "a running server of this database, or one that was killed less than a minute ago, keeps its blobs in another "
+        "a running server of this database, or one that was killed in the last 30 seconds, keeps its blobs in another "
         "folder or bucket"
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -14,6 +14,9 @@ from ingot.wire.jobs import AttemptFailed, AttemptReleased, AttemptSnoozed, Sett
 from ingot.worker.attempt import RunningAttempt
 from ingot.worker.ports import ReportedOutcome
 
+STILL_RUNNING_HINT: Final = (
+    "Its slot is occupied until it ends. Check job.canceled in the handler, or use isolate=True."
+)
 log = structlog.get_logger("ingot.worker")
 
 
@@ -35,6 +38,19 @@ def log_settled(attempt: RunningAttempt, outcome: ReportedOutcome, result: Settl
         log.info("job_released", text=f"job released after {duration}", **fields)
     else:
         log.info("job_succeeded", text=f"job succeeded in {duration}", **fields)
+
+
+def log_still_running(attempt: RunningAttempt) -> None:
+    """Log that a handler has not ended although its attempt has, so that it still occupies its slot."""
+    if attempt.thread_future is not None and not attempt.thread_future.done():
+        text = "the handler of an ended attempt is still running"
+        log.warning("handler_still_running", text=text, **_fields_of(attempt), hint=STILL_RUNNING_HINT)
+
+
+def log_unsettled(attempt: RunningAttempt) -> None:
+    """Log that the worker ends before it could report the outcome of an attempt."""
+    text = "job not settled: the server could not be reached. The job runs again when its lease has expired"
+    log.warning("not_settled", text=text, **_fields_of(attempt))
 
 
 def log_lost(attempt: RunningAttempt) -> None:
@@ -68,6 +84,8 @@ def _fields_of(attempt: RunningAttempt) -> dict[str, Any]:
 
 
 def _outcome_name(outcome: ReportedOutcome) -> str:
+    if isinstance(outcome, AttemptFailed) and outcome.timed_out:
+        return "timed_out"
     return str(outcome.__struct_config__.tag)
 
 

@@ -24,7 +24,7 @@ from ingot.wire.jobs import AttemptFailed, SettleResult
 from ingot.wire.workers import WorkerHeartbeatResponse
 from ingot.worker.app import Handler, Worker
 from ingot.worker.attempt import RunningAttempt, StopReason
-from ingot.worker.attempt_log import log_lost, log_settled
+from ingot.worker.attempt_log import log_lost, log_settled, log_still_running, log_unsettled
 from ingot.worker.capture import capture_process_output
 from ingot.worker.execution import execute_attempt
 from ingot.worker.heartbeat import HeartbeatStopped, HeartbeatThread, send_updates
@@ -54,9 +54,7 @@ REJECTED_CODES: Final = frozenset({InvalidInput.code, PayloadTooLarge.code})
 SETTLE_BATCH_MAX: Final = 1000
 UNSETTLED_MAX: Final = 2000  # Claiming pauses above this, because all jobs of the worker must fit in one heartbeat.
 LOG_PARTS_MAX: Final = UNSENT_LOG_CHARS_MAX // LOG_CHARS_MAX + 1
-STILL_RUNNING_HINT: Final = (
-    "Its slot is occupied until it ends. Check job.canceled in the handler, or use isolate=True."
-)
+STILL_RUNNING_SECONDS: Final = 1.0  # Handlers that check for stop requests have ended by then.
 log = structlog.get_logger("ingot.worker")
 
 
@@ -181,6 +179,8 @@ class Runner:
                 async with asyncio.timeout(0 if self._fatal_error else max(self._drain_seconds, STOP_SECONDS)):
                     await self._unsettled.join()
             await _cancel_tasks(settle_task)
+            for attempt in list(self._attempts.values()):
+                log_unsettled(attempt)
             self._heartbeat.stop()
             threads.shutdown(wait=False, cancel_futures=True)
             self._background_threads.shutdown(wait=False, cancel_futures=True)
@@ -266,8 +266,9 @@ class Runner:
         if attempt.thread_future is None or attempt.thread_future.done():
             self._free_slot(attempt)
         else:
-            log.warning("handler_goes_on", hint=STILL_RUNNING_HINT)
             attempt.thread_future.add_done_callback(lambda _: self._free_slot(attempt))
+            # Most handlers end soon after their attempt.
+            asyncio.get_running_loop().call_later(STILL_RUNNING_SECONDS, log_still_running, attempt)
         del self._tasks[attempt]
         if attempt.stop_reason == "lost":
             log_lost(attempt)

@@ -42,7 +42,8 @@ class ServerAvailability:
             if self._lost_at is not None or began_at < self._back_at:
                 return
             self._lost_at = time.monotonic()
-        text = f"{error.detail}. The worker retries." if event == "server_lost" else f"{error.detail}. Waiting for it."
+        action = "The worker retries." if event == "server_lost" else "Waiting for it."
+        text = f"{error.detail.rstrip('.')}. {action}"
         log.warning(event, text=text, code=error.code, detail=error.detail, hint=error.hint)
 
     def report_available(self, *, began_at: float) -> None:

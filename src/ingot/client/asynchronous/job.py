@@ -138,11 +138,11 @@ class AsyncJob:
         if self.status is JobStatus.DEAD:
             raise JobDead(f"the job {self.id} is dead: {self.error}")
         if self.status is JobStatus.CANCELED:
-            raise JobCanceled(f"the job {self.id} was canceled")
+            raise JobCanceled(f"the job {self.id} was canceled{await self._reason_suffix()}")
         return self
 
     async def _reason_suffix(self) -> str:
-        """Return why the job is not finished, to be appended to a message; nothing if that cannot be read."""
+        """Return what `explain` says, to be appended to a message; nothing if that cannot be read."""
         with suppress(IngotError):
             for reason in (await self.explain()).reasons:
                 return f": {reason.message}"

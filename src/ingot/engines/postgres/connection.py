@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 
 import asyncpg
 import msgspec
+import structlog
 
 from ingot.blobs.errors import (
     BlobNotFound,
@@ -55,7 +56,6 @@ from ingot.kernel.errors import (
 )
 from ingot.kernel.failures import failures
 from ingot.kernel.ids import is_id
-from ingot.kernel.logs import report
 from ingot.records.model import RecordChanged, RecordNotFound, TooManyRecords
 
 Record = asyncpg.Record
@@ -72,6 +72,9 @@ BEGIN_SNAPSHOT: Final = """
     SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
     SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off
 """
+
+LOST_HINT: Final = "Calls are repeated until the database is back. Check that PostgreSQL runs and can be reached."
+log = structlog.get_logger("ingot.postgres")
 
 _ARGUMENT_TYPES: Final = re.compile(r"\(.*\)")
 T = TypeVar("T")
@@ -170,6 +173,10 @@ class NotSent(Exception):
     """No connection could be made, so nothing was sent. The cause is the error of the last try."""
 
 
+class DeadlinePassed(TimeoutError):
+    """The deadline of a command had passed before this call of it."""
+
+
 class RowAlreadyExists(Exception):
     """A new row has the key of an existing one.
 
@@ -196,7 +203,8 @@ class Database:
         self.pool = pool
         self._owns_pool = owns_pool
         self.closing = asyncio.Event()
-        self.unreachable = False
+        self.lost_at: float | None = None  # When the current outage was noticed.
+        self._back_at = 0.0  # When the last outage ended.
         self.pooled = pooled
         self.mismatch: str | None = None  # Why this program does not fit the schema. `SchemaWatch` sets it.
         self.rejected: str | None = None  # The last error of a statement that the schema may not fit.
@@ -328,11 +336,13 @@ class Database:
         """
         self.expect_fitting_schema()
         loop, scope, deadline = asyncio.get_running_loop(), SCOPE.get(), next_deadline()
+        began_at = time.monotonic()
         pause, conflicts, maybe_done = 0.01, 0, False
         while True:
             try:
                 answer = await self._try(run, deadline)
-                self.unreachable = False
+                if self.lost_at is not None:
+                    self._record_end_of_outage(self.lost_at)
                 if scope is not None and not read_only:
                     scope.has_written = True
                 return answer
@@ -347,9 +357,8 @@ class Database:
             except (NotSent, *UNREACHABLE_ERRORS) as error:
                 maybe_done = maybe_done or not (read_only or isinstance(error, (NotSent, *NOT_SENT_ERRORS)))
                 cause = error.__cause__ if isinstance(error, NotSent) else error
-                if not self.unreachable and cause is not None:  # Log once, not for each call that waits.
-                    self.unreachable = True
-                    report("server_away", cause)
+                if began_at >= self._back_at and not isinstance(cause, DeadlinePassed):
+                    self.record_outage(cause or error)
                 if (once and maybe_done) or self.closing.is_set() or loop.time() >= deadline:
                     has_written = scope is not None and scope.has_written
                     raise self._unavailable_error(cause, maybe_done=maybe_done or has_written) from cause
@@ -368,7 +377,7 @@ class Database:
         """Run once on a connection. Raises `TimeoutError` at the deadline, and `NotSent` if `run` was not called."""
         now, is_sent = asyncio.get_running_loop().time(), False
         if now >= deadline:
-            raise NotSent from TimeoutError("The deadline has passed.")
+            raise NotSent from DeadlinePassed
         timeout = asyncio.timeout_at(min(deadline, now + CLOSE_SECONDS_MAX) if self.closing.is_set() else deadline)
         self._timeouts.add(timeout)
         try:
@@ -391,15 +400,33 @@ class Database:
         finally:
             self._timeouts.discard(timeout)
 
+    def record_outage(self, cause: BaseException) -> None:
+        """Log that the database is lost, once for each outage."""
+        if self.lost_at is None:
+            self.lost_at = time.monotonic()
+            with suppress(Exception):
+                error = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+                log.error("database_lost", error=error, hint=LOST_HINT)
+
+    def _record_end_of_outage(self, lost_at: float) -> None:
+        """Log that the database is back. Errors of calls that began before belong to the outage."""
+        self._back_at, self.lost_at = time.monotonic(), None
+        with suppress(Exception):
+            log.info("database_back", seconds=round(self._back_at - lost_at, 1))
+
     def _unavailable_error(self, cause: BaseException | None, *, maybe_done: bool) -> StoreError:
         """Return the error for callers of the API. The log contains the cause."""
+        error: StoreError
         if maybe_done:
-            return OutcomeUnknown("The connection to the database was lost, or its response took too long.")
-        if isinstance(cause, asyncpg.TooManyConnectionsError):
-            return StoreBusy("The database accepts no more connections.")
-        if self.closing.is_set():
-            return StoreError("The database is unavailable, and the store is closing.")
-        return StoreError("The database is unavailable.")
+            error = OutcomeUnknown("The connection to the database was lost, or its response took too long.")
+        elif isinstance(cause, asyncpg.TooManyConnectionsError):
+            error = StoreBusy("The database accepts no more connections.")
+        elif self.closing.is_set():
+            error = StoreError("The database is unavailable, and the store is closing.")
+        else:
+            error = StoreError("The database is unavailable.")
+        error.is_logged = True
+        return error
 
 
 async def close_connection(connection: asyncpg.Connection[Record]) -> None:

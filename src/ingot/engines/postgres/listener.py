@@ -101,7 +101,9 @@ class DatabaseListener(Loop):
     async def _listen(self) -> None:
         try:
             self._listener = await connect_listener(self._url, self._on_notification)
-        except (*UNREACHABLE_ERRORS, asyncpg.PostgresError) as error:
+        except UNREACHABLE_ERRORS as error:
+            self._db.record_outage(error)
+        except asyncpg.PostgresError as error:
             report("listening_failed", error)
 
     def _on_notification(self, _: Any, __: int, ___: str, payload: object) -> None:

@@ -21,7 +21,7 @@ from ingot.engines.postgres.lane_cache import (
 )
 from ingot.engines.postgres.settle import record_ended_attempts
 from ingot.jobs.lanes import Lane
-from ingot.jobs.model import LostLease, MaintenanceResult
+from ingot.jobs.model import JobStatus, LostLease, MaintenanceResult
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import StoreError
 from ingot.kernel.logs import report
@@ -180,21 +180,28 @@ async def _end_expired(db: Database, lane_cache: LaneCache, expired: list[Record
     return len(lost)
 
 
-async def _mark_lost(db: Database, lane_cache: LaneCache, expired: list[Record]) -> list[Record]:
-    """End these attempts, and return those that had not been renewed or ended in the meantime."""
+async def _mark_lost(db: Database, lane_cache: LaneCache, expired: list[Record]) -> list[tuple[Record, str]]:
+    """End these attempts. Return those that had not been renewed or ended in the meantime, with their job types."""
     rows = await db.call(CALL.sweep, *_names_of(expired))
     for row in rows:
         record_ended_attempts(lane_cache, row)
-    return [expired[place - 1] for row in rows for place in row["places"] or ()]
+    return [(expired[place - 1], row["type"]) for row in rows for place in row["places"] or ()]
 
 
-async def _notify_lost(db: Database, lane_cache: LaneCache, lost: list[Record]) -> None:
+async def _notify_lost(db: Database, lane_cache: LaneCache, lost: list[tuple[Record, str]]) -> None:
     """Report lost leases with their workers, which only the stored outcomes name."""
+    leases = [lease for lease, _ in lost]
     with suppress(StoreError, asyncpg.PostgresError):  # The attempts have ended; only the report would be missing.
-        attempts = await db.call(CALL.find_attempts, *_names_of(lost))
+        attempts = await db.call(CALL.find_attempts, *_names_of(leases))
         lane_cache.notify_leases_lost(
             [
-                LostLease(tenant=row["tenant"], job_id=lost[row["place"] - 1]["id"], worker_id=row["worker_id"] or "")
+                LostLease(
+                    tenant=row["tenant"],
+                    job_id=leases[row["place"] - 1]["id"],
+                    type=lost[row["place"] - 1][1],
+                    worker_id=row["worker_id"] or "",
+                    is_dead=row["status_after"] == JobStatus.DEAD,
+                )
                 for row in attempts
             ]
         )

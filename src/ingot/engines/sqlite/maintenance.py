@@ -15,7 +15,7 @@ from ingot.engines.sqlite.settle import end_attempt
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction
 from ingot.jobs.lanes import Lane
-from ingot.jobs.model import Lost, LostLease, MaintenanceResult
+from ingot.jobs.model import JobStatus, Lost, LostLease, MaintenanceResult
 from ingot.jobs.ports import MaintainJobs
 from ingot.kernel.logs import report
 
@@ -82,9 +82,12 @@ def _expired_leases(tx: Transaction) -> list[JobState]:
 def _end_expired(tx: Transaction, states: list[JobState]) -> int:
     outcomes: list[tuple[object, ...]] = []
     for state in states:
-        lost = LostLease(tenant=state.tenant, job_id=state.id, worker_id=state.worker_id or "")
-        tx.effects.lost_leases.append(lost)
+        worker_id = state.worker_id or ""
         end_attempt(tx, state, Lost(), outcomes)
+        is_dead = state.status is JobStatus.DEAD
+        tx.effects.lost_leases.append(
+            LostLease(tenant=state.tenant, job_id=state.id, type=state.type, worker_id=worker_id, is_dead=is_dead)
+        )
     tx.save_states(states)
     tx.write_rows(SQL.insert_outcomes, outcomes)
     return len(states)
