@@ -101,7 +101,7 @@ async def test_a_follower_from_any_position_receives_every_later_event_once(
     monkeypatch.setattr(feeds, "READ_EVENTS_MAX", 4)
     tenant = bench.tenant
     following = feeds.Feeds(bench.events, bench.clock)
-    steady = await following.follow(tenant, None, lambda _: True)
+    steady = await following.follow(tenant, None, lambda *_: True)
     await anext(steady)
     ids: list[str] = []
     for together in (7, 1, 3, 6, 2):
@@ -111,7 +111,7 @@ async def test_a_follower_from_any_position_receives_every_later_event_once(
         ids += await read_ids_until(steady, newest)
     assert [event.id for event in await bench.events.read(tenant, limit=1000)] == ids
     for index, after in enumerate(ids[:-1]):
-        again = await following.follow(tenant, after, lambda _: True)
+        again = await following.follow(tenant, after, lambda *_: True)
         assert await read_ids_until(again, ids[-1]) == ids[index + 1 :]
         await again.aclose()
     await steady.aclose()
@@ -125,7 +125,7 @@ async def test_a_follower_receives_events_written_by_another_process(tmp_path: P
         other = await open_store("postgres", tmp_path / "data", clock)
         other_feeds = Feeds(type(bench.events)(other), clock)
         try:
-            following = await other_feeds.follow(bench.tenant, None, lambda name: True)
+            following = await other_feeds.follow(bench.tenant, None, lambda *_: True)
             frames = await anext(following)
             job = await bench.make_job()
             async with asyncio.timeout(30):
@@ -142,6 +142,6 @@ async def test_a_follower_receives_events_written_by_another_process(tmp_path: P
 def test_an_event_frame_has_five_lines_whatever_its_data_contains(data: str) -> None:
     raw = msgspec.Raw(data.replace("\x0b", "\\u000b").encode())
     event = Event(id="0" * 16, tenant=new_id(), name="a.b", at=to_datetime(0), data=raw)
-    lines = feed_item(event).frame.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    lines = feed_item(event, event.id).frame.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     assert [line.partition(b":")[0] for line in lines] == [b"id", b"event", b"data", b"", b""]
     assert msgspec.json.decode(lines[2].removeprefix(b"data: "))["data"] == msgspec.json.decode(raw)

@@ -12,6 +12,7 @@ import pytest
 
 from ingot.engines.postgres import PostgresStore
 from ingot.events import Events, feeds
+from ingot.events.ids import EventIds
 from ingot.http import streams
 from ingot.http.routes import PREFIX
 from ingot.identity.grants import Grant
@@ -247,7 +248,7 @@ async def open_and_read_nothing(served: Served, last_id: str) -> socket.socket:
 
 async def test_a_follower_that_reads_nothing_delays_no_other_and_costs_little_memory(served: Served) -> None:
     tenant = served.ingot.default_tenant.id
-    first = (await served.ingot.events.publish(tenant, "large.first")).id
+    first = EventIds(served.ingot.cursors).seal(tenant, (await served.ingot.events.publish(tenant, "large.first")).id)
     large = "x" * 60_000
 
     async def publish_large(number: int) -> None:
@@ -280,9 +281,10 @@ async def test_events_of_one_server_reach_streams_of_another(tmp_path: Path) -> 
             job = (await Jobs(other, lease_seconds=180).enqueue(tenant, "noop")).job
             await follower.until(lambda follower: len(follower.events) == 2)
         await other.close()
-        assert (follower.events[0].id, follower.events[0].event) == (published.id, "order.paid")
+        published_id = EventIds(served.ingot.cursors).seal(tenant, published.id)
+        assert (follower.events[0].id, follower.events[0].event) == (published_id, "order.paid")
         assert follower.events[1].data["data"]["id"] == job.id
-        async with follow_events(served, last_id=published.id) as again:
+        async with follow_events(served, last_id=published_id) as again:
             await again.until(lambda follower: follower.events)
     assert again.ids == follower.ids[1:]
 

@@ -61,7 +61,7 @@ async def site(tmp_path: Path) -> AsyncGenerator[Site, None]:
     async with services.open(settings=Settings(data=tmp_path)) as ingot:
         route = Route(method="GET", path="/t", handler=ticks.ticks, needs=Granted("jobs.read"), tag="ticks")
         authenticator = RequestAuthenticator(ingot.authenticator, ingot.tenants, RateLimiter())
-        app = App(RouteTable([route]), authenticator, Metrics(CollectorRegistry()))
+        app = App(RouteTable([route]), authenticator, Metrics(CollectorRegistry()), ingot.cursors)
         with listen("127.0.0.1", 0) as listening:
             server = Server(app, on_stop=app.stop)
             running = asyncio.create_task(server.serve(sockets=[listening]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import (
     of_cli,
     of_documents,
+    of_grants,
     of_http,
     of_jobs,
     of_objects,
@@ -22,6 +23,7 @@ KINDS = (
     of_postgres_access,
     of_people,
     of_records,
+    of_grants,
     of_http,
     of_jobs,
     of_cli,

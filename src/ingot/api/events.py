@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+import msgspec
+
+from ingot.events.errors import Gap
 from ingot.events.feeds import Feeds
+from ingot.events.ids import EventIds
 from ingot.events.model import Event
+from ingot.events.permissions import Permission, needed_permission
 from ingot.events.service import Events
 from ingot.http.request import Request, Response, StreamResponse
 from ingot.http.routes import Granted, Route, route_factory
 from ingot.identity.grants import Grant, allows
 from ingot.kernel.errors import InvalidInput
-from ingot.kernel.pages import PAGE_ROWS_DEFAULT, Page
+from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, Page
 from ingot.wire.events import PublishEventRequest, PublishEventResponse
 from ingot.wire.jobs import PageLimit, RequestStruct
 
@@ -33,7 +39,7 @@ class StreamQuery(RequestStruct, frozen=True, kw_only=True):
     """The events to stream. The header `Last-Event-ID` takes precedence over `after`."""
 
     after: str | None = None
-    """ID of the last event that was read. Without it, the stream starts with the next new event."""
+    """ID of the last event that was read, or sixteen zeros for the beginning. Default: start with the next event."""
     name: str | None = None
     """Prefixes of event names in whole segments, separated by commas, such as `job.failed,worker`."""
 
@@ -46,8 +52,14 @@ class EventFilter:
         self._names = names
         self._cache: dict[str, bool] = {}
 
-    def matches(self, name: str) -> bool:
-        """Return whether events with this name are selected. The result is cached, because every event is checked."""
+    def matches(self, name: str, needs: Permission | None) -> bool:
+        """Return whether events with this name are selected that need this permission.
+
+        The result by name is cached, because every event is checked.
+        """
+        return self._matches_name(name) and (needs is None or allows(self._grants, *needs))
+
+    def _matches_name(self, name: str) -> bool:
         selected = self._cache.get(name)
         if selected is None:
             if len(self._cache) >= CACHED_NAMES_MAX:
@@ -64,9 +76,10 @@ class EventFilter:
 class EventsApi:
     """Routes of events."""
 
-    def __init__(self, events: Events, feeds: Feeds) -> None:
+    def __init__(self, events: Events, feeds: Feeds, event_ids: EventIds) -> None:
         self._events = events
         self._feeds = feeds
+        self._ids = event_ids
         self._filters: WeakValueDictionary[tuple[tuple[Grant, ...], tuple[str, ...]], EventFilter] = (
             WeakValueDictionary()
         )
@@ -84,23 +97,48 @@ class EventsApi:
 
     async def list(self, request: Request, query: EventsQuery) -> Page[Event]:
         """List events, oldest first. Send `next_cursor` as `after` to continue."""
-        if query.after is not None:
-            await self._events.check_position(request.tenant, query.after)
-        events = await self._events.read(request.tenant, after=query.after, limit=query.limit)
-        items = [event for event in events if request.caller.may("events.read", f"events/{event.name}")]
-        return Page(items=items, next_cursor=events[-1].id if events else query.after)
+        tenant = request.tenant
+        position = None if query.after is None else self._ids.open(tenant, query.after)
+        if position is not None:
+            await self._events.check_position(tenant, position)
+        try:
+            items, position = await self._read_visible(request, position, query.limit)
+        except Gap as gap:
+            raise Gap(self._ids.seal(tenant, gap.after)) from None
+        return Page(
+            items=[msgspec.structs.replace(event, id=self._ids.seal(tenant, event.id)) for event in items],
+            next_cursor=None if position is None else self._ids.seal(tenant, position),
+        )
+
+    async def _read_visible(
+        self, request: Request, after: str | None, limit: int
+    ) -> tuple[Sequence[Event], str | None]:
+        """Return events that the caller may see, and the position after them.
+
+        Events that it may not see change neither, unless there are more than `PAGE_ROWS_MAX` of them in a row.
+        """
+        event_filter = self._filter_of(request.caller.grants, ())
+        sees_all = all(request.caller.may(action) for action in ("events.read", "blobs.read", "jobs.read"))
+        query_limit = limit if sees_all else PAGE_ROWS_MAX
+        events = await self._events.read(request.tenant, after=after, limit=query_limit)
+        visible = [event for event in events if event_filter.matches(event.name, needed_permission(event))][:limit]
+        if visible:
+            return visible, visible[-1].id
+        return visible, events[-1].id if len(events) == query_limit else after
 
     async def publish(self, request: Request, body: PublishEventRequest) -> Response[PublishEventResponse]:
         """Publish an event of your own. Return 200 if it was published before with the same key."""
         request.require("events.create", f"events/{body.name}")
         key = request.resolve_idempotency_key(body.dedupe_key)
         event = await self._events.publish(request.tenant, body.name, bytes(body.data), dedupe_key=key)
-        return Response(PublishEventResponse(id=event.id, cursor=event.id), 201 if event.created else 200)
+        shown_id = self._ids.seal(request.tenant, event.id)
+        return Response(PublishEventResponse(id=shown_id, cursor=shown_id), 201 if event.created else 200)
 
     async def stream(self, request: Request, query: StreamQuery) -> StreamResponse:
         """Stream events as they happen: new ones only, or all after `Last-Event-ID`."""
         event_filter = self._filter_of(request.caller.grants, _parse_names(query.name))
-        after = request.headers.get("last-event-id") or query.after
+        shown_id = request.headers.get("last-event-id") or query.after
+        after = None if shown_id is None else self._ids.open(request.tenant, shown_id)
         return StreamResponse(await self._feeds.follow(request.tenant, after, event_filter.matches))
 
     def _filter_of(self, grants: tuple[Grant, ...], names: tuple[str, ...]) -> EventFilter:

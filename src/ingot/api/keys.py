@@ -16,6 +16,7 @@ from ingot.blobs.service import Blobs
 from ingot.http.forms import FORM, Form
 from ingot.http.request import BytesResponse, Request, RequestBody, Response
 from ingot.http.routes import PREFIX, Granted, Route, route_factory
+from ingot.identity.grants import allowed_prefixes
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
 from ingot.wire.blobs import KeyListQuery, PurgeKeysRequest, PutKeyQuery, UsageQuery
@@ -58,9 +59,13 @@ class KeysApi:
     async def list(self, request: Request, query: KeyListQuery) -> Page[Key]:
         """List the keys that begin with a prefix, in the order of their UTF-8 bytes."""
         request.require("blobs.read", _resource(query.prefix))
-        page = await self._blobs.keys(request.tenant, prefix=query.prefix, cursor=query.cursor, limit=query.limit)
-        visible = [key for key in page.items if request.caller.may("blobs.read", _resource(key.key))]
-        return Page(items=visible, next_cursor=page.next_cursor)
+        return await self._blobs.keys(
+            request.tenant,
+            prefix=query.prefix,
+            cursor=query.cursor,
+            limit=query.limit,
+            within=allowed_prefixes("keys", request.caller.grants, "blobs.read"),
+        )
 
     async def put(self, request: Request, key: str, query: PutKeyQuery, body: RequestBody) -> Response[Key]:
         """Store the body under a new key. To replace an existing key, send `If-Match`."""

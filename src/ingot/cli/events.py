@@ -34,7 +34,10 @@ app = command_group("List, follow and publish events.")
 
 
 @app.command(
-    "list", epilog=examples_epilog("ingot events list --name job.failed", "ingot events list --after 0000000000000a42")
+    "list",
+    epilog=examples_epilog(
+        "ingot events list --name job.failed", "ingot events list --after ssiBmzSv51MCc9g8g0e8B6V8aLYBMyxA"
+    ),
 )
 @server_command
 def list_events(
@@ -59,7 +62,9 @@ def list_events(
 
 
 @app.command(
-    epilog=examples_epilog("ingot events tail --name job.dead --json", "ingot events tail --after 0000000000000a42")
+    epilog=examples_epilog(
+        "ingot events tail --name job.dead --json", "ingot events tail --after ssiBmzSv51MCc9g8g0e8B6V8aLYBMyxA"
+    )
 )
 @server_command
 def tail(

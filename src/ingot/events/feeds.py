@@ -16,6 +16,7 @@ import msgspec
 
 from ingot.events.errors import Gap
 from ingot.events.model import Event
+from ingot.events.permissions import Permission, needed_permission
 from ingot.events.service import Events
 from ingot.kernel.clock import Clock, to_datetime
 from ingot.kernel.errors import NotFound
@@ -39,17 +40,19 @@ STATS_EVENT: Final = "stats.updated"
 OPENING_FRAME: Final = b"retry: 2000\n\n"
 HEARTBEAT_FRAME: Final = b": nothing new\n\n"
 
-IsVisible = Callable[[str], bool]
+IsVisible = Callable[[str, Permission | None], bool]  # Takes the name of an event, and what else is needed to see it.
+SealId = Callable[[str, str], str]  # Takes a tenant and an ID of its log, and returns the ID that followers get.
 LoadStats = Callable[[str], Awaitable[object]]
 _encode = msgspec.json.Encoder().encode
 
 
 class FeedItem(msgspec.Struct, frozen=True, gc=False):
-    """An event, encoded as a frame of a stream."""
+    """An event, encoded as a frame of a stream. `needs` is another permission that followers need to see it."""
 
     id: str
     name: str
     frame: bytes
+    needs: Permission | None = None
 
 
 class FeedPosition(msgspec.Struct, frozen=True, gc=False):
@@ -77,12 +80,20 @@ class Feed:
     """
 
     def __init__(
-        self, events: Events, tenant: str, start_id: str, *, clock: Clock, load_stats: LoadStats | None
+        self,
+        events: Events,
+        tenant: str,
+        start_id: str,
+        *,
+        clock: Clock,
+        load_stats: LoadStats | None,
+        seal_id: SealId,
     ) -> None:
         self._events = events
         self._tenant = tenant
         self._clock = clock
         self._load_stats = load_stats
+        self._seal_id = seal_id
         self._floor_id = self._newest_id = start_id
         self._recent_items: list[FeedItem] = []
         self._recent_ids: list[str] = []
@@ -134,7 +145,7 @@ class Feed:
             self._skip_to(gap.after)
             return True
         if events:
-            self._append([feed_item(event) for event in events])
+            self._append([self._item_of(event) for event in events])
             self._stats_stale = True
         if self._stats_stale and self._load_stats is not None and _now() - self._stats_loaded_at >= STATS_SECONDS:
             await self._refresh_stats(self._load_stats)
@@ -192,7 +203,7 @@ class Feed:
             next_items = self._recent_items[bisect_right(self._recent_ids, position.after) :]
             chunk = _build_chunk(next_items, position, is_visible)
             if chunk.position.after >= self._newest_id and self.stats_version > position.stats_version:
-                stats = self._stats_frame if is_visible(STATS_EVENT) else b""
+                stats = self._stats_frame if is_visible(STATS_EVENT, None) else b""
                 chunk = FeedChunk(chunk.frames + stats, FeedPosition(chunk.position.after, self.stats_version))
             if len(self._chunks) < CHUNKS_CACHED_MAX:
                 self._chunks[position, is_visible] = chunk
@@ -205,19 +216,32 @@ class Feed:
             async with self._catch_up_slots:
                 events = await self._events.read(self._tenant, after=position.after or None, limit=limit)
         except Gap as gap:
-            return FeedChunk(gap_frame(gap.after), FeedPosition(gap.after, position.stats_version))
+            return FeedChunk(
+                gap_frame(self._seal_id(self._tenant, gap.after)), FeedPosition(gap.after, position.stats_version)
+            )
         if not events:  # There are no events up to the floor, and none can be added there.
             return FeedChunk(b"", FeedPosition(floor_id, position.stats_version))
-        return _build_chunk([feed_item(event) for event in events], position, is_visible)
+        return _build_chunk([self._item_of(event) for event in events], position, is_visible)
+
+    def _item_of(self, event: Event) -> FeedItem:
+        return feed_item(event, self._seal_id(self._tenant, event.id))
 
 
 class Feeds:
     """The feeds of all tenants that have followers."""
 
-    def __init__(self, events: Events, clock: Clock, *, load_stats: LoadStats | None = None) -> None:
+    def __init__(
+        self,
+        events: Events,
+        clock: Clock,
+        *,
+        load_stats: LoadStats | None = None,
+        seal_id: SealId = lambda _, event_id: event_id,
+    ) -> None:
         self._events = events
         self._clock = clock
         self._load_stats = load_stats
+        self._seal_id = seal_id
         self._feeds: dict[str, Feed] = {}
 
     def __len__(self) -> int:
@@ -241,7 +265,7 @@ class Feeds:
     async def follow(self, tenant: str, after: str | None, is_visible: IsVisible) -> AsyncGenerator[bytes, None]:
         """Return a stream of frames with the events of a tenant after an event, or from now on if `after` is `None`.
 
-        `is_visible` decides by event name which events the follower gets. Raises `InvalidCursor` if `after` is not the
+        `is_visible` decides which events the follower gets. Raises `InvalidCursor` if `after` is not the
         ID of an event.
         """
         if after is not None:
@@ -281,7 +305,14 @@ class Feeds:
     def _subscribe(self, tenant: str, newest_id: str) -> Feed:
         feed = self._feeds.get(tenant)
         if feed is None:
-            feed = Feed(self._events, tenant, newest_id, clock=self._clock, load_stats=self._load_stats)
+            feed = Feed(
+                self._events,
+                tenant,
+                newest_id,
+                clock=self._clock,
+                load_stats=self._load_stats,
+                seal_id=self._seal_id,
+            )
             self._feeds[tenant] = feed
         feed.follower_count += 1
         return feed
@@ -302,18 +333,17 @@ def _build_chunk(items: Sequence[FeedItem], position: FeedPosition, is_visible: 
             break
         after = item.id
         event_count += 1
-        if is_visible(item.name):
+        if is_visible(item.name, item.needs):
             frames.append(item.frame)
             size += len(item.frame)
     return FeedChunk(b"".join(frames), FeedPosition(after, position.stats_version), event_count)
 
 
-def feed_item(event: Event) -> FeedItem:
-    """Encode an event as a frame: one line each for its ID, its name, and the event as JSON."""
-    data = _single_line_json(_encode(event))
-    return FeedItem(
-        event.id, event.name, b"id: %s\nevent: %s\ndata: %s\n\n" % (event.id.encode(), event.name.encode(), data)
-    )
+def feed_item(event: Event, shown_id: str) -> FeedItem:
+    """Encode an event as a frame: one line each for the ID to show, its name, and the event as JSON."""
+    data = _single_line_json(_encode(msgspec.structs.replace(event, id=shown_id)))
+    frame = b"id: %s\nevent: %s\ndata: %s\n\n" % (shown_id.encode(), event.name.encode(), data)
+    return FeedItem(event.id, event.name, frame, needed_permission(event))
 
 
 def gap_frame(after: str) -> bytes:

@@ -10,12 +10,12 @@ import msgspec
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened in a tenant.
 
-    `id` is opaque and grows in the order of the events. Reading continues after it. `data` describes the affected
-    object as JSON, in short form.
+    `id` is opaque. Reading continues after it. In the log, IDs grow in the order of the events; those that clients get
+    have no order. `data` describes the affected object as JSON, in short form.
     """
 
     id: str
-    """ID of the event: its position in the event log."""
+    """ID of the event: its position in the event log, encrypted."""
     tenant: str
     """ID of the tenant."""
     name: str

@@ -18,6 +18,7 @@ import structlog
 from ingot.http.authentication import RequestAuthenticator
 from ingot.http.csrf import SAFE_METHODS
 from ingot.http.metrics import Metrics
+from ingot.http.page_cursors import open_cursor, seal_cursor, takes_cursor
 from ingot.http.problems import (
     BodyTooLarge,
     InternalError,
@@ -45,6 +46,7 @@ from ingot.http.streaming_body import send_bytes
 from ingot.http.streams import Scope, Send, Streams, wait_for_disconnect
 from ingot.http.tracing import Tracer, parse_traceparent
 from ingot.http.validation_errors import invalid_body, invalid_query, reject_numeric_timestamps
+from ingot.kernel.cursor_cipher import CursorCipher
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.failures import failures
 from ingot.kernel.ids import new_id
@@ -78,6 +80,7 @@ class App:
         table: RouteTable,
         authenticator: RequestAuthenticator,
         metrics: Metrics,
+        cursors: CursorCipher,
         *,
         tracer: Tracer | None = None,
         connections_max: int = CONNECTIONS_MAX,
@@ -86,6 +89,7 @@ class App:
         self._routes = table
         self._authenticator = authenticator
         self._metrics = metrics
+        self._cursors = cursors
         self._tracer = tracer
         self._error_page = error_page
         self._streams = Streams(authenticator)
@@ -93,6 +97,7 @@ class App:
         self._held_connections_max = max(1, round(connections_max * HELD_CONNECTIONS_SHARE_MAX))
         metrics.register_streams(lambda: len(self._streams))
         self._decoders = {id(route): _decoders_of(route) for route in table.routes}
+        self._paged_routes = {id(route) for route in table.routes if takes_cursor(route)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -173,6 +178,9 @@ class App:
             arguments["query"] = _decode_query(params, query)
         elif scope["query_string"] and request.signed_params is None:
             raise InvalidInput("this route has no query parameters", hint="Remove the question mark and all after it.")
+        is_paged = id(route) in self._paged_routes
+        if is_paged:
+            open_cursor(self._cursors, route, request, arguments)
         if route.waits:
             with self._hold_connection(request):
                 response = await cancel_on_disconnect(route.handler(request, **arguments), request, receive)
@@ -206,6 +214,8 @@ class App:
         if isinstance(response, Response):
             status, content = response.status or route.status, response.content
             headers, cookies = response.headers, response.cookies
+        if is_paged:
+            content = seal_cursor(self._cursors, route, request, content)
         if content is None:
             content = b""
         elif not isinstance(content, bytes):

@@ -45,7 +45,7 @@ class InvalidCursor(InvalidInput):
     """The cursor is not valid for this list."""
 
     code = "invalid_cursor"
-    hint = "Start again without a cursor. A cursor is valid only with the filters of the request that returned it."
+    hint = "Start again without a cursor. A cursor is valid only for the caller that got it, and with the same filters."
 
 
 def check_limit(limit: object) -> int:

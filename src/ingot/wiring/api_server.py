@@ -26,6 +26,7 @@ from ingot.api.workers import WorkersApi
 from ingot.dashboard.auth import AuthPages
 from ingot.dashboard.me import MePage
 from ingot.dashboard.pages import error_page
+from ingot.events.ids import EventIds
 from ingot.http.app import App
 from ingot.http.authentication import RequestAuthenticator, rate_limits_by_class
 from ingot.http.client_address import ClientAddressResolver
@@ -65,7 +66,7 @@ def build_routes(
         BulkActionsApi(ingot.jobs),
         ClaimsApi(ingot.jobs, ingot.authenticator),
         WorkersApi(ingot.workers, ingot.jobs, ingot.authenticator),
-        EventsApi(ingot.events, ingot.feeds),
+        EventsApi(ingot.events, ingot.feeds, EventIds(ingot.cursors)),
         KeysApi(ingot.blobs, downloads),
         BlobsApi(
             ingot.blobs,
@@ -119,6 +120,7 @@ def build_server(
         build_routes(ingot, metrics, public_url=settings.public_url, extra_routes=extra_routes),
         authenticator,
         metrics,
+        ingot.cursors,
         tracer=tracer,
         connections_max=settings.connections_max,
         error_page=error_page,

@@ -22,6 +22,7 @@ from ingot.blobs.uploads import Uploads
 from ingot.blobs.verification import VerificationLoop
 from ingot.events.audit_service import Audit
 from ingot.events.feeds import Feeds
+from ingot.events.ids import EventIds
 from ingot.events.retention import EventRetention
 from ingot.events.service import Events
 from ingot.http.signing import Signer
@@ -43,6 +44,7 @@ from ingot.jobs.service import Jobs
 from ingot.jobs.worker_loops import HeartbeatPoller, WorkerMaintenance
 from ingot.jobs.workers import Workers
 from ingot.kernel.clock import Clock, SystemClock
+from ingot.kernel.cursor_cipher import CursorCipher
 from ingot.kernel.errors import StoreError
 from ingot.kernel.ids import new_id
 from ingot.kernel.logs import configure_logs, report
@@ -81,6 +83,7 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     object_store: ObjectStore
     bucket: SigningStore | None  # The object store if it is a bucket, which clients read and write with signed URLs.
     signer: Signer
+    cursors: CursorCipher
     secrets: Secrets
     provider: Provider | None
     default_tenant: Tenant
@@ -177,14 +180,15 @@ async def _build_services(
     jobs, events = Jobs(store, lease_seconds=settings.lease_seconds), Events(store)
     workers = Workers(store, jobs, lease_seconds=settings.lease_seconds)
     await workers.refresh_draining_workers()
-    feeds = Feeds(events, clock, load_stats=jobs.summary)
+    keys = load_secret_keys(settings.data, settings.secret_key)
+    cursors = CursorCipher(keys)
+    feeds = Feeds(events, clock, load_stats=jobs.summary, seal_id=EventIds(cursors).seal)
     store.on_event(feeds.notify)
     tenants.on_changed(authenticator.invalidate)
     for callback in (lambda _: authenticator.invalidate(), jobs.end_tenant_waits, workers.end_tenant_waits):
         tenants.on_removed(callback)
     bucket = None if isinstance(objects, LocalStore) else objects
     counters, bytes_max = BlobCounters(), settings.max_blob_bytes
-    keys = load_secret_keys(settings.data, settings.secret_key)
     return Ingot(
         jobs=jobs,
         workers=workers,
@@ -211,6 +215,7 @@ async def _build_services(
         object_store=objects,
         bucket=bucket,
         signer=Signer(keys[0], clock),
+        cursors=cursors,
         secrets=Secrets(store, keys),
         provider=_build_provider(settings, clock),
         default_tenant=await tenants.ensure_default(),

@@ -215,7 +215,7 @@ async def test_the_newest_position_is_before_uncommitted_events(database: EventD
     await late.fetch(ENQUEUE, first, database.tenant)
     second = await database.make_job()
     assert await database.events.newest(database.tenant) == seen.id
-    following = await Feeds(database.events, SystemClock()).follow(database.tenant, None, lambda _: True)
+    following = await Feeds(database.events, SystemClock()).follow(database.tenant, None, lambda *_: True)
     await anext(following)
     await late.execute("COMMIT")
     frames = b""
