@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ingot.blobs.model import BlobScope
 from ingot.blobs.ports import FindBlob
 from ingot.identity.grants import Grant, allowed_prefixes
 from tests.conformance.blob_files import BLOB, DATA, give_file
-from tests.conformance.blob_fixture import BlobFixture, blobs, content_of, id_of
+from tests.conformance.blob_fixture import OWNER, BlobFixture, blobs, content_of, id_of
 
 __all__ = ["blobs"]
 
@@ -52,6 +53,24 @@ async def test_the_scope_includes_uploads_and_job_files_separately(blobs: BlobFi
     assert await names(blobs, DATA, BlobScope(keys=(), uploads=False, types=("press",))) == {"a.txt"}
     assert await names(blobs, DATA, BlobScope(keys=(), uploads=False, types=("pres", "press.d"))) == set()
     assert await names(blobs, DATA, BlobScope(keys=(), uploads=False)) == {"a.txt"}
+
+
+async def test_the_scope_of_an_owner_includes_only_its_own_references(blobs: BlobFixture, tmp_path: Path) -> None:
+    await blobs.put("of-zoe", DATA, owner="token:zoe")
+    done = await blobs.begin(len(DATA), owner="token:zoe")
+    await blobs.finish(done.upload.id, content_of(DATA))
+    job, other = await blobs.bench.make_job(), await blobs.bench.make_job()
+    await give_file(blobs, tmp_path, job, "input")
+
+    async def names_in(**fields: str) -> set[str]:
+        return await names(blobs, DATA, msgspec.structs.replace(NOTHING, **fields))
+
+    assert await names_in(owner="token:zoe") == {"of-zoe", done.upload.id}
+    assert await names_in(owner=OWNER) == {"a.txt"}
+    assert await names_in(owner="a") == set()
+    assert await names_in(job_id=job.id) == {"a.txt"}
+    assert await names_in(job_id=other.id) == set()
+    assert await names_in(owner="token:zoe", job_id=job.id) == {"of-zoe", done.upload.id, "a.txt"}
 
 
 def test_allowed_prefixes_reflect_actions_and_resources() -> None:

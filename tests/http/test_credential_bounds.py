@@ -98,8 +98,8 @@ async def test_a_token_cannot_use_the_id_of_a_worker_credential(served: Served) 
 async def test_a_token_cannot_send_heartbeats_for_a_worker_of_another_token(served: Served) -> None:
     owner, other = [await served.token(Grant(action="workers.run")) for _ in range(2)]
     assert (await served.call("POST", "/workers", token=owner, json={"id": "w", "types": ["noop"]})).status_code == 201
-    for path, body in (("/workers", {"id": "w", "types": ["noop"]}), ("/workers/w/heartbeat", {})):
-        assert (await served.call("POST", path, token=other, json=body)).status_code == 403
+    for path, body, status in (("/workers", {"id": "w", "types": ["noop"]}, 403), ("/workers/w/heartbeat", {}, 404)):
+        assert (await served.call("POST", path, token=other, json=body)).status_code == status
         assert (await served.call("POST", path, token=owner, json=body)).status_code in (200, 201)
 
 

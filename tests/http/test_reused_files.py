@@ -237,7 +237,7 @@ async def test_a_large_file_is_resumed_with_the_missing_parts(tmp_path: Path) ->
         signed = await post(site, f"/blobs/uploads/{plan['upload']['id']}/parts", {"parts": [part]})
         (target,) = signed["parts"]
         assert (await site.client.put(target["url"], headers=target["headers"], content=first_part)).is_success
-        sender = Sender(site, token=await site.token(Grant(action="jobs.create")))
+        sender = Sender(site, token=await site.token(Grant(action="jobs.create"), Grant(action="jobs.read")))
         job, result = await sender.submit(data)
         assert (job.id, result.reused, await status(site, job)) == (first["id"], True, "queued")
         sent = [int(request.url.params["partNumber"]) for request in sender.transport.requests_to("PUT", "partNumber")]
@@ -246,7 +246,7 @@ async def test_a_large_file_is_resumed_with_the_missing_parts(tmp_path: Path) ->
 
 async def test_another_caller_with_the_same_file_finishes_the_upload(site: Served) -> None:
     creator = await site.token(Grant(action="jobs.create", resource="jobs/noop"))
-    other = await site.token(Grant(action="jobs.create", resource="jobs/noop"))
+    other = await site.token(*(Grant(action=f"jobs.{verb}", resource="jobs/noop") for verb in ("create", "read")))
     first = await post(site, "/jobs", ORDER, expect=201, token=creator)
     job, result = await Sender(site, token=other).submit()
     assert (job.id, result.reused) == (first["id"], True)
@@ -284,9 +284,15 @@ async def test_an_upload_is_hidden_from_callers_that_do_not_name_its_blob_id(reu
     first = await post(reusing, "/jobs", ORDER, expect=201, token=creator)
     path = f"/blobs/uploads/{first['uploads'][0]['upload']['id']}"
     part = {"number": 1, "size": 1, "sha256": "0" * 64}
-    same = await reusing.token(Grant(action="jobs.create", resource="jobs/noop"))
+    creating, reading = [Grant(action=f"jobs.{verb}", resource="jobs/noop") for verb in ("create", "read")]
+    same, only_creating = await reusing.token(creating, reading), await reusing.token(creating)
     other_type = await reusing.token(Grant(action="jobs.create", resource="jobs/other"))
-    for token, named in ((same, {}), (same, {"blob_id": "0" * 64}), (other_type, {"blob_id": BLOB})):
+    for token, named in (
+        (same, {}),
+        (same, {"blob_id": "0" * 64}),
+        (only_creating, {"blob_id": BLOB}),
+        (other_type, {"blob_id": BLOB}),
+    ):
         assert (await reusing.call("GET", path, params=named, token=token)).status_code == 404
         await expect_refusal(reusing, f"{path}/parts", {"parts": [part], **named}, 404, "upload_not_found", token=token)
         await expect_refusal(reusing, f"{path}/complete", named, 404, "upload_not_found", token=token)

@@ -37,8 +37,8 @@ MUTANTS = [
         name="a small file that is brought again in vain",
         breaks="a job whose server died before it had its file gets it from who asks again",
         file="blobs/uploads.py",
-        old="await self._find_matching(stored, contents)",
-        new="await self._find_matching(stored, {})",
+        old="await self._find_matching(stored, contents, scope)",
+        new="await self._find_matching(stored, {}, scope)",
         caught_by=f"{REUSED_FILES}::test_a_small_input_whose_server_crashed_before_storing_it_is_sent_again",
     ),
     Mutant(

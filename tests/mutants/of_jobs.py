@@ -92,8 +92,8 @@ MUTANTS = [
         name="an upload that nobody can send",
         breaks="a job whose server died before it gave it its input does not wait for it for ever",
         file="blobs/uploads.py",
-        old="            if stored.storage_key is None:  # The blob existed",
-        new="            if False:  # The blob existed",
+        old="            if stored.storage_key is None and await",
+        new="            if False and await",
         caught_by=f"{REUSED_FILES}::test_a_job_whose_server_crashed_before_attaching_its_input_is_reused_if_the_blob_exists[False]",
     ),
     Mutant(

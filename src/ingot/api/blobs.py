@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ingot.api.blob_scopes import readable_scope, reference_scope
 from ingot.api.downloads import URL_SECONDS, Downloads
 from ingot.api.upload_urls import UPLOAD_PURPOSE, UploadUrls
 from ingot.blobs import checks
 from ingot.blobs.errors import BlobNotFound, UploadNotFound
 from ingot.blobs.garbage_collector import GarbageCollector
 from ingot.blobs.incoming import IncomingBlob
-from ingot.blobs.model import BlobCollectionResult, BlobScope, Reference, Upload, UploadState
+from ingot.blobs.model import BlobCollectionResult, Reference, Upload, UploadState
 from ingot.blobs.ports import ObjectPart
 from ingot.blobs.scrub import Scrub
 from ingot.blobs.service import Blobs
@@ -18,7 +19,6 @@ from ingot.blobs.uploads import Uploads
 from ingot.http.request import BytesResponse, Request, RequestBody, Response
 from ingot.http.routes import Granted, Route, Signed, route_factory
 from ingot.identity.credentials import Caller
-from ingot.identity.grants import allowed_prefixes
 from ingot.jobs.checks import PAYLOAD_BLOB_BYTES_MAX, job_type
 from ingot.jobs.errors import PayloadTooLarge
 from ingot.jobs.service import Jobs
@@ -92,7 +92,7 @@ class BlobsApi:
     # -- uploads --------------------------------------------------------------------------------------------
 
     async def begin(self, request: Request, body: BeginUploadRequest) -> UploadPlan:
-        """Begin an upload. The response contains the URL for the bytes, unless the tenant already has the blob."""
+        """Begin an upload. The response contains the URL for the bytes, unless the caller can already read the blob."""
         _require_upload_grant(request, body)
         upload = await self._uploads.begin(
             IncomingBlob(
@@ -104,6 +104,7 @@ class BlobsApi:
                 content_type=body.content_type or checks.guess_content_type(body.original_name or body.key or ""),
                 original_name=body.original_name,
                 owner_quota=request.caller.limits.quota_bytes,
+                scope=reference_scope(request.caller),
             ),
             key=body.key,
             if_match=checks.if_match(body.if_match),
@@ -176,9 +177,9 @@ class BlobsApi:
     async def _may_send(self, request: Request, upload: Upload, blob_id: str | None) -> bool:
         """Return whether the caller may continue an upload.
 
-        An input can be sent by the caller that created the job, and by a caller that requested the same job and has the
-        same file. The latter proves it with the announced blob ID, which no response reveals to it. Both need a grant
-        to create such jobs. Files of an attempt are uploaded through the routes in `files.py`.
+        An input can be sent by the caller that created the job, and by a caller that may read such jobs and announces
+        the same blob ID. Both need a grant to create such jobs. Files of an attempt are uploaded through the routes in
+        `files.py`.
         """
         own = upload.owner == request.caller.principal
         if upload.job_id is None:
@@ -186,13 +187,14 @@ class BlobsApi:
         if upload.file != "input" or not (own or (blob_id is not None and blob_id == upload.blob_id)):
             return False
         job = await self._jobs.get(request.tenant, upload.job_id)
-        return request.caller.may("jobs.create", f"jobs/{job.type}")
+        actions = ("jobs.create",) if own else ("jobs.create", "jobs.read")
+        return all(request.caller.may(action, f"jobs/{job.type}") for action in actions)
 
     # -- blobs ----------------------------------------------------------------------------------------------
 
     async def get(self, request: Request, id: str) -> BytesResponse | Response[bytes]:
         """Download a blob that the tenant has a reference to."""
-        opened, references = await self._blobs.open_blob(request.tenant, id, _blob_scope(request.caller))
+        opened, references = await self._blobs.open_blob(request.tenant, id, readable_scope(request.caller))
         _visible_references(request.caller, id, references)
         return await self._downloads.respond(request, opened, content_type=BINARY_CONTENT_TYPE, name=id)
 
@@ -205,7 +207,7 @@ class BlobsApi:
 
     async def url(self, request: Request, id: str, query: BlobUrlQuery) -> SignedUrl:
         """Sign a URL at which the blob can be downloaded without a credential."""
-        content, references = await self._blobs.references(request.tenant, id, _blob_scope(request.caller))
+        content, references = await self._blobs.references(request.tenant, id, readable_scope(request.caller))
         _visible_references(request.caller, id, references)
         name = checks.file_name(query.name or id, name="name")
         kind = checks.content_type(query.content_type or checks.guess_content_type(name))
@@ -213,7 +215,7 @@ class BlobsApi:
 
     async def why(self, request: Request, id: str) -> BlobReferences:
         """List the references in this tenant that keep a blob."""
-        content, references = await self._blobs.references(request.tenant, id, _blob_scope(request.caller))
+        content, references = await self._blobs.references(request.tenant, id, readable_scope(request.caller))
         visible = _visible_references(request.caller, id, references)
         return BlobReferences(
             blob_id=id, size=content.size, sha256=content.sha256, damaged=content.damaged, references=visible
@@ -221,7 +223,7 @@ class BlobsApi:
 
     async def verify(self, request: Request, id: str) -> VerifyBlobResponse:
         """Read all bytes of a blob and compare them with its digests."""
-        content, references = await self._blobs.references(request.tenant, id, _blob_scope(request.caller))
+        content, references = await self._blobs.references(request.tenant, id, readable_scope(request.caller))
         _visible_references(request.caller, id, references)
         return VerifyBlobResponse(blob_id=id, whole=await self._scrub.scrub_blob(content))
 
@@ -248,18 +250,6 @@ def _require_upload_grant(request: Request, body: BeginUploadRequest) -> None:
 
 def _upload_response(upload: Upload) -> Response[Upload]:
     return Response(upload, headers={OFFSET_HEADER: str(upload.received), "cache-control": "no-store"})
-
-
-def _blob_scope(caller: Caller) -> BlobScope:
-    """Return the references that the caller may see.
-
-    The engine returns a limited number of references and must choose them among the visible ones.
-    """
-    return BlobScope(
-        keys=allowed_prefixes("keys", caller.grants, "blobs.read"),
-        uploads=caller.may("blobs.read"),
-        types=allowed_prefixes("jobs", caller.grants, "jobs.read"),
-    )
 
 
 def _visible_references(caller: Caller, id: str, references: list[Reference]) -> list[Reference]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ingot.api.blob_scopes import attempt_scope
 from ingot.api.claims import require_job_access, tenant_scope, worker_scope
 from ingot.api.downloads import URL_SECONDS, Downloads
 from ingot.api.jobs import get_visible_job
@@ -90,6 +91,7 @@ class FilesApi:
                 sha256=body.sha256,
                 content_type=body.content_type or ("text/plain" if body.kind == "log" else guess_content_type(name)),
                 owner_quota=request.caller.limits.quota_bytes,
+                scope=attempt_scope(id),
             ),
             file=JobFileTarget(job_id=id, kind=body.kind, name=name, fence=body.fence),
             data=body.data,

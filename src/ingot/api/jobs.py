@@ -10,19 +10,21 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from ingot.api.blob_scopes import reference_scope
+from ingot.api.order_access import check_order_references, redact_existing_job, visible_duplicate
 from ingot.api.upload_urls import UploadUrls
 from ingot.blobs.checks import guess_content_type
 from ingot.blobs.errors import UploadNotFound
 from ingot.blobs.incoming import IncomingBlob, JobFileTarget
+from ingot.blobs.service import Blobs
 from ingot.blobs.uploads import PreparedUpload, Uploads, UploadWithPlan
 from ingot.http.request import Request, Response
 from ingot.http.routes import PREFIX, Granted, Route, route_factory
 from ingot.jobs.checks import file_name
-from ingot.jobs.errors import JobNotFound
+from ingot.jobs.errors import DuplicateJob, JobNotFound
 from ingot.jobs.files import INPUTS_MAX, input_upload_id
 from ingot.jobs.job_options import JobOptions, new_job
 from ingot.jobs.model import (
-    NULL,
     Attempt,
     Batch,
     Definition,
@@ -79,8 +81,9 @@ class CreateJobsResponse(msgspec.Struct, frozen=True, kw_only=True):
 class JobsApi:
     """Routes of jobs."""
 
-    def __init__(self, jobs: Jobs, uploads: Uploads, upload_urls: UploadUrls) -> None:
+    def __init__(self, jobs: Jobs, blobs: Blobs, uploads: Uploads, upload_urls: UploadUrls) -> None:
         self._jobs = jobs
+        self._blobs = blobs
         self._uploads = uploads
         self._upload_urls = upload_urls
 
@@ -116,15 +119,20 @@ class JobsApi:
         With uploads, the response contains the URLs for the bytes. The job is ready when all uploads are complete.
         """
         options = _job_options(request, body)
+        if body.inputs or body.after or body.payload_blob is not None:
+            await check_order_references(self._jobs, self._blobs, request, (body,))
         if (key := request.resolve_idempotency_key(body.idempotency_key)) is not None:
             options["idempotency_key"] = key
-        if body.uploads:
-            job = await self._create_with_uploads(request, body, options)
-        else:
-            enqueued = await self._jobs.enqueue(request.tenant, body.type, bytes(body.payload), **options)
-            if enqueued.reused:
-                enqueued = await self._complete_existing_uploads(enqueued, len(body.inputs))
-            job = _create_response(request, enqueued)
+        try:
+            if body.uploads:
+                job = await self._create_with_uploads(request, body, options)
+            else:
+                enqueued = await self._jobs.enqueue(request.tenant, body.type, bytes(body.payload), **options)
+                if enqueued.reused:
+                    enqueued = await self._complete_existing_uploads(request, enqueued, body)
+                job = _create_response(request, enqueued)
+        except DuplicateJob as error:
+            raise await visible_duplicate(self._jobs, request, error) from None
         return Response(job, 201 if job.created else 200, {"location": f"{PREFIX}/jobs/{job.id}"})
 
     async def _create_with_uploads(
@@ -133,6 +141,10 @@ class JobsApi:
         """Create a job together with the uploads that it waits for, or return the existing job with its uploads."""
         order = new_job(request.tenant, body.type, bytes(body.payload), **options)
         prepared = await self._prepare_uploads(request, order, body)
+        is_unproven = any(upload.content is None and upload.command.blob_id is not None for upload in prepared)
+        if is_unproven and not request.caller.may("jobs.read", f"jobs/{body.type}"):
+            # An answer with a job that has the same file would reveal that the file exists.
+            order = msgspec.structs.replace(order, force=True)
         try:
             uploads = tuple(upload.command for upload in prepared)
             (enqueued,) = await self._jobs.enqueue_many([msgspec.structs.replace(order, uploads=uploads)])
@@ -143,8 +155,7 @@ class JobsApi:
             uploads_of_job = [await self._uploads.continue_prepared(upload) for upload in prepared]
         else:
             await self._discard_uploads(prepared)
-            inputs = len(body.inputs) + len(prepared)
-            uploads_of_job = await self._rejoin_uploads(enqueued, inputs, new_uploads=prepared)
+            uploads_of_job = await self._rejoin_uploads(request, enqueued, body, new_uploads=prepared)
         # Read the job again, because uploads of blobs that the tenant already has are done by now.
         job = await self._jobs.get(request.tenant, enqueued.job.id)
         # One of its uploads has failed or was canceled just now, so the job cannot be reused any more.
@@ -168,6 +179,7 @@ class JobsApi:
                     sha256=upload.sha256,
                     content_type=upload.content_type or guess_content_type(upload.name),
                     owner_quota=request.caller.limits.quota_bytes,
+                    scope=reference_scope(request.caller),
                 )
                 file = JobFileTarget(job_id=order.id, kind="input", name=file_name(upload.name))
                 prepared.append(
@@ -179,26 +191,35 @@ class JobsApi:
         return prepared
 
     async def _rejoin_uploads(
-        self, enqueued: Enqueued, inputs: int, new_uploads: Sequence[PreparedUpload] = ()
+        self, request: Request, enqueued: Enqueued, body: JobSpec, new_uploads: Sequence[PreparedUpload] = ()
     ) -> list[UploadWithPlan]:
-        """Return the uploads of an existing job with this number of inputs, as far as they still exist.
+        """Return the uploads of an existing job that the caller may continue, as far as they still exist.
 
-        Uploads are finished if the tenant has the blob by now, or if this request contained the bytes. A reused job
-        that is no longer blocked has no uploads left.
+        It may continue uploads that it began, and those of blobs that this request names too, if the caller has shown
+        that it has them or may read such jobs.
+
+        Uploads are finished if the caller can read the blob by now, or if this request contained the bytes. A reused
+        job that is no longer blocked has no uploads left.
         """
         uploads: list[UploadWithPlan] = []
         if enqueued.reused and enqueued.job.status is not JobStatus.BLOCKED:
             return uploads
         job = enqueued.job
         contents = {upload.content.id: upload.content for upload in new_uploads if upload.content is not None}
-        for n in range(inputs):
+        may_read = request.caller.may("jobs.read", f"jobs/{job.type}")
+        named = {upload.command.blob_id for upload in new_uploads if may_read or upload.content is not None}
+        named = (named | set(body.inputs.values())) - {None}
+        scope = reference_scope(request.caller)
+        for n in range(len(body.inputs) + len(new_uploads)):
             with suppress(UploadNotFound):
-                uploads.append(await self._uploads.resume_or_finish(job.tenant, input_upload_id(job.id, n), contents))
+                upload = await self._uploads.get(job.tenant, id := input_upload_id(job.id, n))
+                if upload.owner == request.caller.principal or upload.blob_id in named:
+                    uploads.append(await self._uploads.resume_or_finish(job.tenant, id, contents, scope=scope))
         return uploads
 
-    async def _complete_existing_uploads(self, enqueued: Enqueued, inputs: int) -> Enqueued:
+    async def _complete_existing_uploads(self, request: Request, enqueued: Enqueued, body: JobSpec) -> Enqueued:
         """Finish uploads that a reused job waits for: this request refers to the same blobs, so they are stored."""
-        if not await self._rejoin_uploads(enqueued, inputs):
+        if not await self._rejoin_uploads(request, enqueued, body):
             return enqueued
         job = await self._jobs.get(enqueued.job.tenant, enqueued.job.id)
         return msgspec.structs.replace(enqueued, job=job)
@@ -216,12 +237,16 @@ class JobsApi:
         orders = [
             new_job(request.tenant, job.type, bytes(job.payload), **_job_options(request, job)) for job in body.jobs
         ]
-        enqueued_jobs = await self._jobs.enqueue_many(orders)
+        await check_order_references(self._jobs, self._blobs, request, body.jobs)
+        try:
+            enqueued_jobs = await self._jobs.enqueue_many(orders)
+        except DuplicateJob as error:
+            raise await visible_duplicate(self._jobs, request, error) from None
         completed_jobs = [
-            await self._complete_existing_uploads(enqueued, len(order.inputs)) if enqueued.reused else enqueued
-            for enqueued, order in zip(enqueued_jobs, orders, strict=True)
+            await self._complete_existing_uploads(request, enqueued, job) if enqueued.reused else enqueued
+            for enqueued, job in zip(enqueued_jobs, body.jobs, strict=True)
         ]
-        return CreateJobsResponse(jobs=[_redact_reused_job(request, enqueued) for enqueued in completed_jobs])
+        return CreateJobsResponse(jobs=[redact_existing_job(request, enqueued) for enqueued in completed_jobs])
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -253,11 +278,17 @@ class JobsApi:
         """Explain why a job is not running, or how it ended.
 
         Workers of the tenant are named to callers with the grant `workers.read`, shared workers and those of other
-        tenants to operators.
+        tenants to operators, and the state of other jobs to callers that may read all jobs.
         """
         await get_visible_job(self._jobs, request, id)
         sees_workers, is_operator = request.caller.may("workers.read"), request.caller.is_operator
-        return await self._jobs.explain(request.tenant, id, names_workers=sees_workers, all_tenants=is_operator)
+        return await self._jobs.explain(
+            request.tenant,
+            id,
+            names_workers=sees_workers,
+            names_jobs=request.caller.may("jobs.read"),
+            all_tenants=is_operator,
+        )
 
     async def batch(self, request: Request, batch: str) -> Batch:
         """Count the jobs of a batch."""
@@ -279,7 +310,10 @@ class JobsApi:
     async def retry(self, request: Request, id: str, body: RetryJobRequest) -> Job:
         """Run a finished job again."""
         await get_visible_job(self._jobs, request, id, "jobs.manage")
-        return await self._jobs.retry(request.tenant, id, **msgspec.structs.asdict(body))
+        try:
+            return await self._jobs.retry(request.tenant, id, **msgspec.structs.asdict(body))
+        except DuplicateJob as error:
+            raise await visible_duplicate(self._jobs, request, error) from None
 
     async def change(self, request: Request, id: str, body: ChangeJobRequest) -> Job:
         """Change the priority, start time or maximum attempts of a waiting job, or the tags of any job."""
@@ -303,24 +337,8 @@ class JobsApi:
 
 
 def _create_response(request: Request, enqueued: Enqueued, **fields: Any) -> CreateJobResponse:
-    job = msgspec.structs.asdict(_redact_reused_job(request, enqueued).job)
+    job = msgspec.structs.asdict(redact_existing_job(request, enqueued).job)
     return CreateJobResponse(**job, created=enqueued.created, reused=enqueued.reused, **fields)
-
-
-def _redact_reused_job(request: Request, enqueued: Enqueued) -> Enqueued:
-    """Hide the private fields of a reused job from a caller that may create jobs but not read them."""
-    job = enqueued.job
-    if not enqueued.reused or request.caller.may("jobs.read", f"jobs/{job.type}"):
-        return enqueued
-    redacted = msgspec.structs.replace(
-        job,
-        **dict.fromkeys(("result", "metadata"), NULL),
-        **dict.fromkeys(("source_ref", "created_by", "idempotency_key", "dedupe_key", "correlation_id", "trace_id")),
-        **dict.fromkeys(("batch", "worker_id", "progress", "last_error")),
-        tags=(),
-        after=(),
-    )
-    return msgspec.structs.replace(enqueued, job=redacted)
 
 
 def _job_options(request: Request, body: JobSpec) -> JobOptions:

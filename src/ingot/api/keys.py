@@ -115,10 +115,14 @@ class KeysApi:
         return await self._blobs.delete(request.tenant, key, if_match=_if_match(request))
 
     async def usage(self, request: Request, query: UsageQuery) -> Usage:
-        """Return the usage and the quota of the tenant, or of the caller in it."""
+        """Return the usage and the quota of the tenant, or of the caller in it.
+
+        The usage of the tenant needs a grant to read all of its blobs.
+        """
         if query.of == "caller":
             used = await self._blobs.usage(request.tenant, request.caller.principal)
             return msgspec.structs.replace(used, quota_bytes=request.caller.limits.quota_bytes)
+        request.require("blobs.read")
         return await self._blobs.usage(request.tenant)
 
     async def purge(self, request: Request, body: PurgeKeysRequest) -> PurgeResult:

@@ -71,7 +71,8 @@ class WorkersApi:
         metadata = bytes(body.metadata)
         worker_id = await worker_id_of(self._authenticator, request, body.id)
         with suppress(WorkerNotFound):
-            await self._require_worker_access(request, _tenant_scope(request), worker_id)
+            if await self._is_of_another(request, _tenant_scope(request), worker_id):
+                raise Forbidden(f"the worker {worker_id[:64]} was registered by another caller")
         worker = await self._workers.register(
             _tenant_scope(request),
             worker_id,
@@ -146,17 +147,25 @@ class WorkersApi:
         await self._workers.remove(tenant, id, act=request.act(), itself=_is_caller(request, id))
 
     async def _require_worker_access(self, request: Request, tenant: str | None, worker_id: str) -> None:
-        """Check that the caller may change a worker.
+        """Check that the caller may change a worker. Workers of others are treated like missing ones.
+
+        Raises `WorkerNotFound`, or `Forbidden` for an ID that does not belong to the credential of the caller.
+        """
+        if await self._is_of_another(request, tenant, worker_id):
+            raise WorkerNotFound(f"there is no worker {worker_id[:64]!r} in this tenant")
+
+    async def _is_of_another(self, request: Request, tenant: str | None, worker_id: str) -> bool:
+        """Return whether the caller may not change a worker. Raises `WorkerNotFound` or `Forbidden`.
 
         Without a grant to manage workers, a worker credential may change its own workers, and a token may change
-        workers that it registered. Raises `Forbidden` or `WorkerNotFound`.
+        workers that it registered.
         """
         if request.caller.may("workers.manage"):
-            return
+            return False
         if request.caller.kind == "worker":
             await worker_id_of(self._authenticator, request, worker_id)
-        elif (await self._workers.get(tenant, worker_id)).registered_by != request.caller.principal:
-            raise Forbidden(f"the worker {worker_id[:64]} was registered by another caller")
+            return False
+        return (await self._workers.get(tenant, worker_id)).registered_by != request.caller.principal
 
 
 def _check_protocol(body: RegisterWorkerRequest) -> None:

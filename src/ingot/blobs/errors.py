@@ -130,8 +130,15 @@ class QuotaExceeded(IngotError):
         self.usage = usage
         self.limit = limit
         self.requested = requested
-        self.members = {"scope": scope, "usage_bytes": usage, "quota_bytes": limit}
+        self.members: dict[str, object] = {"scope": scope, "usage_bytes": usage, "quota_bytes": limit}
         self.headers = {"ingot-usage-bytes": str(usage), "ingot-quota-bytes": str(limit)}
+
+    def without_usage(self) -> QuotaExceeded:
+        """Return the error for a caller that may not see the usage."""
+        error = QuotaExceeded(scope=self.scope, usage=0, limit=0)
+        error.detail = f"{self.requested} bytes would exceed the quota of the {self.scope}"
+        error.members, error.headers = {"scope": self.scope}, {}
+        return error
 
 
 class SignatureInvalid(IngotError):

@@ -11,7 +11,7 @@ import msgspec
 from ingot.blobs import checks
 from ingot.blobs.errors import BlobTooLarge, QuotaExceeded, WrongDigest, WrongLength
 from ingot.blobs.hashing import Hasher
-from ingot.blobs.model import Content, FileKind, StoredUpload
+from ingot.blobs.model import FULL_SCOPE, BlobScope, Content, FileKind, StoredUpload
 from ingot.blobs.pipeline import WritePipeline
 from ingot.blobs.ports import BeginUpload, ObjectWriter, RecordUploadProgress
 from ingot.kernel.clock import MICROS
@@ -37,7 +37,10 @@ class JobFileTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IncomingBlob(msgspec.Struct, frozen=True, kw_only=True):
-    """A blob that a client is about to send: its owner and what the client announced about it."""
+    """A blob that a client is about to send: its owner and what the client announced about it.
+
+    Only a blob with a reference in `scope` needs no bytes. Knowing the digest of any other blob grants nothing.
+    """
 
     tenant: str
     owner: str
@@ -47,6 +50,7 @@ class IncomingBlob(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str = BINARY_CONTENT_TYPE
     original_name: str | None = None
     owner_quota: int | None = None
+    scope: BlobScope = FULL_SCOPE
 
     def checked(self, bytes_max: int) -> IncomingBlob:
         """Return a copy with validated fields. Raises `InvalidInput` or `BlobTooLarge`."""

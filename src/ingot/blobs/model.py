@@ -153,6 +153,10 @@ class BlobScope(msgspec.Struct, frozen=True, kw_only=True):
     uploads: bool = True
     types: tuple[str, ...] | None = None
     """Beginnings of the job types whose files are visible, in whole segments; `None` for all types."""
+    owner: str | None = None
+    """Caller whose own keys, uploads and job files are in the scope as well."""
+    job_id: str | None = None
+    """Job whose files are in the scope as well."""
 
 
 FULL_SCOPE: Final = BlobScope()

@@ -26,7 +26,16 @@ from ingot.blobs.errors import (
 )
 from ingot.blobs.hashing import inline_content
 from ingot.blobs.incoming import UPLOAD_LIFETIME_MICROS, BoundedWriter, IncomingBlob, JobFileTarget, check_announced
-from ingot.blobs.model import Content, FinishedUpload, StoredUpload, TrashedObject, Upload, UploadState
+from ingot.blobs.model import (
+    FULL_SCOPE,
+    BlobScope,
+    Content,
+    FinishedUpload,
+    StoredUpload,
+    TrashedObject,
+    Upload,
+    UploadState,
+)
 from ingot.blobs.ports import (
     BeginUpload,
     EndUpload,
@@ -106,8 +115,8 @@ class Uploads:
     ) -> UploadWithPlan:
         """Begin an upload of known size.
 
-        The upload is done at once if the tenant already has a blob with the announced BLAKE3, or if all bytes of a
-        small blob are given as `data`. Raises what `BeginUpload` does.
+        The upload is done at once if a blob with the announced BLAKE3 has a reference in the scope of the caller, or if
+        all bytes of a small blob are given as `data`. Raises what `BeginUpload` does.
         """
         with self.counters.count_operation("upload"):
             prepared = await self.prepare(incoming, key=key, if_match=if_match, file=file, data=data)
@@ -175,20 +184,26 @@ class Uploads:
         return UploadWithPlan(upload=upload, plan=plan)
 
     async def resume_or_finish(
-        self, tenant: str, id: str, contents: Mapping[str, Content] = MappingProxyType({})
+        self,
+        tenant: str,
+        id: str,
+        contents: Mapping[str, Content] = MappingProxyType({}),
+        *,
+        scope: BlobScope = FULL_SCOPE,
     ) -> UploadWithPlan:
         """Return an upload that a client requests again, with a new plan for sending its bytes.
 
-        The upload is finished if the tenant has its blob by now, or if the blob is in `contents`: small blobs, by ID,
-        whose bytes came with the request. Raises `UploadNotFound`.
+        The upload is finished if its blob has a reference in `scope` by now, or if the blob is in `contents`: small
+        blobs, by ID, whose bytes came with the request. Raises `UploadNotFound`.
         """
         stored = await self._get_stored(tenant, id)
         if stored.upload.state is UploadState.OPEN:
-            if (content := await self._find_matching(stored, contents)) is not None:
+            if (content := await self._find_matching(stored, contents, scope)) is not None:
                 await self._stop_writer(id)
                 with suppress(BlobNotFound, UploadEnded):  # The blob was just deleted, or the upload has just ended.
                     return UploadWithPlan(upload=(await self.verifier.finish(stored, content)).upload)
-            if stored.storage_key is None:  # The blob existed when the upload began, so no client can send its bytes.
+            # If the blob existed when the upload began, and was deleted since, no client can send its bytes.
+            if stored.storage_key is None and await self._find_matching(stored, contents, FULL_SCOPE) is None:
                 await self._store.run(EndUpload(tenant=tenant, id=id))
         return await self.get_with_plan(tenant, id)
 
@@ -221,10 +236,14 @@ class Uploads:
             raise
 
     async def _find_existing(self, incoming: IncomingBlob) -> Content | None:
-        """Return the announced blob if this tenant already has it, undamaged. The content names the blob only by ID."""
+        """Return the announced blob if it has a reference in the scope and is undamaged.
+
+        The content names the blob only by ID.
+        """
         if incoming.blob_id is None:
             return None
-        content_and_references = await self._store.run(FindBlob(tenant=incoming.tenant, blob_id=incoming.blob_id))
+        command = FindBlob(tenant=incoming.tenant, blob_id=incoming.blob_id, scope=incoming.scope)
+        content_and_references = await self._store.run(command)
         if content_and_references is None:
             return None
         content, _ = content_and_references
@@ -233,11 +252,18 @@ class Uploads:
         check_announced(content, size=incoming.size, blob_id=incoming.blob_id, sha256=incoming.sha256)
         return msgspec.structs.replace(content, storage_key=None, inline=None)
 
-    async def _find_matching(self, stored: StoredUpload, contents: Mapping[str, Content]) -> Content | None:
-        """Return the announced blob of an upload if the tenant has it or it is in `contents`, and if it matches."""
+    async def _find_matching(
+        self, stored: StoredUpload, contents: Mapping[str, Content], scope: BlobScope
+    ) -> Content | None:
+        """Return the announced blob of an upload if it is in the scope or in `contents`, and if it matches."""
         upload = stored.upload
         incoming = IncomingBlob(
-            tenant=stored.tenant, owner=upload.owner, size=upload.size, blob_id=upload.blob_id, sha256=upload.sha256
+            tenant=stored.tenant,
+            owner=upload.owner,
+            size=upload.size,
+            blob_id=upload.blob_id,
+            sha256=upload.sha256,
+            scope=scope,
         )
         with suppress(WrongLength, WrongDigest):
             if (content := await self._find_existing(incoming) or contents.get(upload.blob_id or "")) is not None:

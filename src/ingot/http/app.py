@@ -46,6 +46,7 @@ from ingot.http.streaming_body import send_bytes
 from ingot.http.streams import Scope, Send, Streams, wait_for_disconnect
 from ingot.http.tracing import Tracer, parse_traceparent
 from ingot.http.validation_errors import invalid_body, invalid_query, reject_numeric_timestamps
+from ingot.http.visible_errors import visible_error
 from ingot.kernel.cursor_cipher import CursorCipher
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.failures import failures
@@ -126,7 +127,8 @@ class App:
             status = await self._handle(route, request, scope, receive, send)
         except ClientDisconnected:
             status = 499
-        except IngotError as error:
+        except IngotError as raised:
+            error = raised if request is None else visible_error(raised, request.caller)
             status = await self._send_error(error, route, scope, send, request_id)
             if status >= 500:
                 identity = {"code": error.code, **_log_fields(scope, route, status)}

@@ -60,6 +60,18 @@ def explain(
     return Explanation(job_id=job.id, status=job.status, reasons=reasons)
 
 
+def without_other_jobs(waiting: WaitState) -> WaitState:
+    """Return the facts without those about jobs of other types, for a reader that may not see them."""
+    limits = [
+        msgspec.structs.replace(limit, running=limit.maximum if limit.running >= limit.maximum else 0, holders=[])
+        if limit.scope == "tenant"
+        else limit
+        for limit in waiting.limits
+    ]
+    parents: list[tuple[str, JobStatus | None]] = [(job_id, None) for job_id in waiting.job.after]
+    return msgspec.structs.replace(waiting, limits=limits, parents=parents if waiting.parents else [])
+
+
 def _finished_reason(waiting: WaitState) -> Reason:
     job = waiting.job
     at = "" if job.finished_at is None else f" at {_format_time(job.finished_at)}"
@@ -72,7 +84,7 @@ def _finished_reason(waiting: WaitState) -> Reason:
         message = f"The job was canceled by {waiting.canceled_by}{at}. To run it, retry it."
         data["canceled_by"] = waiting.canceled_by
     elif waiting.parents:
-        names = _shortened_list([f"{job_id} ({status})" for job_id, status in waiting.parents])
+        names = _shortened_list([_parent_name(*parent) for parent in waiting.parents])
         message = f"The job was canceled{at} because it waited for {names}. Retry that job, and then this one."
         data["after"] = [job_id for job_id, _ in waiting.parents]
     elif job.last_error is not None and job.failures + job.crashes == 0:
@@ -120,10 +132,14 @@ def _blocked_reasons(waiting: WaitState) -> list[Reason]:
         message = f"The job waits for the upload of {_shortened_list(uploads)}. Complete the upload to run the job."
         reasons.append(Reason(code="waits_for_uploads", message=message, data={"inputs": uploads}))
     if parents:
-        names = _shortened_list([f"{job_id} ({status})" for job_id, status in parents])
+        names = _shortened_list([_parent_name(*parent) for parent in parents])
         message = f"The job waits for {names} to end. If one of these jobs is not running, explain that job."
         reasons.append(Reason(code="waits_for", message=message, data={"after": [job_id for job_id, _ in parents]}))
     return reasons
+
+
+def _parent_name(job_id: str, status: JobStatus | None) -> str:
+    return job_id if status is None else f"{job_id} ({status})"
 
 
 def _shortened_list(names: list[str]) -> str:

@@ -485,8 +485,11 @@ class WaitState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     jobs_ahead: int = 0
     """Number of ready jobs of the same type and limit key that come first, up to `JOBS_AHEAD_MAX`."""
     pause: Pause | None = None
-    parents: list[tuple[str, JobStatus]] = []
-    """Unfinished parents of a blocked job, or the parents because of which a canceled job did not run."""
+    parents: list[tuple[str, JobStatus | None]] = []
+    """Unfinished parents of a blocked job, or the parents because of which a canceled job did not run.
+
+    Without the statuses of other jobs, all parents.
+    """
     canceled_by: str | None = None
     """Caller that canceled the job, or asked it to stop."""
     uploads: list[str] = []

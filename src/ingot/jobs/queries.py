@@ -13,7 +13,7 @@ from ingot.identity.ports import GetTenant
 from ingot.jobs import checks
 from ingot.jobs.attempt_logs import JobFollowers
 from ingot.jobs.errors import AttemptNotFound, BatchNotFound, JobNotFound
-from ingot.jobs.explanation import NO_WORKERS, WORKERS_SHOWN_MAX, KnownWorkers, explain
+from ingot.jobs.explanation import NO_WORKERS, WORKERS_SHOWN_MAX, KnownWorkers, explain, without_other_jobs
 from ingot.jobs.files import JobFile, ListJobFiles
 from ingot.jobs.lifecycle import FINISHED
 from ingot.jobs.metrics import LANES_MAX, TENANTS_MAX, Depth, Load, StoreDescription
@@ -188,17 +188,26 @@ class JobQueries:
         return await self._store.run(DescribeStore())
 
     async def explain(
-        self, tenant: str, job_id: str, *, names_workers: bool = True, all_tenants: bool = False
+        self,
+        tenant: str,
+        job_id: str,
+        *,
+        names_workers: bool = True,
+        names_jobs: bool = True,
+        all_tenants: bool = False,
     ) -> Explanation:
         """Explain why a job is not running or how it ended, as text and as data. Raises `JobNotFound`.
 
-        Without `names_workers`, waiting jobs are explained without the names of workers. With `all_tenants`, shared
-        workers and those of other tenants that run this type are named as well.
+        Without `names_workers`, waiting jobs are explained without the names of workers. Without `names_jobs`, the
+        state of other jobs is not mentioned. With `all_tenants`, shared workers and those of other tenants that run
+        this type are named as well.
         """
         waiting = await self._store.run(GetWaitState(tenant=checks.tenant_id(tenant), job_id=checks.job_id(job_id)))
         if waiting is None:
             raise JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
         workers = await self._known_workers(waiting.job, all_tenants=all_tenants)
+        if not names_jobs:
+            waiting = without_other_jobs(waiting)
         return explain(waiting, workers, named=names_workers, shared_named=all_tenants)
 
     async def _known_workers(self, job: Job, *, all_tenants: bool) -> KnownWorkers:

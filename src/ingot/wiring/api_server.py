@@ -60,7 +60,7 @@ def build_routes(
     upload_urls = UploadUrls(ingot.signer, public_url=public_url)
     downloads = Downloads(ingot.signer, ingot.bucket, ingot.blobs.counters, public_url=public_url)
     apis = (
-        JobsApi(ingot.jobs, ingot.uploads, upload_urls),
+        JobsApi(ingot.jobs, ingot.blobs, ingot.uploads, upload_urls),
         FilesApi(ingot.jobs, ingot.uploads, downloads, upload_urls),
         LogsApi(ingot.jobs),
         BulkActionsApi(ingot.jobs),

@@ -66,7 +66,8 @@ async def find_blob(context: Context, command: ports.FindBlob) -> tuple[Content,
     if digest is None:
         return None
     scope = command.scope
-    arguments = (command.tenant, digest, REFERENCES_MAX, scope.keys, scope.uploads, scope.types)
+    job_id = None if scope.job_id is None else id_or_nil(scope.job_id)
+    arguments = (command.tenant, digest, REFERENCES_MAX, scope.keys, scope.uploads, scope.types, scope.owner, job_id)
     rows = await context.database.call(CALL.open_blob, *arguments, read_only=True)
     if not rows:
         return None

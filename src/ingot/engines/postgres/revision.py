@@ -17,8 +17,8 @@ import msgspec
 from ingot.engines.migrations import Migration, read_migrations
 from ingot.kernel.build import read_build
 
-REVISION: Final = 1
-DIGEST: Final = "7dc95689f0ba07a788ef7d865afad2a105e15148177ed0086d9adccd1003e974"
+REVISION: Final = 2
+DIGEST: Final = "115af63c1c2a63d2ba6ed6ba88fff58726308e58da63420a9875498c0016528c"
 # Programs from this revision on can use the schema. Raise it when something that an earlier release needs is removed or
 # changes its meaning; before that, keep it for one release.
 OLDEST_REVISION: Final = 1

@@ -57,7 +57,7 @@ def find_blob(reader: Reader, command: ports.FindBlob) -> tuple[Content, list[Re
     keys, types = (None if names is None else as_json(names) for names in (scope.keys, scope.types))
     with reader.snapshot():
         number = reader.execute(SQL.number_of_blob, id).get
-        values = number, id, tenant, REFERENCES_MAX, keys, scope.uploads, types
+        values = number, id, tenant, REFERENCES_MAX, keys, scope.uploads, types, scope.owner, scope.job_id
         references = reader.read(list[Reference], SQL.references_in_tenant, *values)
         content = find_content(reader, id) if references else None
     return None if content is None else (content, references)

@@ -261,10 +261,12 @@ AS $$
 $$;
 
 -- A blob with references in a tenant that the caller may see, and some of these references as JSON. References are checked
--- first, so that nothing reveals blobs of other tenants.
+-- first, so that nothing reveals blobs of other tenants. References with the owner `of_owner`, and files of the job `of_job`,
+-- are always visible.
 CREATE OR REPLACE FUNCTION ingot.open_blob(
     of_tenant uuid, of_blob bytea, references_max integer,
-    of_keys text[] DEFAULT NULL, of_uploads boolean DEFAULT true, of_types text[] DEFAULT NULL
+    of_keys text[] DEFAULT NULL, of_uploads boolean DEFAULT true, of_types text[] DEFAULT NULL,
+    of_owner text DEFAULT NULL, of_job uuid DEFAULT NULL
 )
 RETURNS TABLE (
     digest bytea, sha256 bytea, size bigint, place text, damaged boolean, inline bytea, checks bytea, refers text
@@ -288,19 +290,20 @@ BEGIN
     FROM (
         (
             SELECT 'key' AS kind, k.key AS name, NULL::uuid AS job, k.uploaded_at AS since FROM ingot.keys AS k
-            WHERE k.blob = of_blob AND k.tenant = of_tenant AND ingot.matches_prefix(k.key, of_keys) LIMIT references_max
+            WHERE k.blob = of_blob AND k.tenant = of_tenant AND (ingot.matches_prefix(k.key, of_keys) OR k.owner = of_owner)
+            LIMIT references_max
         )
         UNION ALL
         (
             SELECT 'upload', u.id::text, NULL, u.done_at FROM ingot.uploads AS u
-            WHERE of_uploads AND u.blob = of_blob AND u.tenant = of_tenant AND u.blob IS NOT NULL AND u.refers
+            WHERE (of_uploads OR u.owner = of_owner) AND u.blob = of_blob AND u.tenant = of_tenant AND u.blob IS NOT NULL AND u.refers
                 AND u.state = 'done' AND u.job IS NULL LIMIT references_max
         )
         UNION ALL
         (
             SELECT f.kind, f.name, f.job, f.since FROM ingot.job_files AS f
             WHERE f.blob = of_blob AND f.tenant = of_tenant AND (
-                of_types IS NULL
+                of_types IS NULL OR f.owner = of_owner OR f.job = of_job
                 OR EXISTS (SELECT FROM ingot.jobs AS o WHERE o.id = f.job AND ingot.matches_prefix(o.type, of_types))
             )
             LIMIT references_max

@@ -58,7 +58,7 @@ FROM blobs AS b WHERE b.id = ?1
 -- name: references_in_tenant
 -- Up to ?4 references to a blob in a tenant that the caller may see. Files of an attempt that still runs are not
 -- included. A caller sees names that begin with one of ?5, and files of job types that begin with one of ?7, in whole
--- segments; NULL allows all.
+-- segments; NULL allows all. It also sees everything with the owner ?8, and the files of the job ?9.
 SELECT CAST(json_group_array(json_object(
     'kind', r.kind, 'name', r.name, 'job_id', r.job_id, 'job_type', r.job_type, 'since', r.since)) AS BLOB)
 FROM (
@@ -68,13 +68,13 @@ FROM (
             AND (?5 IS NULL OR EXISTS (
                 SELECT 1 FROM json_each(?5) AS p
                 WHERE k.key = p.value OR substr(k.key, 1, length(p.value) + 1) IN (p.value || '/', p.value || '.')
-            ))
+            ) OR k.owner = ?8)
         LIMIT ?4
     )
     UNION ALL
     SELECT * FROM (
         SELECT 'upload', u.id, NULL, NULL, u.done_at FROM uploads AS u INDEXED BY uploads_by_blob
-        WHERE ?6 AND u.blob_id = ?2 AND u.tenant = ?3 AND u.state = 'done' AND u.job_id IS NULL
+        WHERE (?6 OR u.owner = ?8) AND u.blob_id = ?2 AND u.tenant = ?3 AND u.state = 'done' AND u.job_id IS NULL
             AND u.blob_id IS NOT NULL AND (u.state IN ('open', 'verifying')
             OR (u.state = 'done' AND u.key IS NULL AND (u.file IS NULL OR u.file = 'output')))
         LIMIT ?4
@@ -87,7 +87,7 @@ FROM (
             AND (?7 IS NULL OR EXISTS (
                 SELECT 1 FROM json_each(?7) AS p
                 WHERE s.type = p.value OR substr(s.type, 1, length(p.value) + 1) IN (p.value || '/', p.value || '.')
-            ))
+            ) OR f.owner = ?8 OR s.id = ?9)
         LIMIT ?4
     )
     LIMIT ?4
