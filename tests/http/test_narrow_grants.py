@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from blake3 import blake3
 
 from ingot.http.routes import PREFIX
+from ingot.identity.credentials import TokenLimits
 from ingot.identity.grants import Grant
 from ingot.identity.model import Limits
 from ingot.jobs.model import Definition
@@ -19,6 +21,7 @@ from tests.http.event_follower import follow_events
 from tests.http.serving import Served
 
 JSON = dict[str, Any]
+FAR = datetime(2099, 1, 1, tzinfo=UTC)
 
 
 async def put_key(served: Served, key: str, body: bytes = b"x", token: str | None = None) -> JSON:
@@ -347,6 +350,44 @@ async def test_the_usage_of_the_tenant_needs_a_grant_for_all_blobs(served: Serve
     token = await served.token(Grant(action="blobs.read", resource="keys/public"))
     assert await refusal(served, "/usage", token) == (403, "forbidden")
     assert (await served.call("GET", "/usage?of=caller", token=token)).status_code == 200
+
+
+# -- creating credentials -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "status", "expected"),
+    [
+        ({}, 201, {"rate": 50.0, "burst": 5}),
+        ({"burst": 3}, 201, {"rate": 50.0, "burst": 3}),
+        ({"rate": 40}, 201, {"rate": 40.0, "burst": 5}),
+        ({"rate": 2}, 201, {"rate": 2.0}),
+        ({"rate": 2, "burst": 5}, 201, {"rate": 2.0, "burst": 5}),
+        ({"rate": 2, "burst": 6}, 403, None),
+        ({"burst": 1000}, 403, None),
+        ({"rate": 51}, 403, None),
+    ],
+)
+async def test_a_created_token_has_no_larger_burst(
+    served: Served, limits: JSON, status: int, expected: JSON | None
+) -> None:
+    token = await served.token(Grant(action="admin.*"), limits=TokenLimits(rate=50, burst=5))
+    body = {"description": "x", "grants": [{"action": "admin.audit"}], "limits": limits}
+    response = await served.call("POST", "/admin/tokens", token=token, json=body)
+    assert (response.status_code, response.json().get("limits")) == (status, expected)
+
+
+@pytest.mark.parametrize(
+    "bound", [{"limits": TokenLimits(rate=50)}, {"limits": TokenLimits(quota_bytes=9)}, {"expires_at": FAR}]
+)
+async def test_a_bounded_caller_cannot_create_the_unbounded_secret_of_a_worker(served: Served, bound: JSON) -> None:
+    grants = (Grant(action="admin.*"), Grant(action="workers.run"))
+    await served.call("POST", "/admin/workers", json={"id": "old"})
+    for options, status in ((bound, 403), ({}, 201)):
+        token = await served.token(*grants, **options)
+        created = await served.call("POST", "/admin/workers", token=token, json={"id": "press"})
+        regenerated = await served.call("POST", "/admin/workers/old/regenerate", token=token)
+        assert (created.status_code, regenerated.status_code) == (status, 200 if status == 201 else status)
 
 
 # -- limits and workers -------------------------------------------------------------------------------------

@@ -191,7 +191,7 @@ class RequestAuthenticator:
         limit = self._rate_limits[route.rate]
         caller_limit = limit
         if caller.limits.rate is not None:
-            caller_limit = RateLimit(caller.limits.rate, caller.limits.burst or max(1.0, caller.limits.rate))
+            caller_limit = RateLimit(caller.limits.rate, caller.limits.effective_burst)
         self._rate_limiter.take((caller.principal, route.rate), caller_limit)
         if caller.tenant is not None:
             tenant_limit = RateLimit(limit.per_second * TENANT_RATE_FACTOR, limit.burst * TENANT_RATE_FACTOR)

@@ -203,11 +203,12 @@ class Credentials:
     ) -> NewWorkerCredential:
         """Create a worker credential of a tenant, or a shared one if `tenant` is `None`.
 
-        `caller` needs grants to run jobs of all these types itself. Raises `CredentialExists`, `InvalidInput` or
-        `Forbidden`.
+        `caller` needs grants to run jobs of all these types itself, and must have no limits and no expiry, because
+        worker credentials have none. Raises `CredentialExists`, `InvalidInput` or `Forbidden`.
         """
         if caller is not None:
             _require_run_grants(caller, _check_types(types))
+            _require_unlimited(caller)
         secret = credential_secrets.new_secret(credential_secrets.WORKER_PREFIX)
         credential = WorkerCredential(
             id=_check_new_credential_id(credential_id),
@@ -237,12 +238,12 @@ class Credentials:
     ) -> NewWorkerCredential:
         """Replace the secret of a credential. The old secret is rejected from then on.
 
-        `caller` needs grants to run jobs of all types of the credential itself. Raises `CredentialNotFound` or
-        `Forbidden`.
+        `caller` must be able to create such a credential. Raises `CredentialNotFound` or `Forbidden`.
         """
         stored = await self._store.run(FindWorkerCredential(credential_id=_check_credential_id(credential_id)))
         if caller is not None and stored is not None and tenant in (None, stored.credential.tenant):
             _require_run_grants(caller, stored.credential.types)
+            _require_unlimited(caller)
         secret = credential_secrets.new_secret(credential_secrets.WORKER_PREFIX)
         credential = await self._authenticator.run_and_invalidate(
             ChangeWorkerCredential(
@@ -308,14 +309,7 @@ def _cap_to_caller(
                 hint="Set an earlier expires_at, or leave it out.",
             )
         expires_at = expires_at or caller.expires_at
-    if caller.limits.rate is not None:
-        if limits.rate is not None and limits.rate > caller.limits.rate:
-            raise Forbidden(
-                f"a token cannot have a higher rate than the one that creates it: {caller.limits.rate:g}",
-                hint="Set a lower limits.rate, or leave it out.",
-            )
-        if limits.rate is None:
-            limits = msgspec.structs.replace(limits, rate=caller.limits.rate, burst=caller.limits.burst)
+    limits = _cap_rate(caller.limits, limits)
     if caller.limits.quota_bytes is not None:
         if limits.quota_bytes is not None and limits.quota_bytes > caller.limits.quota_bytes:
             raise Forbidden(
@@ -325,6 +319,39 @@ def _cap_to_caller(
         if limits.quota_bytes is None:
             limits = msgspec.structs.replace(limits, quota_bytes=caller.limits.quota_bytes)
     return limits, expires_at
+
+
+def _cap_rate(own: TokenLimits, limits: TokenLimits) -> TokenLimits:
+    """Return limits whose rate and burst are within those of the caller that creates a token.
+
+    Raises `Forbidden` if they were set to higher values.
+    """
+    if own.rate is None:
+        return limits
+    if limits.rate is not None and limits.rate > own.rate:
+        raise Forbidden(
+            f"a token cannot have a higher rate than the one that creates it: {own.rate:g}",
+            hint="Set a lower limits.rate, or leave it out.",
+        )
+    if limits.burst is not None and limits.burst > own.effective_burst:
+        raise Forbidden(
+            f"a token cannot have a larger burst than the one that creates it: {own.effective_burst:g}",
+            hint="Set a smaller limits.burst, or leave it out.",
+        )
+    if limits.rate is None:
+        return msgspec.structs.replace(limits, rate=own.rate, burst=limits.burst or own.burst)
+    if limits.effective_burst > own.effective_burst:
+        return msgspec.structs.replace(limits, burst=own.burst)
+    return limits
+
+
+def _require_unlimited(caller: Caller) -> None:
+    """Raise `Forbidden` for a caller with limits or an expiry, which a worker credential cannot have."""
+    if caller.limits != NO_LIMITS or caller.expires_at is not None:
+        raise Forbidden(
+            "a caller with limits or an expiry cannot create secrets of workers, because these have neither",
+            hint="Use a token without limits and expires_at, or ask an admin of the tenant.",
+        )
 
 
 def _require_run_grants(caller: Caller, types: tuple[str, ...]) -> None:

@@ -67,6 +67,11 @@ class TokenLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     quota_bytes: int | None = None
     """Maximum number of bytes of blobs that the token may keep in its tenant."""
 
+    @property
+    def effective_burst(self) -> float:
+        """The burst that applies if there is a rate: by default the requests of one second, at least one."""
+        return self.burst or max(1.0, self.rate or 0.0)
+
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
     """A token without its text, which is shown only when the token is created. `ending` is the end of the text.
