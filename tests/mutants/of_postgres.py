@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.selections import CHECKPOINTS, HANDOVER, OUTAGES, REUSED_UPLOADS, SERVERS, WORKERS
 
 SCHEMA_CHECK = "tests/engines/postgres/test_schema_check.py"
+BATCHES = "tests/engines/postgres/test_batches.py"
 MUTANTS = [
     Mutant(
         name="uploads of a server that is running end",
@@ -342,6 +343,38 @@ MUTANTS = [
         old="for row in rows}, position is not None\n",
         new="for row in rows}, False\n",
         caught_by="tests/conformance/test_summary.py::test_a_summary_with_more_jobs_than_the_maximum_reports_more[postgres]",
+    ),
+    Mutant(
+        name="one tenant in all slots",
+        breaks="T7: the commands of one tenant leave a slot to others",
+        file="engines/postgres/tenant_queues.py",
+        old="if self._running_batches[tenant] < batches_max",
+        new="if True",
+        caught_by=f"{BATCHES}::test_large_commands_of_one_tenant_leave_a_slot_to_others",
+    ),
+    Mutant(
+        name="batches in the order of arrival of tenants",
+        breaks="T7: tenants have equal shares of a batch",
+        file="engines/postgres/tenant_queues.py",
+        old="(tenant_rows + weight, place, tenant)",
+        new="(tenant_rows, place, tenant)",
+        caught_by=f"{BATCHES}::test_a_batch_has_equal_shares_of_rows_of_each_tenant",
+    ),
+    Mutant(
+        name="one tenant in the whole queue",
+        breaks="T7: the commands of one tenant leave space in the queue",
+        file="engines/postgres/tenant_queues.py",
+        old="if queue and len(queue) >= QUEUED_COMMANDS_MAX - self.size:",
+        new="if self.size >= QUEUED_COMMANDS_MAX:",
+        caught_by=f"{BATCHES}::test_a_flood_of_one_tenant_leaves_space_in_the_queue",
+    ),
+    Mutant(
+        name="claims of one tenant on all connections",
+        breaks="T7: the claims of one tenant leave connections to others",
+        file="engines/postgres/command_batches.py",
+        old="        if tenant is None:\n            return await claim.claim(",
+        new="        if True:\n            return await claim.claim(",
+        caught_by=f"{BATCHES}::test_claims_of_one_tenant_for_many_types_leave_connections_to_others",
     ),
     Mutant(
         name="a new job that nobody claimed and nobody is told of",

@@ -10,7 +10,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from ingot.engines.postgres.command_batcher import BATCH_ROWS_MAX, IN_FLIGHT_MAX, QUEUED_COMMANDS_MAX, CommandBatcher
+from ingot.engines.postgres.command_batcher import BATCH_ROWS_MAX, IN_FLIGHT_MAX, CommandBatcher
+from ingot.engines.postgres.command_batches import TENANT_CLAIMS_MAX
+from ingot.engines.postgres.tenant_queues import QUEUED_COMMANDS_MAX
 from ingot.jobs import Done, Settled
 from ingot.jobs.job_options import new_job
 from ingot.kernel.errors import IngotError, InvalidInput, OutcomeUnknown, StoreBusy, StoreError
@@ -181,14 +183,60 @@ async def test_a_canceled_caller_does_not_affect_others_of_the_batch() -> None:
 async def test_commands_are_refused_when_the_queue_is_full_or_closed() -> None:
     echo = Echo()
     batches: CommandBatcher[int, int] = CommandBatcher(echo.run, weigh=_weight_of_one)
-    answers = [batches.submit(number) for number in range(QUEUED_COMMANDS_MAX)]
+    count = QUEUED_COMMANDS_MAX // 2
+    answers = [batches.submit(number) for number in range(count)]
     with pytest.raises(StoreBusy):
-        await batches.submit(QUEUED_COMMANDS_MAX)
+        await batches.submit(count)
     echo.gate.set()
     await batches.close()
-    assert await asyncio.gather(*answers) == list(range(QUEUED_COMMANDS_MAX))
+    assert await asyncio.gather(*answers) == list(range(count))
     with pytest.raises(StoreError, match="closed"):
         await batches.submit(0)
+
+
+def _tenant_batcher(echo: Echo, **options: Any) -> CommandBatcher[int, int]:
+    """Return a batcher for commands whose tenant is their number of thousands."""
+    return CommandBatcher(echo.run, tenant_of=lambda command: str(command // 1000), **options)
+
+
+@pytest.mark.parametrize("in_flight_max", [1, IN_FLIGHT_MAX])
+async def test_large_commands_of_one_tenant_leave_a_slot_to_others(in_flight_max: int) -> None:
+    echo = Echo()
+    batches = _tenant_batcher(echo, weigh=lambda _: BATCH_ROWS_MAX, in_flight_max=in_flight_max)
+    flood = [batches.submit(number) for number in range(10)]
+    await _yield_to_loop()
+    assert echo.batches == [[number] for number in range(in_flight_max)]
+    other = batches.submit(1000)
+    await _yield_to_loop()
+    assert echo.batches[-1] == [1000]
+    echo.gate.set()
+    assert await asyncio.gather(*flood, other) == [*range(10), 1000]
+
+
+async def test_a_batch_has_equal_shares_of_rows_of_each_tenant() -> None:
+    echo = Echo()
+    echo.gate.set()
+    weights = {0: 100, 1: 1, 2: BATCH_ROWS_MAX}
+    batches = _tenant_batcher(echo, weigh=lambda command: weights[command // 1000])
+    flood = [batches.submit(number) for number in range(20)]
+    others = [batches.submit(1000 + number) for number in range(200)]
+    large = batches.submit(2000)
+    await asyncio.gather(*flood, *others, large)
+    first = echo.batches[0]
+    assert [command for command in first if command >= 1000] == list(range(1000, 1200))
+    assert [command for command in first if command < 1000] == [0, 1, 2]
+    assert [2000] in echo.batches[:2], "a command that did not fit has the next turn"
+
+
+async def test_a_flood_of_one_tenant_leaves_space_in_the_queue() -> None:
+    echo = Echo()
+    batches = _tenant_batcher(echo, weigh=_weight_of_one)
+    flood = [batches.submit(0) for _ in range(2 * QUEUED_COMMANDS_MAX)]
+    others = [batches.submit(1000) for _ in range(QUEUED_COMMANDS_MAX // 8)]
+    echo.gate.set()
+    answers = await asyncio.gather(*flood, return_exceptions=True)
+    assert len([answer for answer in answers if isinstance(answer, StoreBusy)]) == 3 * QUEUED_COMMANDS_MAX // 2
+    assert await asyncio.gather(*others) == [1000] * len(others)
 
 
 Call = Callable[[Any, list[str], list[int]], Coroutine[Any, Any, object]]
@@ -245,6 +293,32 @@ async def test_batches_over_the_same_jobs_in_opposite_orders_never_deadlock(tmp_
             for connection in (watcher, holder, *others):
                 await connection.close()
     assert not any(isinstance(answer, asyncpg.DeadlockDetectedError) for (answer,) in results)
+
+
+async def test_claims_of_one_tenant_for_many_types_leave_connections_to_others(tmp_path: Path) -> None:
+    async with open_bench("postgres", tmp_path / "data") as bench:
+        types = [f"type-{n}" for n in range(2 * TENANT_CLAIMS_MAX)]
+        await bench.jobs.enqueue_many([new_job(bench.tenant, type) for type in types])
+        url = (await database_for(tmp_path / "data")).owner_url
+        watcher, holder = [await asyncpg.connect(url) for _ in range(2)]
+
+        async def blocked_claims() -> int:
+            return int(await watcher.fetchval(COUNT_BLOCKED_SESSIONS))
+
+        async def is_full() -> bool:
+            return await blocked_claims() >= TENANT_CLAIMS_MAX
+
+        try:
+            async with holder.transaction():
+                await holder.execute("LOCK TABLE ingot.leases IN EXCLUSIVE MODE")
+                claims = [asyncio.create_task(bench.jobs.claim("w", [type], tenant=bench.tenant)) for type in types]
+                await eventually(is_full)
+                await asyncio.sleep(0.05)
+                assert await blocked_claims() == TENANT_CLAIMS_MAX
+            assert [len(jobs) for jobs in await asyncio.gather(*claims)] == [1] * len(types)
+        finally:
+            for connection in (watcher, holder):
+                await connection.close()
 
 
 async def test_concurrent_settles_each_get_their_own_result(tmp_path: Path) -> None:

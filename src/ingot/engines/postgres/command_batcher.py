@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final, Generic, TypeVar
 
-import msgspec
-
 from ingot.engines.postgres.command_scope import SCOPE, CommandScope, next_deadline
 from ingot.engines.postgres.connection import SIGNATURE_ERRORS, is_unavailable, translate_error
+from ingot.engines.postgres.tenant_queues import QueuedCommand, TenantQueues
 from ingot.kernel.errors import IngotError, OutcomeUnknown, StoreBusy, StoreError
 from ingot.kernel.failures import failures
 from ingot.kernel.logs import detached_context
@@ -18,7 +18,6 @@ from ingot.kernel.logs import detached_context
 IN_FLIGHT_MAX: Final = 4
 IN_FLIGHT_LARGE_MAX: Final = 2
 BATCH_ROWS_MAX: Final = 500
-QUEUED_COMMANDS_MAX: Final = 10_000
 RUN_SECONDS_MIN: Final = 10.0  # A command that waits until less time is left is not sent.
 EXPIRY_INTERVAL_SECONDS: Final = 0.25
 
@@ -29,21 +28,15 @@ _deadline_of = attrgetter("deadline")
 RunBatch = Callable[[list[C]], Awaitable[Sequence[A | IngotError]]]
 
 
-class QueuedCommand(msgspec.Struct, Generic[C, A], eq=False, gc=False):
-    """A command that waits for its batch, or runs in it. The deadline is in the time of the event loop."""
-
-    command: C
-    future: asyncio.Future[A]
-    deadline: float
-
-
 class CommandBatcher(Generic[C, A]):
     """Runs commands of one kind in batches.
 
     `weigh` returns the number of rows that a command counts for, and `rows_max` the maximum for a batch. Each batch
     writes some rows once per tenant, so fewer and larger batches are cheaper when there are many tenants.
-    `in_flight_max` limits concurrent batches. Use 1 for commands that lock the same rows: concurrent batches would only
-    wait for each other. `on_commit` is called with the number of commands in each committed batch.
+    `tenant_of` returns the tenant of a command. `in_flight_max` limits the concurrent batches that contain commands of
+    one tenant, and one more batch can run with commands of other tenants only. Use 1 for commands that lock the same
+    rows of their tenant: concurrent batches would only wait for each other. `on_commit` is called with the number of
+    commands in each committed batch.
 
     Every command ends by its deadline, whatever the database does. A batch has the earliest deadline of its commands.
     """
@@ -53,16 +46,18 @@ class CommandBatcher(Generic[C, A]):
         run: RunBatch[C, A],
         *,
         weigh: Callable[[C], int],
+        tenant_of: Callable[[C], str | None] = lambda _: None,
         rows_max: Callable[[], int] = lambda: BATCH_ROWS_MAX,
         in_flight_max: int = IN_FLIGHT_MAX,
         on_commit: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._run = run
-        self._weigh = weigh
+        self._tenant_of = tenant_of
         self._rows_max = rows_max
         self._in_flight_max = in_flight_max
         self._on_commit = on_commit
-        self._queued: list[QueuedCommand[C, A]] = []
+        self._queued: TenantQueues[C, A] = TenantQueues(weigh)
+        self._is_start_scheduled = False
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._running: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -70,12 +65,12 @@ class CommandBatcher(Generic[C, A]):
     @property
     def waiting_commands(self) -> int:
         """The number of commands that have not been started."""
-        return len(self._queued)
+        return self._queued.size
 
     @property
     def is_idle(self) -> bool:
         """Whether no commands are queued or running."""
-        return not self._queued and not self._running
+        return not self._queued.size and not self._running
 
     def submit(self, command: C) -> asyncio.Future[A]:
         """Queue a command. The future completes when its transaction is durable."""
@@ -83,38 +78,34 @@ class CommandBatcher(Generic[C, A]):
         future: asyncio.Future[A] = loop.create_future()
         if self._closing:
             future.set_exception(StoreError("The store is closed."))
-        elif len(self._queued) >= QUEUED_COMMANDS_MAX:
+        elif not self._queued.add(QueuedCommand(command, future, next_deadline(), self._tenant_of(command))):
             future.set_exception(StoreBusy())
-        else:
-            self._queued.append(QueuedCommand(command, future, next_deadline()))
-            if len(self._queued) == 1:
-                loop.call_soon(self._start)  # Commands of the same event loop turn join the batch.
+        elif not self._is_start_scheduled:
+            self._is_start_scheduled = True
+            loop.call_soon(self._start)  # Commands of the same event loop turn join the batch.
         return future
 
     async def close(self) -> None:
         """Reject new commands and finish the queued ones."""
         self._closing = True
-        while self._queued or self._running:
+        while self._queued.size or self._running:
             self._start()
             await asyncio.wait(self._running)
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
 
     def _start(self) -> None:
+        self._is_start_scheduled = False
         rows_max = self._rows_max()
-        in_flight_max = self._in_flight_max if rows_max <= BATCH_ROWS_MAX else IN_FLIGHT_LARGE_MAX
-        while self._queued and len(self._running) < in_flight_max:
-            rows, count = 0, 0
-            for queued in self._queued:
-                rows += self._weigh(queued.command)
-                if count and rows > rows_max:
-                    break
-                count += 1
-            batch, self._queued = self._queued[:count], self._queued[count:]
+        tenant_batches_max = self._in_flight_max if rows_max <= BATCH_ROWS_MAX else IN_FLIGHT_LARGE_MAX
+        while self._queued.size and len(self._running) <= tenant_batches_max:
+            batch = self._queued.take_batch(rows_max, batches_max=tenant_batches_max)
+            if not batch:  # Only tenants without a free slot have commands.
+                break
             task = asyncio.create_task(self._run_batch(batch), context=detached_context())
             self._running.add(task)
-            task.add_done_callback(self._on_done)
-        if self._queued and self._expiry_timer is None:
+            task.add_done_callback(partial(self._on_done, batch))
+        if self._queued.size and self._expiry_timer is None:
             self._schedule_expiry()
 
     def _schedule_expiry(self) -> None:
@@ -125,16 +116,15 @@ class CommandBatcher(Generic[C, A]):
     def _expire(self) -> None:
         """Reject the commands that would begin too late, because the running batches take too long."""
         latest = asyncio.get_running_loop().time() + RUN_SECONDS_MIN
-        expired = [queued for queued in self._queued if queued.deadline <= latest]
-        self._queued = [queued for queued in self._queued if queued.deadline > latest]
-        for queued in expired:
+        for queued in self._queued.take_expired(latest):
             deliver(queued.future, StoreBusy("The database did not respond in time, and the command was not sent."))
         self._expiry_timer = None
-        if self._queued:
+        if self._queued.size:
             self._schedule_expiry()
 
-    def _on_done(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, batch: list[QueuedCommand[C, A]], task: asyncio.Task[None]) -> None:
         self._running.discard(task)
+        self._queued.end_batch(batch)
         self._start()
 
     async def _run_batch(self, batch: list[QueuedCommand[C, A]]) -> None:

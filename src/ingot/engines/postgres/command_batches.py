@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, TypeVar
+from weakref import WeakValueDictionary
 
 from ingot.blobs.ports import DeleteKey, FinishUpload, PutBlob
 from ingot.engines.jobs import has_files
@@ -25,7 +27,8 @@ from ingot.kernel.errors import StoreBusy
 from ingot.kernel.logs import detached_context
 
 LOG_CHARS_PER_ROW: Final = 1024
-BLOBS_IN_FLIGHT_MAX: Final = 1  # Each batch locks the usage of tenants, so a second one would mostly wait.
+BLOBS_IN_FLIGHT_MAX: Final = 1  # Each batch locks the usage of its tenants, so a second one would mostly wait.
+TENANT_CLAIMS_MAX: Final = 6  # Claims of one tenant that run at once, fewer than there are connections.
 ClaimScope = tuple[tuple[str, ...], str | None]
 C = TypeVar("C")
 A = TypeVar("A")
@@ -40,31 +43,43 @@ class CommandBatches:
         db, lane_cache = context.database, context.lane_cache
         self._handover = Handover(db, lane_cache)
         self._by_kind: list[CommandBatcher[Any, Any]] = []
-        self._enqueues = self._add(self._handover.enqueue, lambda command: len(command.jobs), "enqueue")
+        self._enqueues = self._add(
+            self._handover.enqueue, lambda command: len(command.jobs), "enqueue", tenant_of=_tenant_of_first("jobs")
+        )
         # Orders with files may wait for locks of their tenant. Orders without files must not wait with them.
         self._enqueues_with_files = self._add(
-            partial(enqueue.enqueue, db, lane_cache), lambda command: sum(map(enqueue.weigh, command.jobs)), "enqueue"
+            partial(enqueue.enqueue, db, lane_cache),
+            lambda command: sum(map(enqueue.weigh, command.jobs)),
+            "enqueue",
+            tenant_of=_tenant_of_first("jobs"),
         )
         settles = self._add(
             partial(settle.settle, db, lane_cache),
             lambda command: len(command.settles),
             "settle",
+            tenant_of=_tenant_of_first("settles"),
             rows_max=lane_cache.batch_rows_max,
         )
-        renews = self._add(partial(settle.renew, db, lane_cache), lambda command: len(command.beats), "renew")
+        renews = self._add(
+            partial(settle.renew, db, lane_cache),
+            lambda command: len(command.beats),
+            "renew",
+            tenant_of=_tenant_of_first("beats"),
+        )
         self._logs = self._add(
-            partial(settle.append_logs, db), lambda command: sum(map(_weigh_log_entry, command.entries)), None
+            partial(settle.append_logs, db),
+            lambda command: sum(map(_weigh_log_entry, command.entries)),
+            None,
+            tenant_of=_tenant_of_first("entries"),
         )
-        self._publishes = self._add(partial(events.publish, db, lane_cache), events.weigh, None)
-        in_flight_max = BLOBS_IN_FLIGHT_MAX
-        puts = self._add(partial(blobs.put_blobs, db, lane_cache), blobs.weigh, "put_blob", in_flight_max=in_flight_max)
-        finishes = self._add(
-            partial(blobs.finish_uploads, db, lane_cache), blobs.weigh, "finish_upload", in_flight_max=in_flight_max
-        )
-        deletes = self._add(
-            partial(blobs.delete_keys, db, lane_cache), lambda _: 1, "delete_key", in_flight_max=in_flight_max
-        )
+        by_tenant: dict[str, Any] = {"tenant_of": attrgetter("tenant")}
+        self._publishes = self._add(partial(events.publish, db, lane_cache), events.weigh, None, **by_tenant)
+        by_tenant["in_flight_max"] = BLOBS_IN_FLIGHT_MAX
+        puts = self._add(partial(blobs.put_blobs, db, lane_cache), blobs.weigh, "put_blob", **by_tenant)
+        finishes = self._add(partial(blobs.finish_uploads, db, lane_cache), blobs.weigh, "finish_upload", **by_tenant)
+        deletes = self._add(partial(blobs.delete_keys, db, lane_cache), lambda _: 1, "delete_key", **by_tenant)
         self._claims: dict[ClaimScope, CommandBatcher[ClaimJobs, list[Claim]]] = {}
+        self._claim_slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._maintenance: asyncio.Task[MaintenanceResult] | None = None
         self.commands: BoundCommands = {
             Enqueue: self._enqueue,
@@ -124,12 +139,21 @@ class CommandBatches:
             for idle in [key for key, other in self._claims.items() if other.is_idle]:
                 del self._claims[idle]
             batcher = self._claims[scope] = CommandBatcher(
-                partial(claim.claim, self._context.database, lane_cache),
+                self._run_claims,
                 weigh=lambda command: command.limit,
                 rows_max=lane_cache.batch_rows_max,
                 on_commit=partial(lane_cache.notify_committed, "claim"),
             )
         return await batcher.submit(command)
+
+    async def _run_claims(self, commands: list[ClaimJobs]) -> list[list[Claim]]:
+        """Serve a batch of claims. Claims of one tenant for different types share `TENANT_CLAIMS_MAX` slots."""
+        tenant = commands[0].tenant
+        if tenant is None:
+            return await claim.claim(self._context.database, self._context.lane_cache, commands)
+        slots = self._claim_slots.setdefault(tenant, asyncio.Semaphore(TENANT_CLAIMS_MAX))
+        async with slots:
+            return await claim.claim(self._context.database, self._context.lane_cache, commands)
 
     async def _maintain(self, _: MaintainJobs) -> MaintenanceResult:
         async with _maintenance_deadline():
@@ -178,6 +202,20 @@ def _retrieve_error(task: asyncio.Task[MaintenanceResult]) -> None:
     """Retrieve the error of a run, because all its callers may have stopped waiting. Its calls have logged it."""
     if not task.cancelled():
         task.exception()
+
+
+def _tenant_of_first(field: str) -> Callable[[Any], str | None]:
+    """Return a function that returns the tenant of the first item in a field of a command.
+
+    The tenant is `None` if the caller is not restricted to one.
+    """
+    items_of = attrgetter(field)
+
+    def tenant_of(command: Any) -> str | None:
+        items = items_of(command)
+        return items[0].tenant if items else None
+
+    return tenant_of
 
 
 def _weigh_log_entry(entry: LogEntry) -> int:
