@@ -95,6 +95,10 @@ RULES: dict[str, str] = {
             UNION ALL SELECT tenant, type, status, -jobs FROM ingot.counts
             UNION ALL SELECT tenant, type, status, -jobs FROM ingot.count_deltas
         ) AS c GROUP BY tenant, type, status HAVING sum(jobs) <> 0""",
+    "totals are the sums of counts": """
+        SELECT tenant::text, status, sum(jobs) FROM (
+            SELECT tenant, status, jobs FROM ingot.counts UNION ALL SELECT tenant, status, -jobs FROM ingot.count_totals
+        ) AS c GROUP BY tenant, status HAVING sum(jobs) <> 0""",
     "no attempt ends before it began": """
         SELECT job::text, fence FROM ingot.outcomes WHERE finished_at < started_at""",
     "a finished job is listed in the endings": """

@@ -103,6 +103,11 @@ PLANTED: list[tuple[str, str]] = [
     ),
     ("counts are exact", "INSERT INTO ingot.count_deltas SELECT tenant, type, 'queued', 1 FROM ingot.jobs LIMIT 1"),
     ("counts are exact", "DELETE FROM ingot.count_deltas WHERE status = 'running' AND jobs > 0"),
+    (
+        "totals are the sums of counts",
+        "INSERT INTO ingot.count_totals SELECT tenant, 'dead', 1 FROM ingot.jobs LIMIT 1 "
+        "ON CONFLICT (tenant, status) DO UPDATE SET jobs = count_totals.jobs + 1",
+    ),
     ("no attempt ends before it began", "UPDATE ingot.outcomes SET started_at = 8e15"),
     ("a finished job is listed in the endings", "UPDATE ingot.endings SET finished_at = finished_at + 1"),
     ("a tag belongs to a job of its tenant", "UPDATE ingot.tags SET job = gen_random_uuid()"),

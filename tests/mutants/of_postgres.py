@@ -7,6 +7,7 @@ from tests.mutants.selections import CHECKPOINTS, HANDOVER, OUTAGES, REUSED_UPLO
 
 SCHEMA_CHECK = "tests/engines/postgres/test_schema_check.py"
 BATCHES = "tests/engines/postgres/test_batches.py"
+MANY_TYPES = "tests/engines/postgres/test_many_types.py"
 MUTANTS = [
     Mutant(
         name="uploads of a server that is running end",
@@ -343,6 +344,22 @@ MUTANTS = [
         old="for row in rows}, position is not None\n",
         new="for row in rows}, False\n",
         caught_by="tests/conformance/test_summary.py::test_a_summary_with_more_jobs_than_the_maximum_reports_more[postgres]",
+    ),
+    Mutant(
+        name="a list by the counts of some types only",
+        breaks="a list contains every matching job",
+        file="engines/postgres/job_pages.py",
+        old='if rows and rows[0]["is_partial"]:',
+        new="if False:",
+        caught_by=f"{MANY_TYPES}::test_a_list_is_complete_if_there_are_too_many_counts_to_choose_a_path",
+    ),
+    Mutant(
+        name="totals that are not folded",
+        breaks="a summary counts all jobs",
+        file="engines/postgres/functions/maintenance.sql",
+        old="ON CONFLICT (tenant, status) DO UPDATE SET jobs = c.jobs + excluded.jobs",
+        new="ON CONFLICT (tenant, status) DO NOTHING",
+        caught_by=f"{MANY_TYPES}::test_totals_and_counts_by_type_agree",
     ),
     Mutant(
         name="one tenant in all slots",

@@ -331,7 +331,8 @@ class ListAttempts(Command[list[Attempt]], frozen=True, kw_only=True):
 class SummarizeJobs(Command[Summary], frozen=True, kw_only=True):
     """Count a tenant's jobs by status, exactly, and report how long the oldest ready job has waited.
 
-    With a `type`, only jobs of that type are considered. Raises `TenantNotFound` if the tenant does not exist.
+    With a `type`, only jobs of that type are considered. PostgreSQL searches at most 1,000 lanes for the oldest job.
+    Raises `TenantNotFound` if the tenant does not exist.
     """
 
     tenant: str
@@ -377,7 +378,8 @@ class CountJobs(Command[dict[str, dict[JobStatus, int]]], frozen=True, kw_only=T
 class ListQueueDepths(Command[list[Depth]], frozen=True, kw_only=True):
     """Count the jobs of all tenants by status, exactly: the oldest `tenants_max` tenants each, the others together.
 
-    At most `lanes_max` lanes are searched for the oldest ready jobs, taking the tenants and types in turn.
+    At most `lanes_max` lanes are searched for the oldest ready jobs, taking the tenants and types in turn. PostgreSQL
+    searches about 1,000 types of each tenant.
     """
 
     tenants_max: int

@@ -18,6 +18,7 @@ READABLE: Final = [
     "blocked",
     "canceled",
     "count_deltas",
+    "count_totals",
     "counts",
     "endings",
     "event_floors",

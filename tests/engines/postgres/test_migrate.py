@@ -24,6 +24,7 @@ REPEATS = 3
 MIGRATIONS_UNDER_LOAD = 10
 ADMIN = "boss"  # Can create roles and databases, and is not a superuser.
 PASSWORD = "s3cret"
+TENANT = "019a0000-0000-7000-8000-000000000001"
 # Everything a migration creates: tables, views, sequences, functions with their text, policies and privileges.
 SCHEMA = """
 SELECT 'relation', relname::text, relkind::text, coalesce(relacl::text, ''), relrowsecurity::text FROM pg_class
@@ -154,6 +155,25 @@ async def test_an_open_fold_does_not_block_a_migration(server: Server) -> None:
             await migrate(url)
     finally:
         await idle.close()
+
+
+async def test_totals_are_computed_from_the_counts_of_an_earlier_version(server: Server) -> None:
+    (url,) = await make_databases(server, "one")
+    await migrate(url)
+    (migration,) = [migration for migration in migrations() if migration.name == "many_types"]
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute("SET ROLE ingot_owner; DROP TABLE ingot.count_totals; DROP INDEX ingot.jobs_by_tenant")
+        await connection.execute(
+            "INSERT INTO ingot.counts SELECT $1::uuid, 'type ' || n, 'queued', n FROM generate_series(1, 4) AS n",
+            TENANT,
+        )
+        async with connection.transaction():
+            await connection.execute(migration.text)
+        rows = await connection.fetch("SELECT tenant::text, status, jobs FROM ingot.count_totals")
+        assert [tuple(row) for row in rows] == [(TENANT, "queued", 10)]
+    finally:
+        await connection.close()
 
 
 async def test_a_store_keeps_working_while_functions_are_replaced(server: Server) -> None:

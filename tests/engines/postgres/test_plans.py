@@ -133,7 +133,8 @@ RESOLVE_ORDERS: Final = """
 """
 TYPES: Final = ["type noop", "type rare"]
 PAGES: Final[dict[str, tuple[list[str], dict[str, str]]]] = {
-    "all": (TYPES, {}),
+    "all": (["tenant"], {}),
+    "all by type": (TYPES, {}),
     "type": (["type noop"], {"type": "'noop'"}),
     "rare type": (["type rare"], {"type": "'rare'"}),
     "queued": (TYPES, {"status": "'queued'"}),
@@ -146,7 +147,7 @@ PAGES: Final[dict[str, tuple[list[str], dict[str, str]]]] = {
     "canceled": (["ended", "canceled noop"], {"status": "'canceled'"}),
     "tag": (["tag"], {"tag": "'red'"}),
     "rare tag": (["tag"], {"tag": "'rare'"}),
-    "source": (TYPES, {"source": "'manual'"}),
+    "source": (["tenant"], {"source": "'manual'"}),
     "rare source": (["source"], {"source": "'schedule'"}),
     "time": ([*TYPES, "drift"], {"after": "'{after}'", "created_after": str(START)}),
     "type and queued": (["type noop"], {"status": "'queued'", "type": "'noop'"}),
@@ -194,10 +195,11 @@ READS: Final[dict[str, tuple[str, str]]] = {
         for place, before in [("the first", TOP), ("deep", "{middle}")]
     },
     "counts_of_tenant": (SQL.counts_of_tenant, "'{tenant}'"),
+    "some_counts_of_tenant": (SQL.some_counts_of_tenant, "'{tenant}', NULL, 600, 20000"),
     "count_jobs_of_tag": (SQL.count_jobs_of_tag, "'{tenant}', 'red', 500"),
     "count_jobs_of_source": (SQL.count_jobs_of_source, "'{tenant}', 'schedule', 500"),
     "read_events, the first": (SQL.read_events, f"'{{tenant}}', '0', {BATCH}"),
-    SUMMARY: (SQL.summary_of_tenant, "'{tenant}', NULL"),
+    SUMMARY: (SQL.summary_of_tenant, "'{tenant}', NULL, 1000"),
     "count_jobs_by_status": (SQL.count_jobs_by_status, "'{{{several}}}'"),
     SCAN: ("SELECT count(*) FROM ingot.outcomes WHERE exit_code = 7", ""),
     "page_of_history": (SQL.page_of_history, f"'{{tenant}}', {2**62}, '{TOP}', {BATCH}"),

@@ -112,6 +112,7 @@ SERVER_FUNCTIONS: Final = {
     "find_definition",
     "find_limits",
     "find_member",
+    "find_rules",
     "find_session",
     "find_tenants",
     "find_token",

@@ -356,13 +356,14 @@ async def _check_parents(db: Database, orders: Sequence[NewJob]) -> None:
 
 async def _load_rules(db: Database, lane_cache: LaneCache, orders: Sequence[NewJob]) -> None:
     """Load the rules of these orders into the cache."""
-    for tenant, type in {(order.tenant, order.type) for order in orders}:
-        rows = await db.call(CALL.find_definition, tenant, type)
-        definition = msgspec.json.decode(rows[0][0], type=Definition) if rows else Definition(type=type)
-        if definition.limit_key is not None or definition.reuse:
-            lane_cache.rules[tenant, type] = definition
+    types = list(dict.fromkeys((order.tenant, order.type) for order in orders))
+    rows = await db.call(CALL.find_rules, [tenant for tenant, _ in types], [type for _, type in types])
+    rules = {types[place - 1]: msgspec.json.decode(definition, type=Definition) for place, definition in rows}
+    for key in types:
+        if key in rules:
+            lane_cache.rules[key] = rules[key]
         else:
-            lane_cache.rules.pop((tenant, type), None)
+            lane_cache.rules.pop(key, None)
 
 
 async def _resolve_orders(

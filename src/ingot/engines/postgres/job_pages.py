@@ -22,8 +22,12 @@ PAGE_ROWS_MAX: Final = 2_000  # Rows that are read for a page.
 TALLY_ROWS_MAX: Final = 10_000  # Rows that are read for a count.
 ROWS_PER_QUERY_MAX: Final = 500
 SCANS_MAX: Final = 20  # Scans that are merged.
+TYPES_MAX: Final = 100  # If a tenant has more types, its jobs are not read type by type.
+COUNTS_MAX: Final = 6 * TYPES_MAX  # Counts that are read to choose a path.
+COUNT_DELTAS_MAX: Final = 20_000  # Folding leaves fewer, unless jobs of very many types have just been created.
 COUNTED_ROWS_MAX: Final = 1_000  # Rows of a tag or a source are counted up to this number.
 ASSUMED_ROWS: Final = 10 * COUNTED_ROWS_MAX  # Assumed number of rows if there are more.
+ALL_ROWS: Final = 10 * ASSUMED_ROWS  # Assumed number of jobs of a tenant with many types, or of one of them.
 UNORDERED_ROWS_MAX: Final = 2_000  # Rows of a scan whose index is not in the order of IDs.
 ENDED_ROWS_MAX: Final = 1_000  # Attempts of all tenants that are read to find the newest one that has ended.
 DRIFT_MILLIS_MAX: Final = (1_000, 60_000, 3_600_000, None)  # By class of drift, as in `ingot.enqueue`.
@@ -76,7 +80,7 @@ async def _read_ids(
         newest = await connection.fetchval(CALL.newest_ended_job, where.tenant, start, ENDED_ROWS_MAX)
         start = min(start, _next_id(newest))
     scans, floor = await _newest_scans(connection, where, scans, start, scans_max=max(SCANS_MAX, limit))
-    rows_per_scan = limit
+    rows_per_scan = limit + 1  # One more shows whether the list continues.
     rows_per_scan_max = max(1, min(ROWS_PER_QUERY_MAX, rows_max // len(scans)))
     position: str | None = start
     ids: list[str] = []
@@ -154,13 +158,28 @@ async def read_counts(connection: PlainConnection, tenant: str) -> dict[str, dic
     return counts
 
 
+async def _read_few_counts(connection: PlainConnection, where: JobFilter) -> Counts | None:
+    """Return the number of jobs by type and status, of one type or of all, or `None` if there are too many types."""
+    rows = await connection.fetch(SQL.some_counts_of_tenant, where.tenant, where.type, COUNTS_MAX, COUNT_DELTAS_MAX)
+    if rows and rows[0]["is_partial"]:
+        return None
+    counts: dict[str, dict[JobStatus, int]] = {}
+    for row in rows:
+        if row["jobs"] > 0:
+            counts.setdefault(row["type"], {})[STATUSES[row["status"]]] = row["jobs"]
+    return counts if len(counts) <= TYPES_MAX else None
+
+
 async def _choose_path(connection: PlainConnection, where: JobFilter) -> PostgresIndexPath:
     """Return the path with the fewest rows.
 
     With a time range, it also has scans of the jobs whose ID has another time than their creation.
     """
-    counts = await read_counts(connection, where.tenant)
-    paths = [_path_by_type(where, counts), *_paths_by_status(where, counts)]
+    counts = await _read_few_counts(connection, where)
+    if counts is None:
+        paths = [PostgresIndexPath(ALL_ROWS, [_scan_of_all(where)]), *_paths_without_counts(where)]
+    else:
+        paths = [_path_by_type(where, counts), *_paths_by_status(where, counts)]
     if where.tag is not None:
         rows = await connection.fetchval(SQL.count_jobs_of_tag, where.tenant, where.tag, COUNTED_ROWS_MAX)
         paths.append(PostgresIndexPath(rows if rows < COUNTED_ROWS_MAX else ASSUMED_ROWS, [IndexScan("tag")]))
@@ -196,15 +215,34 @@ def _paths_by_status(where: JobFilter, counts: Counts) -> Iterator[PostgresIndex
             yield PostgresIndexPath(rows, [IndexScan("ended"), *(IndexScan("canceled", type) for type in types)])
 
 
+def _scan_of_all(where: JobFilter) -> IndexScan:
+    """Return the scan of all jobs of the tenant, or of the type."""
+    return IndexScan("tenant") if where.type is None else IndexScan("type", where.type)
+
+
+def _paths_without_counts(where: JobFilter) -> Iterator[PostgresIndexPath]:
+    """Return paths by status for a tenant whose jobs are not counted. None of them reads one type after the other."""
+    match where.status:
+        case JobStatus.RUNNING:
+            yield PostgresIndexPath(COUNTED_ROWS_MAX, [IndexScan("leases")])
+        case JobStatus.DEAD:
+            yield PostgresIndexPath(COUNTED_ROWS_MAX, [IndexScan("ended")])
+        case JobStatus.BLOCKED if where.type is not None:
+            yield PostgresIndexPath(COUNTED_ROWS_MAX, [IndexScan("blocked", where.type)])
+        case JobStatus.CANCELED if where.type is not None:
+            yield PostgresIndexPath(COUNTED_ROWS_MAX, [IndexScan("ended"), IndexScan("canceled", where.type)])
+
+
 def _path_by_type(where: JobFilter, counts: Counts) -> PostgresIndexPath:
     types = [
         type
         for type, states in counts.items()
         if where.type in (None, type) and (where.status is None or where.status in states)
     ]
-    return PostgresIndexPath(
-        sum(sum(counts[type].values()) for type in types), [IndexScan("type", type) for type in types]
-    )
+    rows = sum(sum(counts[type].values()) for type in types)
+    if len(types) == len(counts) > 1 and where.type is None:
+        return PostgresIndexPath(rows, [IndexScan("tenant")])
+    return PostgresIndexPath(rows, [IndexScan("type", type) for type in types])
 
 
 def _id_bounds(where: JobFilter, scan: IndexScan) -> tuple[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from ingot.engines.json_rows import decode
@@ -17,6 +19,8 @@ from ingot.jobs import ports
 from ingot.jobs.attempt_logs import join_chunks
 from ingot.jobs.model import Attempt, Batch, Job, JobLog, JobStatus, Summary
 from ingot.kernel.ids import is_id
+
+SUMMARY_LANES_MAX: Final = 1_000  # Lanes that are searched for the oldest ready job.
 
 
 def may_exist(context: Context, tenant: str, job_id: str) -> bool:
@@ -77,7 +81,9 @@ async def summarize_jobs(context: Context, command: ports.SummarizeJobs) -> Summ
     """Return exact counts of a tenant's jobs by status, and the age of the oldest ready job."""
     tenant = command.tenant
     await check_tenant(context, tenant)
-    ((counts_text, oldest, now),) = await context.database.read(tenant, SQL.summary_of_tenant, tenant, command.type)
+    ((counts_text, oldest, now),) = await context.database.read(
+        tenant, SQL.summary_of_tenant, tenant, command.type, SUMMARY_LANES_MAX
+    )
     counts = msgspec.json.decode(counts_text or "{}", type=dict[JobStatus, int])
     return summary_of(counts, oldest, now)
 

@@ -107,6 +107,7 @@ class LaneCache:
         self._clock_offset = 0  # The database's clock minus ours.
         self.lease = lease
         self.lanes: dict[str, dict[str, dict[Lane, LaneHint]]] = {}
+        self._type_tenants_max = 0  # No type has had lanes of more tenants since the last poll.
         self.fair_shares = FairShares()
         self.suspended_lanes: dict[str, dict[Lane, LaneHint]] = {}  # Lanes whose limit is full, by tenant.
         self.limited_types: set[tuple[str, str]] = set()  # Tenants and types for which a claim reported a limit.
@@ -193,7 +194,9 @@ class LaneCache:
 
     def record_ready(self, lane: Lane, jobs: int, *, first: Position = LANE_START) -> None:
         """Record that this lane has more ready jobs, and wake claims that wait for them."""
-        hint = self.lanes.setdefault(lane.type, {}).setdefault(lane.tenant, {}).setdefault(lane, LaneHint())
+        tenants = self.lanes.setdefault(lane.type, {})
+        hint = tenants.setdefault(lane.tenant, {}).setdefault(lane, LaneHint())
+        self._type_tenants_max = max(self._type_tenants_max, len(tenants))
         hint.record_insert(first)
         notify_all(self.listeners.ready, lane.tenant, lane.type, jobs)
 
@@ -308,8 +311,11 @@ class LaneCache:
         """
         if self.limited_types:
             return BATCH_ROWS_LARGE_MAX
-        tenants = max(map(len, self.lanes.values()), default=0)
-        return min(max(BATCH_ROWS_MAX, JOBS_PER_TENANT * tenants), BATCH_ROWS_LARGE_MAX)
+        return min(max(BATCH_ROWS_MAX, JOBS_PER_TENANT * self._type_tenants_max), BATCH_ROWS_LARGE_MAX)
+
+    def count_tenants(self) -> None:
+        """Count the tenants of each type again. Only a poll does this, because there can be very many types."""
+        self._type_tenants_max = max(map(len, self.lanes.values()), default=0)
 
     def record_polled_lane(self, lane: Lane, weight: int) -> None:
         """Record a lane in which a poll found ready jobs. They may be new, so waiting claims are woken."""

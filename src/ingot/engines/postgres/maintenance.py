@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import suppress
 from typing import Final
@@ -30,6 +31,7 @@ PROMOTE_JOBS_MAX: Final = 5000
 LATE_COMMIT_MICROS: Final = 5 * MICROS  # Jobs with an earlier due time may be committed this much later.
 SWEEP_JOBS_MAX: Final = 1000
 FOLD_DELTAS_MAX: Final = 20_000
+LANES_PER_TURN: Final = 500  # Lanes of a poll that are recorded in one turn of the event loop.
 
 
 async def maintain(db: Database, lane_cache: LaneCache) -> MaintenanceResult:
@@ -62,7 +64,7 @@ async def poll(db: Database, lane_cache: LaneCache) -> None:
     )
     lane_cache.update_removed_tenants(row["tenant"] for row in rows if row["now"] is None and row["type"] is None)
     for row in rows:
-        if row["now"] is not None:
+        if row["now"] is not None:  # First, because the time passes while the lanes are recorded.
             lane_cache.set_clock(row["now"])
             lane_cache.record_next_times(row["next_due"], row["next_expiry"])
             lane_cache.has_count_deltas = row["deltas"]
@@ -70,8 +72,12 @@ async def poll(db: Database, lane_cache: LaneCache) -> None:
             lane_cache.has_dependencies = row["waits"]
             lane_cache.update_record_changes(row["record_changes"])
             lane_cache.applied_revision = row["applied_revision"]
-        elif row["type"] is not None:
+    for number, row in enumerate(rows, start=1):
+        if row["type"] is not None:
             lane_cache.record_polled_lane(Lane(row["type"], row["tenant"], row["limit_key"]), row["weight"])
+        if number % LANES_PER_TURN == 0:
+            await asyncio.sleep(0)  # There can be very many lanes. Others must not wait until all are recorded.
+    lane_cache.count_tenants()
 
 
 async def fold_counts(db: Database) -> None:

@@ -55,11 +55,21 @@ BEGIN
         refused_commands := ingot.lock_order_files(files, wait_parents, from_app);
         now := ingot.clock();
     END IF;
-    WITH tenant_types AS MATERIALIZED (
-        SELECT k.tenant, k.type, t.id IS NOT NULL AS tenant_exists,
+    -- Each type of a tenant is looked up once. Without hash joins, a join of the orders with the types would compare each
+    -- order with each type.
+    SELECT array_agg(o.place), array_agg(coalesce(priorities[o.place], o.priority)),
+        array_agg(coalesce(enqueue.max_attempts[o.place], o.max_attempts)),
+        array_agg(greatest(now + delays[o.place], run_ats[o.place], now)),
+        -- If the rule of the definition has changed, the caller must compute its keys again.
+        refused_commands || array_agg(commands[o.place])
+            FILTER (WHERE NOT o.tenant_exists OR o.rule IS DISTINCT FROM rules[o.place])
+    INTO accepted, final_priorities, final_max_attempts, due_ats, refused_commands
+    FROM (
+        SELECT unnest(k.places) AS place, t.id IS NOT NULL AS tenant_exists,
             coalesce(d.priority, 3::smallint) AS priority, coalesce(d.max_attempts, 5) AS max_attempts, d.rule
         FROM (
-            SELECT DISTINCT o.tenant, types[o.place] AS type FROM unnest(tenants) WITH ORDINALITY AS o (tenant, place)
+            SELECT o.tenant, types[o.place] AS type, array_agg(o.place) AS places
+            FROM unnest(tenants) WITH ORDINALITY AS o (tenant, place) GROUP BY 1, 2
         ) AS k
         LEFT JOIN ingot.tenants AS t ON t.id = k.tenant
         LEFT JOIN LATERAL (
@@ -67,16 +77,8 @@ BEGIN
             WHERE d.type = k.type AND d.tenant IN (k.tenant, '00000000-0000-0000-0000-000000000000')
             ORDER BY d.tenant DESC LIMIT 1
         ) AS d ON true
-    )
-    SELECT array_agg(o.place), array_agg(coalesce(priorities[o.place], k.priority)),
-        array_agg(coalesce(enqueue.max_attempts[o.place], k.max_attempts)),
-        array_agg(greatest(now + delays[o.place], run_ats[o.place], now)),
-        -- If the rule of the definition has changed, the caller must compute its keys again.
-        refused_commands || array_agg(commands[o.place])
-            FILTER (WHERE NOT k.tenant_exists OR k.rule IS DISTINCT FROM rules[o.place])
-    INTO accepted, final_priorities, final_max_attempts, due_ats, refused_commands
-    FROM unnest(tenants) WITH ORDINALITY AS o (tenant, place)
-    LEFT JOIN tenant_types AS k ON k.tenant = o.tenant AND k.type = types[o.place];
+        ORDER BY 1
+    ) AS o;
     IF cardinality(capped_tenants) > 0 THEN
         refused_commands := refused_commands || ARRAY(
             SELECT u.command FROM (

@@ -79,7 +79,7 @@ BEGIN
         SELECT l.*,
             CASE WHEN l.tenant_limit IS NOT NULL AND row_number() OVER (PARTITION BY l.tenant ORDER BY l.lane) = 1
                 THEN (SELECT coalesce(sum(c.jobs), 0)::bigint FROM (
-                    SELECT c.jobs FROM ingot.counts AS c WHERE c.tenant = l.tenant AND c.status = 'running' UNION ALL
+                    SELECT c.jobs FROM ingot.count_totals AS c WHERE c.tenant = l.tenant AND c.status = 'running' UNION ALL
                     SELECT c.jobs FROM ingot.count_deltas AS c WHERE c.tenant = l.tenant AND c.status = 'running'
                 ) AS c) END AS tenant_running,
             CASE WHEN l.type_limit > 0 AND row_number() OVER (PARTITION BY l.tenant, l.type ORDER BY l.lane) = 1
@@ -133,7 +133,7 @@ LANGUAGE sql STABLE
 AS $$
     SELECT t.id, t.max_unfinished - (
             SELECT coalesce(sum(c.jobs), 0) FROM (
-                SELECT c.jobs FROM ingot.counts AS c
+                SELECT c.jobs FROM ingot.count_totals AS c
                 WHERE c.tenant = t.id AND c.status IN ('blocked', 'queued', 'running')
                 UNION ALL
                 SELECT d.jobs FROM ingot.count_deltas AS d

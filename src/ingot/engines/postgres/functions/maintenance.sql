@@ -158,6 +158,11 @@ BEGIN
         INSERT INTO ingot.counts AS c (tenant, type, status, jobs)
         SELECT tenant, type, status, sum(jobs) FROM folded_deltas GROUP BY tenant, type, status ORDER BY tenant, type, status
         ON CONFLICT (tenant, type, status) DO UPDATE SET jobs = c.jobs + excluded.jobs
+    ),
+    updated_totals AS (
+        INSERT INTO ingot.count_totals AS c (tenant, status, jobs)
+        SELECT tenant, status, sum(jobs) FROM folded_deltas GROUP BY tenant, status ORDER BY tenant, status
+        ON CONFLICT (tenant, status) DO UPDATE SET jobs = c.jobs + excluded.jobs
     )
     SELECT count(*) INTO deltas_folded FROM folded_deltas;
     RETURN deltas_folded;

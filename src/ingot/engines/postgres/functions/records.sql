@@ -130,3 +130,28 @@ AS $$
     WHERE d.type = of_type AND d.tenant IN (of_tenant, '00000000-0000-0000-0000-000000000000')
     ORDER BY d.tenant DESC LIMIT 1
 $$;
+
+-- The definitions of these types of tenants that have a limit key or reuse, each with the place of its type.
+CREATE OR REPLACE FUNCTION ingot.find_rules(of_tenants uuid[], of_types text[])
+RETURNS TABLE (place integer, definition text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT o.place::integer, d.definition
+    FROM unnest(of_tenants, of_types) WITH ORDINALITY AS o (tenant, type, place)
+    CROSS JOIN LATERAL (
+        SELECT d.definition, d.rule FROM ingot.definitions AS d
+        WHERE d.type = o.type AND d.tenant IN (o.tenant, '00000000-0000-0000-0000-000000000000')
+        ORDER BY d.tenant DESC LIMIT 1
+    ) AS d
+    WHERE d.rule IS NOT NULL;
+END
+$$;

@@ -171,6 +171,7 @@ BEGIN
         'history',
         'count_deltas',
         'counts',
+        'count_totals',
         'batch_deltas',
         'batches',
         'buckets',

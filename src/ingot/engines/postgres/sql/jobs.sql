@@ -22,6 +22,12 @@ examined AS MATERIALIZED (
     SELECT s.scan, j.id, row_number() OVER (PARTITION BY s.scan ORDER BY j.id DESC) AS place
     FROM scans AS s CROSS JOIN LATERAL (
         (
+            -- The condition on the depth selects the index.
+            SELECT j.id FROM ingot.jobs AS j
+            WHERE s.kind = 'tenant' AND j.tenant = $1 AND j.depth >= 0
+                AND j.id < s.below AND j.id >= s.lowest
+            ORDER BY j.id DESC NULLS LAST LIMIT $7
+        ) UNION ALL (
             SELECT j.id FROM ingot.jobs AS j
             WHERE s.kind = 'type' AND j.tenant = $1 AND j.type = s.type
                 AND j.id < s.below AND j.id >= s.lowest
@@ -137,21 +143,41 @@ GROUP BY d.type, d.status
 HAVING sum(d.jobs) > 0
 ORDER BY d.type COLLATE "C"
 
+-- name: some_counts_of_tenant
+-- The number of jobs of the current tenant, optionally of one type ($2), by type and status, from at most $3 counts and $4
+-- deltas. If one of these limits was reached, there may be more types.
+SELECT d.type, d.status, sum(d.jobs)::bigint AS jobs,
+    sum(count(*) FILTER (WHERE d.folded)) OVER () = $3 OR sum(count(*) FILTER (WHERE NOT d.folded)) OVER () = $4 AS is_partial
+FROM (
+    (SELECT type, status, jobs, true AS folded FROM ingot.counts WHERE tenant = $1 AND ($2::text IS NULL OR type = $2) LIMIT $3)
+    UNION ALL
+    (SELECT type, status, jobs, false FROM ingot.count_deltas WHERE tenant = $1 AND ($2::text IS NULL OR type = $2) LIMIT $4)
+) AS d
+GROUP BY d.type, d.status
+
 -- name: summary_of_tenant
 -- The number of jobs of the current tenant, optionally of one type ($2), by status (counts and deltas in one snapshot), when
--- the longest waiting ready job became due (from the first job of every lane and priority), and the current time.
-WITH RECURSIVE counted AS MATERIALIZED (
-    SELECT d.type, d.status, sum(d.jobs) AS jobs FROM (
-        SELECT type, status, jobs FROM ingot.counts WHERE tenant = $1 AND ($2::text IS NULL OR type = $2)
+-- the longest waiting ready job became due (from the first job of each priority in at most $3 lanes, whose types are found in
+-- six times as many counts, and in all deltas), and the current time.
+WITH RECURSIVE totals AS MATERIALIZED (
+    SELECT status, jobs FROM ingot.count_totals WHERE tenant = $1 AND $2::text IS NULL
+    UNION ALL
+    SELECT status, jobs FROM ingot.counts WHERE tenant = $1 AND type = $2
+    UNION ALL
+    SELECT status, jobs FROM ingot.count_deltas WHERE tenant = $1 AND ($2::text IS NULL OR type = $2)
+),
+queued_types AS MATERIALIZED (
+    SELECT DISTINCT d.type FROM (
+        (SELECT type, status, jobs FROM ingot.counts WHERE tenant = $1 AND ($2::text IS NULL OR type = $2) LIMIT 6 * $3)
         UNION ALL
         SELECT type, status, jobs FROM ingot.count_deltas WHERE tenant = $1 AND ($2::text IS NULL OR type = $2)
-    ) AS d GROUP BY d.type, d.status
+    ) AS d WHERE d.status = 'queued' AND d.jobs > 0 LIMIT $3
 ),
 lanes AS (
     SELECT c.type, (
         SELECT r.limit_key FROM ingot.ready AS r WHERE r.type = c.type AND r.tenant = $1 ORDER BY r.limit_key LIMIT 1
     ) AS limit_key
-    FROM counted AS c WHERE c.status = 'queued' AND c.jobs > 0
+    FROM queued_types AS c
     UNION ALL
     SELECT l.type, (
         SELECT r.limit_key FROM ingot.ready AS r
@@ -161,10 +187,10 @@ lanes AS (
 )
 SELECT
     (
-        SELECT json_object_agg(c.status, c.jobs) FROM (SELECT status, sum(jobs) AS jobs FROM counted GROUP BY status) AS c
+        SELECT json_object_agg(c.status, c.jobs) FROM (SELECT status, sum(jobs) AS jobs FROM totals GROUP BY status) AS c
     )::text AS counts,
     (
-        SELECT min(r.run_at) FROM lanes AS l CROSS JOIN generate_series(1, 5) AS p (priority) CROSS JOIN LATERAL (
+        SELECT min(r.run_at) FROM (SELECT * FROM lanes LIMIT $3) AS l CROSS JOIN generate_series(1, 5) AS p (priority) CROSS JOIN LATERAL (
             SELECT r.run_at FROM ingot.ready AS r
             WHERE r.type = l.type AND r.tenant = $1 AND r.limit_key = l.limit_key AND r.priority = p.priority
             ORDER BY r.run_at LIMIT 1
