@@ -7,6 +7,7 @@ from tests.mutants.selections import CHECKPOINTS, HANDOVER, OUTAGES, REUSED_UPLO
 
 SCHEMA_CHECK = "tests/engines/postgres/test_schema_check.py"
 BATCHES = "tests/engines/postgres/test_batches.py"
+LONG_TRANSACTIONS = "tests/engines/postgres/test_long_transactions.py"
 MANY_TYPES = "tests/engines/postgres/test_many_types.py"
 MUTANTS = [
     Mutant(
@@ -392,6 +393,22 @@ MUTANTS = [
         old="        if tenant is None:\n            return await claim.claim(",
         new="        if True:\n            return await claim.claim(",
         caught_by=f"{BATCHES}::test_claims_of_one_tenant_for_many_types_leave_connections_to_others",
+    ),
+    Mutant(
+        name="a worker's transaction in another database",
+        breaks="T7: a worker cannot hold back the events of others for long",
+        file="engines/postgres/functions/transactions.sql",
+        old="        WHERE a.backend_xid IS NOT NULL AND extract(",
+        new="        WHERE a.datname = current_database() AND a.backend_xid IS NOT NULL AND extract(",
+        caught_by=f"{LONG_TRANSACTIONS}::test_a_worker_that_holds_a_transaction_open_is_disconnected[postgres]",
+    ),
+    Mutant(
+        name="transactions without an ID are ended",
+        breaks="only transactions that hold back events are ended",
+        file="engines/postgres/functions/transactions.sql",
+        old="        WHERE a.backend_xid IS NOT NULL AND extract(",
+        new="        WHERE extract(",
+        caught_by=f"{LONG_TRANSACTIONS}::test_transactions_that_hold_back_nothing_or_belong_to_others_stay_open",
     ),
     Mutant(
         name="a new job that nobody claimed and nobody is told of",

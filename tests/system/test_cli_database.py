@@ -65,6 +65,12 @@ def test_an_owner_prepares_a_database_for_servers_workers_and_applications(datab
         assert shop in owner("grant-app", shop).stderr
         has_access = f"SELECT count(*) FROM ingot.app_roles WHERE role = '{shop}'"
         assert asyncio.run(fetch_value(database, has_access)) == 1
+        asyncio.run(fetch_value(database, "REVOKE pg_signal_backend FROM ingot_owner"))
+        try:
+            doctor = run_command(tmp_path, "doctor", INGOT_DATABASE_URL=database.server_url)
+        finally:
+            asyncio.run(fetch_value(database, "GRANT pg_signal_backend TO ingot_owner"))
+        assert f"servers cannot end long transactions of these roles: {shop}\n" in doctor.stdout
         assert owner("revoke-app", shop).code == 0
         assert asyncio.run(fetch_value(database, has_access)) == 0
     finally:

@@ -173,6 +173,13 @@ def test_an_invalid_proxy_is_reported_with_its_value(text: str, message: str) ->
     assert message in f"{caught.value.detail} {caught.value.hint}"
 
 
+@pytest.mark.parametrize("seconds", ["0", "0.9", "86401", "nan"])
+def test_the_limit_of_transactions_of_applications_has_bounds(seconds: str) -> None:
+    assert read_settings({"INGOT_APP_TRANSACTION_SECONDS_MAX": "1.5"}).app_transaction_seconds_max == 1.5
+    with pytest.raises(SettingsError, match="INGOT_APP_TRANSACTION_SECONDS_MAX"):
+        read_settings({"INGOT_APP_TRANSACTION_SECONDS_MAX": seconds})
+
+
 def test_the_event_retention_is_read() -> None:
     assert read_settings({}).event_retention_days == 30
     assert read_settings({"INGOT_EVENT_RETENTION_DAYS": "0"}).event_retention_days == 0

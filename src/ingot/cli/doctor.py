@@ -44,6 +44,7 @@ from ingot.wiring import store_checks
 
 HEALTH_TIMEOUT_SECONDS: Final = 5.0
 SKEW_SECONDS_MAX: Final = 2.0
+HORIZON_SECONDS_MAX: Final = 60.0
 FREE_BYTES_WARNING: Final = 1 << 30
 FREE_BYTES_REQUIRED: Final = 64 << 20
 SIMILARITY_MIN: Final = 0.75  # Minimum similarity between an unknown variable and the setting that is suggested.
@@ -123,7 +124,7 @@ def _run_checks(context: CommandContext) -> Iterator[CheckResult]:
     yield _ok("settings", "all settings are valid")
     yield from _check_data_folder(settings)
     if settings.database_url is not None:
-        yield _check_database(settings)
+        yield from _check_database(settings)
     else:
         yield from _check_stored_times(settings)
     if settings.s3_bucket is not None:
@@ -181,12 +182,33 @@ def _check_free_space(folder: Path, settings: Settings) -> CheckResult:
     return _ok("data folder", detail)
 
 
-def _check_database(settings: Settings) -> CheckResult:
+def _check_database(settings: Settings) -> Iterator[CheckResult]:
     try:
-        role_kind = asyncio.run(store_checks.check_database(settings))
+        risks = asyncio.run(store_checks.check_database(settings))
     except IngotError as error:
-        return _failure_from_error("database", error)
-    return _ok("database", f"the role of INGOT_DATABASE_URL can be used by a {role_kind}")
+        yield _failure_from_error("database", error)
+        return
+    yield _ok("database", f"the role of INGOT_DATABASE_URL can be used by a {'server' if risks else 'worker'}")
+    if risks is None:
+        return
+    if risks.oldest_seconds > HORIZON_SECONDS_MAX:
+        yield _warning(
+            "database",
+            f"a transaction that has been open for {risks.oldest_seconds:.0f} s holds back the events of all tenants",
+            "Find it in pg_stat_activity or pg_prepared_xacts, and end it.",
+        )
+    if risks.unlimited_roles:
+        yield _warning(
+            "database",
+            f"servers cannot end long transactions of these roles: {', '.join(risks.unlimited_roles)}",
+            "As a superuser, run GRANT pg_signal_backend, pg_read_all_stats TO ingot_owner.",
+        )
+    if risks.can_prepare:
+        yield _warning(
+            "database",
+            "max_prepared_transactions is above 0, and servers cannot end prepared transactions",
+            "Set it to 0 unless an application needs them. They hold back the events of all tenants.",
+        )
 
 
 def _check_stored_times(settings: Settings) -> Iterator[CheckResult]:

@@ -23,6 +23,7 @@ PORT_MAX = 65_535
 CONNECTIONS_LIMIT = 1_000_000
 RATE_MAX = 1_000_000.0
 RATE_FIELDS = ("rate_read", "rate_write", "rate_wait")
+APP_TRANSACTION_SECONDS_LIMIT = 86_400.0
 EVENT_RETENTION_DAYS_MAX = 36_600.0
 SESSION_FIELDS = ("session_seconds", "session_idle_seconds", "session_renew_seconds")
 PERSON_TOKEN_DAYS_MAX = 36_600.0

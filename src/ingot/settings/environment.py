@@ -214,5 +214,13 @@ PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     **dict.fromkeys(
         ("lease_seconds", "event_retention_days", "person_token_days", *RATE_FIELDS, *SESSION_FIELDS), _parse_number
     ),
-    **dict.fromkeys(("collect_seconds", "collect_grace_seconds", "database_wait_seconds"), _parse_number),
+    **dict.fromkeys(
+        (
+            "collect_seconds",
+            "collect_grace_seconds",
+            "database_wait_seconds",
+            "app_transaction_seconds_max",
+        ),
+        _parse_number,
+    ),
 }

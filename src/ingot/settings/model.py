@@ -10,6 +10,7 @@ import msgspec
 from ingot.kernel.logs import LogFormat
 from ingot.kernel.redaction import NoRepr
 from ingot.settings.checks import (
+    APP_TRANSACTION_SECONDS_LIMIT,
     CONNECTIONS_LIMIT,
     DATABASE_WAIT_SECONDS_MAX,
     EVENT_RETENTION_DAYS_MAX,
@@ -55,6 +56,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     database_owner_url: str | None = None
     database_pooled: bool = False
     database_wait_seconds: float = 60.0
+    app_transaction_seconds_max: float = 300.0
     lease_seconds: float = LEASE_SECONDS
     log_level: str = "info"
     log_format: LogFormat | None = None
@@ -122,6 +124,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 <= self.database_wait_seconds <= DATABASE_WAIT_SECONDS_MAX:
             bounds = f"between 0 and {DATABASE_WAIT_SECONDS_MAX:g}"
             raise SettingsError(f"INGOT_DATABASE_WAIT_SECONDS must be {bounds}, got {self.database_wait_seconds}")
+        if not 1 <= self.app_transaction_seconds_max <= APP_TRANSACTION_SECONDS_LIMIT:
+            bounds = f"between 1 and {APP_TRANSACTION_SECONDS_LIMIT:g}"
+            raise SettingsError(
+                f"INGOT_APP_TRANSACTION_SECONDS_MAX must be {bounds}, got {self.app_transaction_seconds_max}"
+            )
         check_needs(self)
         if self.public_url is not None and check_secure_url(self.public_url, "INGOT_PUBLIC_URL").path:
             raise SettingsError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from ingot.kernel.clock import MICROS, SystemClock, WallClock
 from ingot.kernel.errors import StoreMisconfigured
@@ -12,15 +12,17 @@ from ingot.objects.syscalls import Syscalls
 from ingot.settings import Settings
 from ingot.wiring.stores import objects_elsewhere_error, open_object_store
 
+if TYPE_CHECKING:
+    from ingot.engines.postgres.transaction_watch import TransactionRisks
 
-async def check_database(settings: Settings) -> Literal["server", "worker"] | None:
+
+async def check_database(settings: Settings) -> TransactionRisks | None:
     """Check that the database in the settings can be used, without changing it.
 
-    Returns whether its role is that of a server or of a worker, or `None` if the settings contain no database. Raises
+    Returns how transactions can hold back events if its role is that of a server, and `None` for a worker role. Raises
     what opening the database raises, and `ObjectsElsewhere` if a server with these settings would not start.
     """
-    if settings.database_url is None:
-        return None
+    assert settings.database_url is not None
     from ingot.engines.postgres import PostgresStore  # noqa: PLC0415 - slow to import and rarely needed
     from ingot.engines.postgres.worker_database import WorkerDatabase  # noqa: PLC0415
 
@@ -42,11 +44,11 @@ async def check_database(settings: Settings) -> Literal["server", "worker"] | No
             raise error from None
     try:
         if isinstance(database, WorkerDatabase):
-            return "worker"
+            return None
         conflict = await database.object_store_conflict(_object_store_id(settings))
         if conflict is not None:
             raise objects_elsewhere_error(in_use=conflict == "used")
-        return "server"
+        return await database.describe_transactions()
     finally:
         await database.close()
 

@@ -72,7 +72,11 @@ async def _open_store(settings: Settings, clock: Clock, *, reserve: bool) -> Eng
         except StoreTooNew as error:  # It keeps the schema of the later version, which may still serve this one.
             log.warning("migration_skipped", detail=error.detail)
     return await PostgresStore.open(
-        settings.database_url, clock=clock, lease_seconds=settings.lease_seconds, pooled=settings.database_pooled
+        settings.database_url,
+        clock=clock,
+        lease_seconds=settings.lease_seconds,
+        pooled=settings.database_pooled,
+        app_transaction_seconds_max=settings.app_transaction_seconds_max,
     )
 
 

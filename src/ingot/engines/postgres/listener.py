@@ -17,6 +17,7 @@ from ingot.engines.postgres.dependents import DependentReleaser
 from ingot.engines.postgres.function_calls import CALL
 from ingot.engines.postgres.lane_cache import COST_FACTOR, POLL_SECONDS, LaneCache
 from ingot.engines.postgres.schema_check import SchemaWatch
+from ingot.engines.postgres.transaction_watch import TransactionWatch
 from ingot.kernel.errors import SchemaMismatch, StoreError
 from ingot.kernel.ids import new_id
 from ingot.kernel.logs import detached_context, report
@@ -32,7 +33,8 @@ LISTEN_SECONDS_MAX: Final = 10.0  # For the connection, and for a statement on i
 class DatabaseListener(Loop):
     """Polls the database about once a second, folds counters, and exchanges notifications with other processes.
 
-    It also checks whether this process still fits the schema, and does nothing else while it does not. Notifications
+    It also checks whether this process still fits the schema, and does nothing else while it does not, and ends
+    transactions of workers and applications that hold back events for too long. Notifications
     only make other processes poll earlier. They do not work behind a proxy that pools transactions; polling alone is
     sufficient.
     """
@@ -47,11 +49,13 @@ class DatabaseListener(Loop):
         lane_cache: LaneCache,
         dependents: DependentReleaser,
         watch: SchemaWatch,
+        transactions: TransactionWatch,
         *,
         listens: bool,
     ) -> None:
         super().__init__()
         self._watch = watch
+        self._transactions = transactions
         self._dependents = dependents
         self._url, self._db, self._lane_cache, self.listens = url, db, lane_cache, listens
         self._process_id = new_id()
@@ -80,6 +84,7 @@ class DatabaseListener(Loop):
             self._folded_at = time.monotonic()
             await maintenance.fold_counts(self._db)
             await self._dependents.fold_batches()
+        await self._transactions.run_if_due()
 
     async def wait(self) -> None:
         """Wait until the next poll, with random jitter so that processes do not poll at the same time."""

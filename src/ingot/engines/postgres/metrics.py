@@ -42,14 +42,14 @@ class Horizon:
     """
 
     def __init__(self) -> None:
-        self._oldest = ""
+        self.oldest = ""  # The ID of the oldest transaction at the last measurement.
         self._seen_at = 0.0
 
     async def measure(self, db: Database) -> float:
         """Return the seconds, 0 if no transaction holds back events."""
         ((oldest, holds_back_events, seconds),) = await db.call(SQL.horizon, read_only=True)
-        if oldest != self._oldest:
-            self._oldest, self._seen_at = oldest, time.monotonic()
+        if oldest != self.oldest:
+            self.oldest, self._seen_at = oldest, time.monotonic()
         if not holds_back_events:
             return 0.0
         return max(0.0, time.monotonic() - self._seen_at if seconds is None else seconds)

@@ -93,6 +93,7 @@ async def _create_roles(connection: asyncpg.Connection[asyncpg.Record]) -> None:
             END $$
         """)
     await _set_up_server_role(connection)
+    await _allow_ending_sessions(connection)
     if not await connection.fetchval(SQL.can_be_owner):
         with suppress(asyncpg.UniqueViolationError):  # Another migration has just granted it.
             await connection.execute("GRANT ingot_owner TO CURRENT_USER")
@@ -107,6 +108,17 @@ async def _set_up_server_role(connection: asyncpg.Connection[asyncpg.Record]) ->
             # Another migration on this server may be changing the role at the same time.
             with suppress(asyncpg.InternalServerError, asyncpg.UniqueViolationError):
                 await connection.execute(f"ALTER ROLE ingot_server SET {setting} = {value}")
+
+
+async def _allow_ending_sessions(connection: asyncpg.Connection[asyncpg.Record]) -> None:
+    """Let functions end sessions whose transactions are too old. Not every role that migrates may grant this."""
+    for role in ("pg_signal_backend", "pg_read_all_stats"):
+        if not await connection.fetchval("SELECT pg_has_role('ingot_owner', $1, 'USAGE')", role):
+            # Another migration on this server may be granting the same.
+            with suppress(
+                asyncpg.InsufficientPrivilegeError, asyncpg.InternalServerError, asyncpg.UniqueViolationError
+            ):
+                await connection.execute(f"GRANT {role} TO ingot_owner")
 
 
 async def _apply(connection: asyncpg.Connection[asyncpg.Record]) -> list[Migration]:

@@ -18,7 +18,7 @@ from ingot.engines.migrations import Migration, read_migrations
 from ingot.kernel.build import read_build
 
 REVISION: Final = 2
-DIGEST: Final = "33f8bf66d7d6b823acacb1f1f82862f5a73ee5c97f7011792b5eadd8558255c1"
+DIGEST: Final = "f855688f8b8624c00da61af6e8ba5e0a7c72247233b7078c670f1442ece9f4fd"
 # Programs from this revision on can use the schema. Raise it when something that an earlier release needs is removed or
 # changes its meaning; before that, keep it for one release.
 OLDEST_REVISION: Final = 1

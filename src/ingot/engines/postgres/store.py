@@ -32,6 +32,7 @@ from ingot.engines.postgres.migrate import schema_version
 from ingot.engines.postgres.pooler import reject_transaction_pooler
 from ingot.engines.postgres.schema_check import SchemaWatch, check_schema
 from ingot.engines.postgres.sql import SQL
+from ingot.engines.postgres.transaction_watch import APP_TRANSACTION_SECONDS_MAX, TransactionRisks, TransactionWatch
 from ingot.jobs.metrics import Load
 from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.commands import Command
@@ -71,6 +72,7 @@ class PostgresStore(ObservableStore):
         lease_seconds: float,
         pooled: bool = False,
         connections: int = CONNECTIONS_MAX,
+        app_transaction_seconds_max: float = APP_TRANSACTION_SECONDS_MAX,
         connection_class: type[Connection] = Connection,
         pool: asyncpg.Pool[asyncpg.Record] | None = None,
     ) -> PostgresStore:
@@ -92,7 +94,8 @@ class PostgresStore(ObservableStore):
         lane_cache.sweep_guard.postpone(lane_cache.now())
         dependents = DependentReleaser(db, lane_cache)
         watch = SchemaWatch(db, SERVER_ROLE, on_mismatch=partial(notify_all, lane_cache.listeners.schema_mismatch))
-        listener = DatabaseListener(url, db, lane_cache, dependents, watch, listens=not pooled)
+        transactions = TransactionWatch(db, app_seconds_max=app_transaction_seconds_max)
+        listener = DatabaseListener(url, db, lane_cache, dependents, watch, transactions, listens=not pooled)
         return cls(db, lane_cache, dependents, listener)
 
     def stop_retrying(self) -> None:
@@ -107,6 +110,11 @@ class PostgresStore(ObservableStore):
         """Return whether the database has this secret key. The first key is stored, a later one only with `replace`."""
         ((same,),) = await self.database.call(CALL.check_secret_key, fingerprint, replace)
         return bool(same)
+
+    async def describe_transactions(self) -> TransactionRisks:
+        """Return how transactions can hold back the events of all tenants."""
+        ((roles, can_prepare, oldest_seconds),) = await self.database.call(CALL.describe_transactions)
+        return TransactionRisks(list(roles), can_prepare, oldest_seconds or 0.0)
 
     async def object_store_conflict(self, store_id: str) -> str | None:
         """Return why a server with this object store could not start, see `ingot.object_store_conflict`, or `None`."""
