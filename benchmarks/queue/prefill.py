@@ -76,7 +76,8 @@ SELECT :tenant, :type, finished_at, 1, json_array(number) FROM states WHERE numb
 """
 
 _COUNTS: Final = """
-INSERT INTO counts (tenant, type, status, jobs) VALUES (:tenant, :type, iif(:done, 'succeeded', 'queued'), :jobs)
+INSERT INTO counts (tenant, type, status, jobs)
+SELECT :tenant, value, iif(:done, 'succeeded', 'queued'), :jobs FROM json_each(json_array(:type, '')) WHERE true
 ON CONFLICT (tenant, type, status) DO UPDATE SET jobs = jobs + excluded.jobs
 """
 

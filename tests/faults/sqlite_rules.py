@@ -74,6 +74,7 @@ RULES: dict[str, str] = {
     "counts are exact": """
         SELECT tenant, type, status FROM (
             SELECT tenant, type, status, 1 AS jobs FROM states
+            UNION ALL SELECT tenant, '', status, 1 FROM states
             UNION ALL SELECT tenant, type, status, -jobs FROM counts
         ) GROUP BY tenant, type, status HAVING sum(jobs) <> 0""",
     "a job waits for others exactly while it is blocked": """

@@ -9,11 +9,12 @@ from ingot.kernel.errors import Conflict, NotFound
 
 WEIGHT_DEFAULT = 1
 WEIGHT_MAX = 1000
+JOB_TYPES_DEFAULT = 10_000  # Far more than people use. Only types that contain an ID or a time reach it.
 FRACTIONAL_LIMITS = frozenset({"rate", "query_seconds", "retention_seconds"})
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The limits of a tenant. `None` means no limit.
+    """The limits of a tenant. `None` means no limit, except for `max_job_types`.
 
     `rate` is the number of jobs that it may enqueue per second, and `burst` the number at once after a pause, by
     default the number of one second. `retention_seconds` applies to finished jobs whose definition has no retention.
@@ -27,6 +28,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     """Maximum number of bytes of blobs that the tenant can keep."""
     max_unfinished_jobs: int | None = None
     """Maximum number of unfinished jobs."""
+    max_job_types: int | None = None
+    """Maximum number of types of which the tenant can have jobs. The default is 10,000."""
     max_running_jobs: int | None = None
     """Maximum number of jobs that run at once."""
     query_seconds: float | None = None

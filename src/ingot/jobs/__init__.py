@@ -15,6 +15,7 @@ from ingot.jobs.errors import (
     ParentNotFound,
     PayloadTooLarge,
     RateLimited,
+    TypeLimitExceeded,
     WorkerNotFound,
 )
 from ingot.jobs.files import FileNotFound, JobFile, OutputMissing
@@ -109,6 +110,7 @@ __all__ = [
     "Snooze",
     "Source",
     "Summary",
+    "TypeLimitExceeded",
     "WorkerNotFound",
     "WorkerStatus",
     "Workers",

@@ -16,6 +16,7 @@ Conflict ─┬─ LeaseLost
           ├─ ProtocolMismatch
           └─ OutputMissing (in `files`)
 TooMany ─┬─ JobLimitExceeded
+         ├─ TypeLimitExceeded
          └─ RateLimited
 """
 
@@ -124,6 +125,16 @@ class JobLimitExceeded(TooMany):
 
     code = "job_limit_exceeded"
     hint = "Wait until jobs are finished, cancel some, or ask an operator to raise the limit. Nothing was changed."
+
+
+class TypeLimitExceeded(TooMany):
+    """The tenant has jobs of as many types as its limit allows."""
+
+    code = "type_limit_exceeded"
+    hint = (
+        "Put IDs and other data into the payload, not into the type. Types without jobs do not count: set a retention, "
+        "or ask an operator to raise `max_job_types`. Nothing was changed."
+    )
 
 
 class RateLimited(TooMany):

@@ -147,7 +147,7 @@ class Jobs(JobQueries):
         """Accept one job. `payload` and `metadata` are JSON values, or `bytes` of JSON text kept as received.
 
         Raises `InvalidInput`, `PayloadTooLarge`, `TenantNotFound`, `ParentNotFound`, `IdempotencyMismatch`,
-        `DuplicateJob`, `JobLimitExceeded`, `RateLimited`, `BlobNotFound` or `QuotaExceeded`.
+        `DuplicateJob`, `JobLimitExceeded`, `TypeLimitExceeded`, `RateLimited`, `BlobNotFound` or `QuotaExceeded`.
         """
         job = new_job(tenant, type, payload, **options)
         (enqueued,) = await self._enqueue((job,))

@@ -39,6 +39,7 @@ INSERT INTO tags SELECT number, 'rare', tenant FROM states WHERE number % {every
 INSERT INTO tags SELECT number, 'common', tenant FROM states WHERE number > {finished};
 DELETE FROM counts;
 INSERT INTO counts SELECT tenant, type, status, count(*) FROM states GROUP BY tenant, type, status;
+INSERT INTO counts SELECT tenant, '', status, sum(jobs) FROM counts GROUP BY tenant, status;
 COMMIT;
 """
 STATES = [JobStatus.QUEUED, JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED]
@@ -65,9 +66,9 @@ ALLOWED = {
     ("blob_metrics", "uploads"): "as many rows as the limit",
     ("tombstoned_blobs", "d"): "as many rows as the limit, steps_by_page by an index",
     ("contents_to_scrub", "b"): "as many rows as the limit, steps_by_page by an index",
-    ("queue_depths", "c"): "the counts, one row per tenant, type and status",
     ("queue_depths", "d"): "sums of counts, one row per tenant",
     ("queue_depths", "l"): "one row",
+    ("queue_depths", "t"): "one row per tenant",
     ("count_workers", "w"): "all workers, of which those that are offline for long are removed",
     ("count_workers", "c"): "one row per credential",
     ("expired_leases", "s"): "as many rows as the limit, steps_by_page by an index",
@@ -79,11 +80,14 @@ ALLOWED = {
     ("members_by_id", "listed"): "the requested members",
     ("members_by_id", "s"): "the roles of the requested members",
     ("names_of_checkpoints", "c"): "the checkpoints of one job, steps_by_page by keys",
-    ("oldest_ready", "l"): "the lanes themselves",
+    ("oldest_ready", "c"): "as many counts as the limit",
+    ("oldest_ready", "l"): "as many lanes as the limit",
     ("oldest_ready_by_tenant", "c"): "the counts, one row per tenant, type and status",
     ("oldest_ready_by_tenant", "l"): "as many lanes as the limit",
     ("oldest_ready_by_tenant", "o"): "the result, one row per tenant",
     ("page_of_trash", "o"): "as many rows as the limit",
+    ("types_of_tenants", "c"): "one row per tenant",
+    ("types_of_tenants", "counts"): "the counts, once when the store is opened",
     ("user_with_roles_by_id", "o"): "the roles of one person",
     ("user_with_roles_by_id", "r"): "their tenants",
     ("page_of_keys", "k"): "as many rows as the limit, steps_by_page by a key",

@@ -14,7 +14,7 @@ from ingot.engines.sqlite.dependents import release_dependents
 from ingot.engines.sqlite.job_files import OrderFiles
 from ingot.engines.sqlite.job_rows import JobRow, JobState, ReadyPosition, job_of
 from ingot.engines.sqlite.sql import SQL
-from ingot.engines.sqlite.tenant_caps import TenantCaps
+from ingot.engines.sqlite.tenant_caps import TenantCaps, check_and_count_type
 from ingot.engines.sqlite.transaction import DeferredAnswer, Transaction, as_json
 from ingot.engines.sqlite.uploads import new_upload_row
 from ingot.identity.model import TenantNotFound
@@ -64,6 +64,7 @@ class _EnqueueBatch:
         self._tx = tx
         self._created_at = max(tx.now, tx.writer_state.newest_created_at)
         self._accepted: list[AcceptedOrder] = []
+        self._new_types: list[tuple[str, str]] = []  # Tenants and their types that had no jobs.
         self._jobs_by_idempotency_key: dict[tuple[str, str, str], tuple[int, bytes | None]] = {}
         self._dedupe_holders: dict[tuple[str, str], str] = {}
         self._caps = TenantCaps(tx, {order.tenant for order in orders})
@@ -104,7 +105,7 @@ class _EnqueueBatch:
     def accept(self, orders: Sequence[NewJob]) -> OrderAnswers:
         """Accept all orders of a command, or raise and accept none."""
         accepted_before, idempotent_jobs = len(self._accepted), self._jobs_by_idempotency_key
-        dedupe_holders, reusable = self._dedupe_holders, self._reusable
+        dedupe_holders, reusable, types_before = self._dedupe_holders, self._reusable, len(self._new_types)
         if self._has_reuse:
             self._reusable = reusable.copy()
         if self._has_keys and any(order.idempotency_key or order.dedupe_key for order in orders):
@@ -121,6 +122,9 @@ class _EnqueueBatch:
             for order, _ in self._accepted[accepted_before:]:
                 self._existing_states.pop(order.id, None)
             del self._accepted[accepted_before:]
+            for tenant, type in self._new_types[types_before:]:
+                self._tx.writer_state.types[tenant].discard(type)
+            del self._new_types[types_before:]
             self._jobs_by_idempotency_key = idempotent_jobs
             self._dedupe_holders, self._reusable = dedupe_holders, reusable
             raise
@@ -163,6 +167,9 @@ class _EnqueueBatch:
             holder = self._dedupe_holders.setdefault((order.tenant, order.dedupe_key), order.id)
             if holder != order.id:
                 raise DuplicateJob(f"the unfinished job {holder} holds this dedupe key", holder_id=holder)
+        if order.type not in tx.writer_state.types[order.tenant]:
+            check_and_count_type(tx, order.tenant, order.type)
+            self._new_types.append((order.tenant, order.type))
         definition = tx.writer_state.definition(order.tenant, order.type)
         state = JobState(
             number=number,

@@ -16,6 +16,7 @@ import msgspec
 
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
+from ingot.engines.sqlite.writer_state import ALL_TYPES
 from ingot.jobs.model import JobStatus, Source
 from ingot.jobs.ports import JobFilter
 from ingot.kernel.pages import InvalidCursor
@@ -25,9 +26,8 @@ ROWS_PER_QUERY_MAX: Final = 500
 COUNTED_ROWS_MAX: Final = 1_000  # Jobs of a tag or a source are counted up to this number.
 ASSUMED_ROWS: Final = 10 * COUNTED_ROWS_MAX  # The assumed number if there are more.
 ABOVE_ALL_NUMBERS: Final = 2**62
-FINISHED: Final = (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED)
+FINISHED: Final = (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED)  # In the order of their scans.
 
-TypeCount = tuple[str, JobStatus, int]
 NumberScan = Callable[[int], Iterable[int]]
 
 
@@ -95,21 +95,28 @@ class JobPageReader:
         return path
 
     def _path_by_type(self) -> SQLiteIndexPath:
-        """Return the path by type, with separate scans for unfinished and finished jobs, where there are any."""
+        """Return the path by type, or by tenant for all types: a scan for unfinished jobs, and one for each status of
+        finished jobs, where there are any.
+        """
         where = self._where
-        counts = self._read_json(list[TypeCount], SQL.counts_by_type, self._tenant)
-        matching = [
-            (type, status, jobs)
-            for type, status, jobs in counts
-            if where.type in (None, type) and where.status in (None, status)
-        ]
-        unfinished_types = dict.fromkeys(type for type, status, _ in matching if status not in FINISHED)
-        scans = [self._scan(SQL.unfinished_job_numbers, self._tenant, type) for type in unfinished_types]
-        rows = sum(jobs for type, status, jobs in counts if type in unfinished_types and status not in FINISHED)
-        for type, status, jobs in matching:
-            if status in FINISHED:
-                scans.append(self._scan(SQL.finished_job_numbers, self._tenant, type, status))
-                rows += jobs
+        jobs = self._read_json(dict[JobStatus, int], SQL.counts_by_status, self._tenant, where.type or ALL_TYPES)
+        unfinished = [status for status in jobs if status not in FINISHED]
+        finished = [status for status in FINISHED if status in jobs and where.status in (None, status)]
+        scans: list[NumberScan] = []
+        rows = sum(jobs[status] for status in finished)
+        if unfinished and where.status not in FINISHED:
+            scans.append(
+                self._scan(SQL.unfinished_job_numbers_of_tenant, self._tenant)
+                if where.type is None
+                else self._scan(SQL.unfinished_job_numbers, self._tenant, where.type)
+            )
+            rows += sum(jobs[status] for status in unfinished)
+        for status in finished:
+            scans.append(
+                self._scan(SQL.finished_job_numbers_of_tenant, self._tenant, status)
+                if where.type is None
+                else self._scan(SQL.finished_job_numbers, self._tenant, status, where.type)
+            )
         filter_by_type = JobFilter(tenant=where.tenant, type=where.type, status=where.status)
         exact = where == filter_by_type and (where.status is None or where.status in FINISHED)
         return SQLiteIndexPath(rows, scans, exact)

@@ -6,11 +6,12 @@ import msgspec
 
 from ingot.engines.jobs import scopes_of
 from ingot.engines.queue_depth import depth_of, summary_of
-from ingot.engines.sqlite.job_pages import PAGE_ROWS_MAX, JobPageReader, TypeCount
+from ingot.engines.sqlite.job_pages import PAGE_ROWS_MAX, JobPageReader
 from ingot.engines.sqlite.job_rows import JobRow, JobState, LoggedAttempt, job_of
 from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
+from ingot.engines.sqlite.writer_state import ALL_TYPES
 from ingot.jobs import ports
 from ingot.jobs.attempt_logs import LogChunk, join_chunks
 from ingot.jobs.metrics import Depth
@@ -18,6 +19,7 @@ from ingot.jobs.model import JOBS_AHEAD_MAX, Attempt, Batch, Job, JobLog, JobSta
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
 
 COUNTED_PAGES_MAX = 10_000 // PAGE_ROWS_MAX
+SUMMARY_LANES_MAX = 1_000  # Lanes that are searched for the oldest ready job.
 
 
 def get_job(reader: Reader, command: ports.GetJob) -> Job | None:
@@ -86,20 +88,18 @@ def read_log(reader: Reader, command: ports.ReadLog) -> JobLog | None:
 
 def summarize_jobs(reader: Reader, command: ports.SummarizeJobs) -> Summary:
     """Count the jobs of a tenant by status, and find the job that has been ready longest."""
-    reader.writer_state.check_tenant(command.tenant)
-    selection = command.tenant, command.type
+    tenant = reader.writer_state.number_of(command.tenant)
     with reader.snapshot():
-        counts = reader.read(dict[JobStatus, int], SQL.counts_of_tenant, *selection)
-        oldest = reader.execute(SQL.oldest_ready, *selection).get
+        counts = reader.read(dict[JobStatus, int], SQL.counts_by_status, tenant, command.type or ALL_TYPES)
+        oldest = reader.execute(SQL.oldest_ready, tenant, command.type, SUMMARY_LANES_MAX).get
     return summary_of(counts, oldest, reader.clock.micros())
 
 
 def count_jobs(reader: Reader, command: ports.CountJobs) -> dict[str, dict[JobStatus, int]]:
     """Count the jobs of a tenant by type and status."""
     counts: dict[str, dict[JobStatus, int]] = {}
-    for type, status, jobs in reader.read(
-        list[TypeCount], SQL.counts_by_type, reader.writer_state.number_of(command.tenant)
-    ):
+    tenant = reader.writer_state.number_of(command.tenant)
+    for type, status, jobs in reader.read(list[tuple[str, JobStatus, int]], SQL.counts_by_type, tenant):
         counts.setdefault(type, {})[status] = jobs
     return counts
 

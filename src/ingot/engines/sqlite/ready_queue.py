@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heapreplace
 from ingot.engines.sqlite.job_rows import ReadyPosition
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
+from ingot.engines.sqlite.writer_state import ALL_TYPES
 from ingot.jobs.lanes import Lane
 from ingot.jobs.limits import ConcurrencyLimits
 from ingot.jobs.model import JobStatus
@@ -31,10 +32,15 @@ class Capacity:
         self._by_key: Counter[Lane] = Counter()
         self._limits: dict[tuple[str, str], ConcurrencyLimits] = {}
         if self._limited:
-            for (tenant, type, status), jobs in tx.unfinished_jobs(self._limited).items():
-                if status is JobStatus.RUNNING:
-                    self._by_tenant[tenant] += jobs
-                    self._by_type[tenant, type] += jobs
+            totals = [(tenant, ALL_TYPES) for tenant in tenants & writer_state.limited_tenants]
+            counted = tx.unfinished_jobs([*totals, *((tenant, type) for type, tenant in by_type)])
+            for (tenant, type, status), jobs in counted.items():
+                if status is not JobStatus.RUNNING:
+                    continue
+                if type == ALL_TYPES:
+                    self._by_tenant[tenant] = jobs
+                else:
+                    self._by_type[tenant, type] = jobs
         if keyed := [
             pair for pair in by_type if writer_state.definition(pair[1], pair[0]).max_running_per_key is not None
         ]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import chain
 from typing import Final
 
@@ -115,8 +114,7 @@ def _remove_finished(tx: Transaction, rule: RetentionRule, statuses: dict[int, J
     if rule.keeps_history:
         tx.execute(SQL.insert_history, ERROR_CHARS_KEPT, as_json(list(statuses)))
     remove_jobs(tx, list(statuses))
-    for status, jobs in Counter(statuses.values()).items():
-        tx.effects.counts[rule.tenant, rule.type, status] -= jobs
+    tx.record_removals(rule.tenant, rule.type, statuses.values())
 
 
 def remove_jobs(tx: Transaction, jobs: list[int]) -> None:

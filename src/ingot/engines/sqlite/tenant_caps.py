@@ -1,4 +1,4 @@
-"""Caps of tenants: how many unfinished jobs they may have, and how fast they may enqueue more."""
+"""Caps of tenants: how many unfinished jobs and types they may have, and how fast they may enqueue more."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ingot.engines.sqlite.transaction import Transaction
-from ingot.engines.sqlite.writer_state import EnqueueBucket
-from ingot.identity.model import Limits
-from ingot.jobs.errors import JobLimitExceeded, RateLimited
+from ingot.engines.sqlite.writer_state import ALL_TYPES, EnqueueBucket
+from ingot.identity.model import JOB_TYPES_DEFAULT, Limits
+from ingot.jobs.errors import JobLimitExceeded, RateLimited, TypeLimitExceeded
 from ingot.kernel.clock import MICROS
 
 RETRY_AFTER_SECONDS_MAX = 86_400.0  # Also used if waiting does not help.
@@ -25,7 +25,7 @@ class TenantCaps:
         self._limits = {tenant: limits[tenant] for tenant in tenants & limits.keys() if _has_limits(limits[tenant])}
         self._unfinished: Counter[str] = Counter()
         if capped := [tenant for tenant, limit in self._limits.items() if limit.max_unfinished_jobs is not None]:
-            for (tenant, _, _), jobs in tx.unfinished_jobs(capped).items():
+            for (tenant, _, _), jobs in tx.unfinished_jobs((tenant, ALL_TYPES) for tenant in capped).items():
                 self._unfinished[tenant] += jobs
 
     @property
@@ -61,6 +61,15 @@ class TenantCaps:
         if jobs > left + ROUNDING_TOLERANCE_JOBS:
             wait = _seconds_until(jobs - left, rate)
             raise RateLimited(f"the tenant may enqueue {rate:g} jobs per second", retry_after_seconds=wait)
+
+
+def check_and_count_type(tx: Transaction, tenant: str, type: str) -> None:
+    """Count a type of which the tenant has no jobs yet, or raise and do not count it."""
+    types, limit = tx.writer_state.types[tenant], tx.writer_state.limits[tenant].max_job_types
+    types_max = JOB_TYPES_DEFAULT if limit is None else limit
+    if len(types) >= types_max:
+        raise TypeLimitExceeded(f"the tenant may have jobs of at most {types_max} types")
+    types.add(type)
 
 
 def update_buckets(tx: Transaction) -> None:

@@ -57,8 +57,7 @@ def change_tenant(tx: Transaction, command: ChangeTenant) -> Tenant:
     if tenant != old:
         tx.audit(command.act, "tenant.changed", f"tenant/{old.slug}", tenant=tenant.id, before=old, after=tenant)
     if tenant.limits.max_running_jobs != old.limits.max_running_jobs:
-        for type in tx.writer_state.ready_types(tenant.id):
-            tx.announce_capacity(tenant.id, type)
+        tx.announce_capacity(tenant.id)
     return tenant
 
 

@@ -16,7 +16,7 @@ from ingot.engines.jobs import progress_of
 from ingot.engines.sqlite.blob_rows import StorageUsage
 from ingot.engines.sqlite.job_rows import JobRow, JobState, ReadyPosition, job_of
 from ingot.engines.sqlite.sql import SQL
-from ingot.engines.sqlite.writer_state import LANE_START, WriterState
+from ingot.engines.sqlite.writer_state import ALL_TYPES, LANE_START, WriterState
 from ingot.engines.statements import chunk_sizes, repeat_row
 from ingot.events.audit import Act
 from ingot.jobs.errors import JobNotFound
@@ -28,6 +28,8 @@ from ingot.kernel.clock import to_datetime
 
 EVENTS_PER_ROW_MAX = 512
 BATCH_ENDS = (JobStatus.SUCCEEDED, JobStatus.DEAD, JobStatus.CANCELED)
+
+UNFINISHED = (JobStatus.BLOCKED, JobStatus.QUEUED, JobStatus.RUNNING)
 
 T = TypeVar("T")
 BatchKey = tuple[str, str]  # Tenant and name.
@@ -48,8 +50,10 @@ class PendingEffects:
 
     def __init__(self) -> None:
         self.events: defaultdict[str, list[tuple[str, EventData]]] = defaultdict(list)
-        self.counts: Counter[tuple[str, str, JobStatus]] = Counter()
+        self.counts: Counter[tuple[str, str, JobStatus]] = Counter()  # With sums under `ALL_TYPES`.
+        self.emptied_types: set[tuple[str, str]] = set()  # Tenants and types that may have no more jobs.
         self.ready: Counter[tuple[str, str]] = Counter()
+        self.capacity: Counter[str] = Counter()  # Jobs of any type that may start, by tenant.
         self.enqueued: Counter[str] = Counter()  # Jobs that count against the enqueue rate, by tenant.
         self.endings: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
         self.attempt_ends: list[AttemptEnd] = []
@@ -70,7 +74,9 @@ class PendingEffects:
             self.events[tenant] += entries
         for key, jobs in other.counts.items():
             self.counts[key] += jobs
+        self.emptied_types |= other.emptied_types
         self.ready += other.ready
+        self.capacity += other.capacity
         self.enqueued += other.enqueued
         for kind, numbers in other.endings.items():
             self.endings[kind] += numbers
@@ -116,6 +122,10 @@ class Transaction:
                 self._connection.execute("ROLLBACK TO attempt")
                 self._connection.execute("RELEASE attempt")
                 self.writer_state.reload()
+                for effects in self._effect_layers():  # Their counters are not in the file yet.
+                    for tenant, type, _ in effects.counts:
+                        if type != ALL_TYPES and tenant in self.writer_state.tenants:
+                            self.writer_state.types[tenant].add(type)
             raise
         self._connection.execute("RELEASE attempt")
         self._outer_effects.pop()
@@ -207,15 +217,17 @@ class Transaction:
 
     # -- limits ---------------------------------------------------------------------------------------------
 
-    def unfinished_jobs(self, tenants: Iterable[str]) -> Counter[tuple[str, str, JobStatus]]:
-        """Count the unfinished jobs of these tenants, with the changes of this transaction."""
-        numbers = {tenant: self.writer_state.tenant_numbers[tenant] for tenant in tenants}
-        rows = self.read(list[tuple[str, str, JobStatus, int]], SQL.unfinished_counts, as_json([*numbers.values()]))
+    def unfinished_jobs(self, types: Iterable[tuple[str, str]]) -> Counter[tuple[str, str, JobStatus]]:
+        """Count the unfinished jobs of these tenants and types, with the changes of this transaction."""
+        kinds = list(types)
+        numbers = self.writer_state.tenant_numbers
+        pairs = as_json([(numbers[tenant], type) for tenant, type in kinds])
+        rows = self.read(list[tuple[str, str, JobStatus, int]], SQL.unfinished_counts, pairs)
         jobs = Counter({(tenant, type, status): count for tenant, type, status, count in rows})
         for effects in self._effect_layers():
-            for key, count in effects.counts.items():
-                if key[0] in numbers and key[2] not in FINISHED:
-                    jobs[key] += count
+            for tenant, type in kinds:
+                for status in UNFINISHED:
+                    jobs[tenant, type, status] += effects.counts.get((tenant, type, status), 0)
         return jobs
 
     def enqueued_jobs(self, tenant: str) -> int:
@@ -244,11 +256,14 @@ class Transaction:
         self.writer_state.add_lane(lane, first)
         self.effects.ready[lane.tenant, lane.type] += jobs
 
-    def announce_capacity(self, tenant: str, type: str) -> None:
-        """Report that ready jobs of this type may be handed out that could not be before."""
-        if tenant in self.writer_state.lanes.get(type, {}):
-            jobs = self.unfinished_jobs([tenant])[tenant, type, JobStatus.QUEUED]
-            self.effects.ready[tenant, type] += max(1, jobs)
+    def announce_capacity(self, tenant: str, type: str = ALL_TYPES) -> None:
+        """Report that ready jobs of a type, or of any, may be handed out that could not be before."""
+        if type == ALL_TYPES or tenant in self.writer_state.lanes.get(type, {}):
+            jobs = max(1, self.unfinished_jobs([(tenant, type)])[tenant, type, JobStatus.QUEUED])
+            if type == ALL_TYPES:
+                self.effects.capacity[tenant] += jobs
+            else:
+                self.effects.ready[tenant, type] += jobs
 
     def record_transition(self, state: JobState, before: JobStatus | None, after: JobStatus | None) -> None:
         """Count a change of status, where `None` means that the job does not exist, and record a job that finished.
@@ -257,11 +272,17 @@ class Transaction:
         """
         if before is not None:
             self.effects.counts[state.tenant, state.type, before] -= 1
+            self.effects.counts[state.tenant, ALL_TYPES, before] -= 1
         if before is JobStatus.RUNNING:
-            for type in self.writer_state.types_waiting_on(state.tenant, state.type):
-                self.effects.ready[state.tenant, type] += 1
+            if state.tenant in self.writer_state.limited_tenants:
+                self.effects.capacity[state.tenant] += 1
+            elif state.type in self.writer_state.limited_types and state.tenant in self.writer_state.lanes.get(
+                state.type, ()
+            ):
+                self.effects.ready[state.tenant, state.type] += 1
         if after is not None:
             self.effects.counts[state.tenant, state.type, after] += 1
+            self.effects.counts[state.tenant, ALL_TYPES, after] += 1
             if after in FINISHED:
                 self.effects.endings[state.tenant, state.type].append(state.number)
                 if after is JobStatus.CANCELED and before is not JobStatus.RUNNING:
@@ -273,6 +294,13 @@ class Transaction:
                 self.writer_state.ended_parents.discard(state.number)
         if state.batch is not None:
             self._count_in_batch((state.tenant, state.batch), before, after)
+
+    def record_removals(self, tenant: str, type: str, statuses: Iterable[JobStatus]) -> None:
+        """Count jobs that were removed."""
+        for status, jobs in Counter(statuses).items():
+            self.effects.counts[tenant, type, status] -= jobs
+            self.effects.counts[tenant, ALL_TYPES, status] -= jobs
+        self.effects.emptied_types.add((tenant, type))
 
     def _count_in_batch(self, batch: BatchKey, before: JobStatus | None, after: JobStatus | None) -> None:
         if before is None:
@@ -334,6 +362,11 @@ class Transaction:
         ]
         if counts:
             self.write_rows(SQL.add_counts, counts)
+        if self.effects.emptied_types:
+            self._remove_types()
+        for tenant, jobs in self.effects.capacity.items():
+            for type in self.writer_state.requested_types(tenant):
+                self.effects.ready[tenant, type] += jobs
         if self.effects.endings:
             endings = [
                 (self.writer_state.tenant_numbers[tenant], type, self.now, len(numbers), as_json(numbers))
@@ -345,6 +378,14 @@ class Transaction:
         # Without changes, for example after a claim that found nothing, there is nothing to sync.
         if self._connection.total_changes() > self._changes_before:
             self.execute(SQL.save_clock, self.now, self.writer_state.last_job_number)
+
+    def _remove_types(self) -> None:
+        """Forget the types that have no more jobs."""
+        numbers = self.writer_state.tenant_numbers
+        tenants = {numbers[tenant]: tenant for tenant, _ in self.effects.emptied_types}
+        pairs = as_json([(numbers[tenant], type) for tenant, type in self.effects.emptied_types])
+        for number, type in self.execute(SQL.remove_types, pairs):
+            self.writer_state.types[tenants[number]].discard(type)
 
     def _write_usage(self) -> None:
         numbers = self.writer_state.tenant_numbers

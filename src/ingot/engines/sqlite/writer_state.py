@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import TypeVar
@@ -21,6 +22,7 @@ from ingot.kernel.clock import MICROS, to_datetime
 SWEEP_INTERVAL_MICROS = MICROS
 FENCES_PER_EPOCH = 2**32
 
+ALL_TYPES = ""  # Counters with this type count the jobs of all types.
 LANE_START: ReadyPosition = (0, 0, "", 0)  # Before every position.
 T = TypeVar("T")
 
@@ -52,6 +54,10 @@ class WriterState:
     def reload(self) -> None:
         """Load everything again that may differ from the file after a rollback."""
         self._load_tenants()
+        # The types of which each tenant has jobs.
+        self.types: defaultdict[str, set[str]] = defaultdict(set)
+        for tenant, types in self._read_json(list[tuple[str, list[str]]], SQL.types_of_tenants):
+            self.types[tenant] = set(types)
         rows = self._connection.execute(SQL.live_lanes)
         # The live lanes by type and tenant, each with a position before which it has no ready jobs.
         self.lanes: dict[str, dict[str, dict[Lane, ReadyPosition]]] = {}
@@ -120,9 +126,10 @@ class WriterState:
         del self.tenant_numbers[id], self.weights[id], self.limits[id]
         self.limited_tenants.discard(id)
         self.buckets.pop(id, None)
-        for type in self.ready_types(id):
-            for lane in list(self.lanes[type][id]):
-                self.drop_lane(lane)
+        self.types.pop(id, None)
+        # A lane may be listed after the last job of its type was removed.
+        for lane in [lane for tenants in self.lanes.values() for lane in tenants.get(id, ())]:
+            self.drop_lane(lane)
         self.definitions = {key: value for key, value in self.definitions.items() if key[0] != id}
         self.pauses = {key: value for key, value in self.pauses.items() if key[0] != id}
         self.requested_at = {key: at for key, at in self.requested_at.items() if key[1] != id}
@@ -185,15 +192,14 @@ class WriterState:
             self.limits[tenant].max_running_jobs, definition.max_running, definition.max_running_per_key
         )
 
-    def ready_types(self, tenant: str) -> list[str]:
-        """Return the types of which a tenant has ready jobs."""
-        return [type for type, tenants in self.lanes.items() if tenant in tenants]
-
-    def types_waiting_on(self, tenant: str, type: str) -> list[str]:
-        """Return the types with ready jobs that may start under the limits when a running job of this type ends."""
-        if tenant in self.limited_tenants:
-            return self.ready_types(tenant)
-        return [type] if type in self.limited_types and tenant in self.lanes.get(type, {}) else []
+    def requested_types(self, tenant: str) -> list[str]:
+        """Return the types of which a tenant has ready jobs and that workers have requested."""
+        return [
+            type
+            for type in self.types[tenant]
+            if tenant in self.lanes.get(type, ())
+            and ((type, tenant) in self.requested_at or (type, None) in self.requested_at)
+        ]
 
     # -- maintenance ----------------------------------------------------------------------------------------
 

@@ -4,6 +4,24 @@
 -- The first job with this number or a higher one, and when it was created.
 SELECT number, created_at FROM jobs WHERE number >= ? ORDER BY number LIMIT 1
 
+-- name: unfinished_job_numbers_of_tenant
+-- The numbers of a tenant's unfinished jobs, newest first, below ?2 and not below ?3.
+SELECT CAST(json_group_array(number) AS BLOB) FROM (
+    SELECT number FROM states INDEXED BY states_live_of_tenant
+    WHERE tenant = ? AND finished_at IS NULL AND number < ? AND number >= ?
+    ORDER BY number DESC
+    LIMIT ?
+)
+
+-- name: finished_job_numbers_of_tenant
+-- The numbers of a tenant's finished jobs of a status, newest first, below ?3 and not below ?4.
+SELECT CAST(json_group_array(number) AS BLOB) FROM (
+    SELECT number FROM states INDEXED BY states_finished_of_tenant
+    WHERE tenant = ? AND status = ? AND finished_at IS NOT NULL AND number < ? AND number >= ?
+    ORDER BY number DESC
+    LIMIT ?
+)
+
 -- name: unfinished_job_numbers
 -- The numbers of a tenant's unfinished jobs of a type, newest first, below ?3 and not below ?4.
 SELECT CAST(json_group_array(number) AS BLOB) FROM (
@@ -14,10 +32,10 @@ SELECT CAST(json_group_array(number) AS BLOB) FROM (
 )
 
 -- name: finished_job_numbers
--- The numbers of a tenant's finished jobs of a type and status, newest first, below ?4 and not below ?5.
+-- The numbers of a tenant's finished jobs of a status and type, newest first, below ?4 and not below ?5.
 SELECT CAST(json_group_array(number) AS BLOB) FROM (
     SELECT number FROM states INDEXED BY states_finished
-    WHERE tenant = ? AND type = ? AND status = ? AND finished_at IS NOT NULL AND number < ? AND number >= ?
+    WHERE tenant = ? AND status = ? AND type = ? AND finished_at IS NOT NULL AND number < ? AND number >= ?
     ORDER BY number DESC
     LIMIT ?
 )

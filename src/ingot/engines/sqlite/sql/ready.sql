@@ -82,29 +82,41 @@ SELECT count(*) FROM (
 
 -- name: oldest_ready
 -- When the ready job of a tenant that has waited longest became due, of one type or of all (NULL). Reads the first job
--- of every lane and priority, not the whole index.
-WITH RECURSIVE lanes (tenant, type, limit_key) AS (
-    SELECT c.tenant, c.type, (
+-- of every lane and priority, for up to ?3 counters and lanes, and the ?3 oldest unfinished jobs. No job becomes due
+-- before it is created, so the result is exact unless a tenant has more of all three.
+WITH RECURSIVE lanes (type, limit_key) AS (
+    SELECT c.type, (
         SELECT min(limit_key) FROM states INDEXED BY states_ready
-        WHERE status = 'queued' AND due = 1 AND type = c.type AND tenant = c.tenant
+        WHERE status = 'queued' AND due = 1 AND type = c.type AND tenant = ?1
     )
-    FROM counts AS c
-    WHERE c.tenant = (SELECT number FROM tenants WHERE id = ?1) AND (?2 IS NULL OR c.type = ?2)
-        AND c.status = 'queued' AND c.jobs > 0
+    FROM (
+        SELECT type, status, jobs FROM counts
+        WHERE tenant = ?1 AND type BETWEEN coalesce(?2, '!') AND coalesce(?2, '~') LIMIT ?3
+    ) AS c
+    WHERE c.status = 'queued' AND c.jobs > 0
     UNION ALL
-    SELECT l.tenant, l.type, (
+    SELECT l.type, (
         SELECT min(limit_key) FROM states INDEXED BY states_ready
-        WHERE status = 'queued' AND due = 1 AND type = l.type AND tenant = l.tenant AND limit_key > l.limit_key
+        WHERE status = 'queued' AND due = 1 AND type = l.type AND tenant = ?1 AND limit_key > l.limit_key
     )
     FROM lanes AS l WHERE l.limit_key IS NOT NULL
+    LIMIT ?3
 )
-SELECT min((
-    SELECT min(run_at) FROM states INDEXED BY states_ready
-    WHERE status = 'queued' AND due = 1 AND type = l.type AND tenant = l.tenant AND limit_key = l.limit_key
-        AND priority = p.value
-))
-FROM lanes AS l CROSS JOIN json_each('[1, 2, 3, 4, 5]') AS p
-WHERE l.limit_key IS NOT NULL
+SELECT min(run_at) FROM (
+    SELECT (
+        SELECT min(run_at) FROM states INDEXED BY states_ready
+        WHERE status = 'queued' AND due = 1 AND type = l.type AND tenant = ?1 AND limit_key = l.limit_key
+            AND priority = p.value
+    ) AS run_at
+    FROM lanes AS l CROSS JOIN json_each('[1, 2, 3, 4, 5]') AS p
+    WHERE l.limit_key IS NOT NULL
+    UNION ALL
+    SELECT iif(status = 'queued' AND due = 1, run_at, NULL) FROM (
+        SELECT status, due, run_at FROM states INDEXED BY states_live_of_tenant
+        WHERE tenant = ?1 AND finished_at IS NULL AND ?2 IS NULL
+        ORDER BY number LIMIT ?3
+    )
+)
 
 -- name: oldest_ready_by_tenant
 -- When the ready jobs that have waited longest became due, by tenant; tenants that `queue_depths` combines are combined
@@ -116,7 +128,7 @@ WITH RECURSIVE lanes (tenant, type, limit_key) AS (
         WHERE status = 'queued' AND due = 1 AND type = c.type AND tenant = c.tenant
     )
     FROM counts AS c
-    WHERE c.status = 'queued' AND c.jobs > 0
+    WHERE c.type > '' AND c.status = 'queued' AND c.jobs > 0
         AND c.tenant NOT IN (SELECT number FROM tenants WHERE removed_at IS NOT NULL)
     UNION ALL
     SELECT l.tenant, l.type, (
