@@ -365,7 +365,7 @@ MUTANTS = [
     Mutant(
         name="one tenant in all slots",
         breaks="T7: the commands of one tenant leave a slot to others",
-        file="engines/postgres/tenant_queues.py",
+        file="engines/tenant_queues.py",
         old="if self._running_batches[tenant] < batches_max",
         new="if True",
         caught_by=f"{BATCHES}::test_large_commands_of_one_tenant_leave_a_slot_to_others",
@@ -373,7 +373,7 @@ MUTANTS = [
     Mutant(
         name="batches in the order of arrival of tenants",
         breaks="T7: tenants have equal shares of a batch",
-        file="engines/postgres/tenant_queues.py",
+        file="engines/tenant_queues.py",
         old="(tenant_rows + weight, place, tenant)",
         new="(tenant_rows, place, tenant)",
         caught_by=f"{BATCHES}::test_a_batch_has_equal_shares_of_rows_of_each_tenant",
@@ -381,7 +381,7 @@ MUTANTS = [
     Mutant(
         name="one tenant in the whole queue",
         breaks="T7: the commands of one tenant leave space in the queue",
-        file="engines/postgres/tenant_queues.py",
+        file="engines/tenant_queues.py",
         old="if queue and len(queue) >= QUEUED_COMMANDS_MAX - self.size:",
         new="if self.size >= QUEUED_COMMANDS_MAX:",
         caught_by=f"{BATCHES}::test_a_flood_of_one_tenant_leaves_space_in_the_queue",

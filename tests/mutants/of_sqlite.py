@@ -21,6 +21,7 @@ from tests.mutants.selections import (
     WORKERS,
 )
 
+FAIRNESS = "tests/engines/sqlite/test_fairness.py"
 MUTANTS = [
     Mutant(
         name="a store whose time follows the latest stored time",
@@ -473,5 +474,47 @@ MUTANTS = [
         old="u.file = 'input' AND u.state IN",
         new="u.file = 'none' AND u.state IN",
         caught_by=f"{JOB_UPLOADS}::test_a_job_waits_for_the_last_of_its_uploads",
+    ),
+    Mutant(
+        name="reads of one tenant on all threads",
+        breaks="T7: the reads of one tenant leave a thread to others",
+        file="engines/fair_slots.py",
+        old="self._used_by_tenant[tenant] < self._tenant_slots",
+        new="True",
+        caught_by=f"{FAIRNESS}::test_slow_reads_of_one_tenant_leave_a_thread_to_others",
+    ),
+    Mutant(
+        name="commands in the order of arrival",
+        breaks="T7: a command does not wait for the queue of another tenant",
+        file="engines/sqlite/writer.py",
+        old="        tenant = tenant_of(command)",
+        new="        tenant = None",
+        caught_by=f"{FAIRNESS}::test_a_command_does_not_wait_for_the_queue_of_another_tenant",
+    ),
+    Mutant(
+        name="a batch of many large commands",
+        breaks="T7: a large command is a batch of its own",
+        file="engines/sqlite/writer.py",
+        old="return 1 + count_items(command) // ITEMS_PER_COMMAND",
+        new="return 1",
+        caught_by=f"{FAIRNESS}::test_a_large_command_is_a_batch_of_its_own",
+    ),
+    Mutant(
+        name="types of a refused call that count",
+        breaks="T7: a refused call changes nothing",
+        file="engines/sqlite/enqueue.py",
+        old="self._tx.writer_state.types[tenant].discard(type)",
+        new="pass",
+        caught_by="tests/conformance/test_type_limit.py"
+        "::test_a_call_that_would_exceed_the_limit_is_refused_as_a_whole[sqlite]",
+    ),
+    Mutant(
+        name="types of earlier commands that a rollback forgets",
+        breaks="T7: a tenant has jobs of no more types than its limit",
+        file="engines/sqlite/transaction.py",
+        old="self.writer_state.types[tenant].add(type)",
+        new="pass",
+        caught_by="tests/engines/sqlite/test_writer.py"
+        "::test_the_type_limit_applies_in_a_group_that_is_replayed_one_by_one",
     ),
 ]

@@ -68,6 +68,7 @@ CODES = {
     "QuotaExceeded": ("quota_exceeded", 507),
     "RangeNotSatisfiable": ("range_not_satisfiable", 416),
     "RateLimited": ("rate_limited", 429),
+    "TenantBusy": ("tenant_busy", 429),
     "TypeLimitExceeded": ("type_limit_exceeded", 429),
     "RecordChanged": ("record_changed", 409),
     "RecordNotFound": ("record_not_found", 404),

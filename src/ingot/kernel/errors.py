@@ -6,6 +6,7 @@
     ├── NotFound                404  the object does not exist, or belongs to another tenant
     ├── Conflict                409  the current state does not allow the operation
     ├── TooMany                 429  a limit is reached
+    │   └── TenantBusy          429  too many reads of the tenant are waiting
     └── StoreError              503  the store failed
         ├── StoreBusy           503  too many commands are waiting
         ├── StoreLocked         503  another process uses the data folder
@@ -85,6 +86,14 @@ class TooMany(IngotError):
     code = "too_many"
     status = 429
     hint = "Nothing was changed. Try again later, or ask an operator to raise the limit."
+
+
+class TenantBusy(TooMany):
+    """Too many reads of this tenant are already waiting for the store."""
+
+    code = "tenant_busy"
+    hint = "Send fewer requests at once, and try again in a moment."
+    retry_after: ClassVar[float] = 1.0
 
 
 class StoreError(IngotError):

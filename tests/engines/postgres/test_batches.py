@@ -12,7 +12,7 @@ import pytest
 
 from ingot.engines.postgres.command_batcher import BATCH_ROWS_MAX, IN_FLIGHT_MAX, CommandBatcher
 from ingot.engines.postgres.command_batches import TENANT_CLAIMS_MAX
-from ingot.engines.postgres.tenant_queues import QUEUED_COMMANDS_MAX
+from ingot.engines.tenant_queues import QUEUED_COMMANDS_MAX
 from ingot.jobs import Done, Settled
 from ingot.jobs.job_options import new_job
 from ingot.kernel.errors import IngotError, InvalidInput, OutcomeUnknown, StoreBusy, StoreError

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from ingot.engines.postgres.command_scope import SCOPE, CommandScope, next_deadline
 from ingot.engines.postgres.connection import SIGNATURE_ERRORS, is_unavailable, translate_error
-from ingot.engines.postgres.tenant_queues import QueuedCommand, TenantQueues
+from ingot.engines.tenant_queues import QueuedCommand, TenantQueues
 from ingot.kernel.errors import IngotError, OutcomeUnknown, StoreBusy, StoreError
 from ingot.kernel.failures import failures
 from ingot.kernel.logs import detached_context

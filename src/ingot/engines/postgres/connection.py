@@ -25,6 +25,7 @@ from ingot.blobs.errors import (
     UploadNotFound,
     UploadTaken,
 )
+from ingot.engines.fair_slots import FairSlots
 from ingot.engines.postgres.command_scope import CALL_SECONDS_MAX, SCOPE, next_deadline
 from ingot.engines.postgres.function_calls import READ_ONLY_CALLS
 from ingot.engines.postgres.pooler import transaction_pooler_error
@@ -60,6 +61,7 @@ from ingot.records.model import RecordChanged, RecordNotFound, TooManyRecords
 
 Record = asyncpg.Record
 CONNECTIONS_MAX: Final = 10
+CONNECTIONS_WITHOUT_READS: Final = 2  # Reads leave these connections to writes.
 SERVER_ROLE: Final = "ingot_server"
 RETRY_PAUSE_SECONDS_MAX: Final = 0.5
 # How long a canceled statement may take to end before its connection is closed.
@@ -209,6 +211,10 @@ class Database:
         self.mismatch: str | None = None  # Why this program does not fit the schema. `SchemaWatch` sets it.
         self.rejected: str | None = None  # The last error of a statement that the schema may not fit.
         self._timeouts: set[asyncio.Timeout] = set()  # Of the calls that are running.
+        connections = pool.get_max_size()
+        self._read_slots = FairSlots(
+            max(1, connections - CONNECTIONS_WITHOUT_READS), tenant_slots=max(1, (connections - 1) // 2)
+        )
 
     def stop_retrying(self) -> None:
         """Fail calls instead of retrying them, now and later, and give each at most `CLOSE_SECONDS_MAX`."""
@@ -294,11 +300,41 @@ class Database:
     async def read(self, tenant: str, statement: str, *values: Any) -> list[Record]:
         """Run a statement that sees only the rows of one tenant."""
         statements = [(statement, values)]
-        return (await self._retry(lambda connection: _read(connection, tenant, statements), read_only=True))[0]
+        async with self._read_slot(tenant):
+            return (await self._retry(lambda connection: _read(connection, tenant, statements), read_only=True))[0]
 
     async def read_snapshot(self, tenant: str, run: Callable[[Any], Awaitable[T]]) -> T:
         """Run several statements in one snapshot that see only the rows of one tenant."""
-        return await self._retry(lambda connection: _read_snapshot(connection, tenant, run), read_only=True)
+        async with self._read_slot(tenant):
+            return await self._retry(lambda connection: _read_snapshot(connection, tenant, run), read_only=True)
+
+    @asynccontextmanager
+    async def _read_slot(self, tenant: str) -> AsyncIterator[None]:
+        """Wait for a slot for reads. Raises `TenantBusy`, or `StoreBusy` at the deadline of the command."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+
+        def start() -> None:
+            if turn.done():  # The caller was canceled while it waited.
+                loop.call_soon(self._read_slots.leave, tenant)
+            else:
+                turn.set_result(None)
+
+        self._read_slots.enter(tenant, start)
+        try:
+            if not turn.done():
+                async with asyncio.timeout_at(next_deadline()):
+                    await turn
+        except BaseException as error:
+            if not turn.cancel() and not turn.cancelled():  # The slot arrived meanwhile.
+                self._read_slots.leave(tenant)
+            if isinstance(error, TimeoutError):
+                raise StoreBusy("Reads of the tenant took too long, and this one was not sent.") from None
+            raise
+        try:
+            yield
+        finally:
+            self._read_slots.leave(tenant)
 
     async def inspect(self, run: Callable[[Any], Awaitable[T]], *, in_transaction: bool = True) -> T:
         """Run several statements that change nothing, in one transaction or without."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import apsw
 
+from ingot.engines.command_tenants import tenant_of
+from ingot.engines.fair_slots import FairSlots
 from ingot.engines.json_rows import decode
 from ingot.engines.sqlite.connection import open_reader, translate_error
 from ingot.engines.sqlite.writer_state import WriterState
@@ -19,7 +22,7 @@ from ingot.kernel.clock import Clock
 from ingot.kernel.commands import Command
 from ingot.kernel.errors import StoreError
 
-READER_THREADS: Final = 2
+READER_THREADS: Final = 3
 ABOVE_ALL_TEXTS: Final = "\U0010ffff"  # A list in descending order begins below this.
 
 T = TypeVar("T")
@@ -55,7 +58,10 @@ ReadHandler = Callable[[Reader, Any], Any]
 
 
 class Readers:
-    """Threads that run reads. Each opens its connection when it is first used."""
+    """Threads that run reads. Each opens its connection when it is first used.
+
+    Reads of one tenant leave a thread to the others.
+    """
 
     def __init__(self, path: Path, writer_state: WriterState, *, clock: Clock, vfs: str | None) -> None:
         self._path = path
@@ -64,14 +70,38 @@ class Readers:
         self._vfs = vfs
         self._local = threading.local()
         self._connections: list[apsw.Connection] = []
+        self._slots = FairSlots(READER_THREADS, tenant_slots=READER_THREADS - 1)
         self._threads = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="ingot-reader")
 
     def submit(self, read: ReadHandler, command: Command[Any]) -> Awaitable[Any]:
-        """Run a read on one of the threads. Raises `StoreError` after `close`."""
-        try:
-            return asyncio.get_running_loop().run_in_executor(self._threads, self._run_read, read, command)
-        except RuntimeError:  # The threads have been shut down.
-            raise StoreError("The store is closed.") from None
+        """Run a read on one of the threads. Raises `TenantBusy`; the result is a `StoreError` after `close`."""
+        loop, tenant = asyncio.get_running_loop(), tenant_of(command)
+        answer: asyncio.Future[Any] = loop.create_future()
+
+        def start() -> None:
+            """Begin the read, unless its caller was canceled while it waited."""
+            if answer.done():
+                loop.call_soon(self._slots.leave, tenant)
+                return
+            try:
+                result = self._threads.submit(self._run_read, read, command)
+            except RuntimeError:  # The threads have been shut down.
+                answer.set_exception(StoreError("The store is closed."))
+                loop.call_soon(self._slots.leave, tenant)
+                return
+            result.add_done_callback(partial(_call_soon, loop, deliver))
+
+        def deliver(result: Future[Any]) -> None:
+            self._slots.leave(tenant)
+            if answer.done():
+                return
+            if (error := result.exception()) is None:
+                answer.set_result(result.result())
+            else:
+                answer.set_exception(error)
+
+        self._slots.enter(tenant, start)
+        return answer
 
     def close(self) -> None:
         """Stop the threads and close their connections. Blocks."""
@@ -92,3 +122,8 @@ class Readers:
             self._connections.append(connection)
             self._local.reader = Reader(connection, self._writer_state, self._clock)
         return self._local.reader  # type: ignore[no-any-return]
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[Future[Any]], None], result: Future[Any]) -> None:
+    with suppress(RuntimeError):  # The event loop may be closed.
+        loop.call_soon_threadsafe(callback, result)

@@ -7,6 +7,7 @@ is needed, and an idle store answers a single command at once.
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
 import threading
 import time
@@ -19,11 +20,13 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
+from ingot.engines.command_tenants import count_items, tenant_of
 from ingot.engines.sqlite.connection import DISK_ERRORS, LOG_PAGES
 from ingot.engines.sqlite.disk_reserve import DiskReserve
 from ingot.engines.sqlite.tenant_caps import update_buckets
 from ingot.engines.sqlite.transaction import AttemptEnd, DeferredAnswer, PendingEffects, Transaction
 from ingot.engines.sqlite.writer_state import WriterState
+from ingot.engines.tenant_queues import QUEUED_COMMANDS_MAX, QueuedCommand, TenantQueues
 from ingot.jobs.metrics import Load
 from ingot.jobs.model import LostLease
 from ingot.kernel.clock import Clock
@@ -32,8 +35,8 @@ from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBu
 from ingot.kernel.failures import failures
 
 BATCH_COMMANDS_MAX = 256
+ITEMS_PER_COMMAND = 40  # A command with more items counts as several, so that a batch has some 10,000 items at most.
 GATHER_COMMANDS_MAX = 32
-QUEUE_COMMANDS_MAX = 10_000
 LOW_SPACE_LOG_PAGES = 100  # Size of the log at which it is checkpointed while the disk is full.
 
 Handler = Callable[[Transaction, Sequence[Any]], Sequence[Any]]
@@ -56,11 +59,8 @@ def run_each(run: Callable[[Transaction, C], R]) -> Handler:
     return handler
 
 
-class PendingCommand(msgspec.Struct, eq=False, gc=False):
-    """A command and the future that its caller waits for."""
-
-    command: Any
-    future: asyncio.Future[Any]
+Pending = QueuedCommand[Any, Any]
+NO_DEADLINE = math.inf
 
 
 class CommitNotice(msgspec.Struct):
@@ -105,9 +105,10 @@ class Writer:
         self._loop = asyncio.get_running_loop()
         # Whether commands wait for others that are submitted in the same iteration of the event loop.
         self.coalesces = False
-        self._unsent: list[PendingCommand] = []  # Not passed to the thread yet.
+        self._unsent: list[Pending] = []  # Not passed to the thread yet.
         self._submitted = self._started = self._delivered = 0  # Numbers of commands since the start.
-        self._queue: queue.SimpleQueue[list[PendingCommand] | None] = queue.SimpleQueue()
+        self._undelivered_by_tenant: Counter[str | None] = Counter()
+        self._queue: queue.SimpleQueue[list[Pending] | None] = queue.SimpleQueue()
         self._stopping = False
         self._batch_started_at: float | None = None  # When the current batch began.
         self._state_is_current = True  # Whether the writer state matches the file.
@@ -128,16 +129,22 @@ class Writer:
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._stopping:
             future.set_exception(StoreError("The store is closed."))
-        elif self._submitted - self._delivered >= QUEUE_COMMANDS_MAX:
+            return future
+        tenant = tenant_of(command)
+        undelivered = self._undelivered_by_tenant[tenant]
+        # A tenant may have as many waiting commands as there is space left for others.
+        if undelivered and undelivered >= QUEUED_COMMANDS_MAX - (self._submitted - self._delivered):
             future.set_exception(StoreBusy())
-        else:
-            self._submitted += 1
-            if not self.coalesces:
-                self._queue.put([PendingCommand(command, future)])
-                return future
-            if not self._unsent:
-                self._loop.call_soon(self._send_gathered, 0)
-            self._unsent.append(PendingCommand(command, future))
+            return future
+        self._undelivered_by_tenant[tenant] = undelivered + 1
+        self._submitted += 1
+        pending = Pending(command, future, NO_DEADLINE, tenant)
+        if not self.coalesces:
+            self._queue.put([pending])
+            return future
+        if not self._unsent:
+            self._loop.call_soon(self._send_gathered, 0)
+        self._unsent.append(pending)
         return future
 
     def _send_gathered(self, previous_count: int) -> None:
@@ -171,11 +178,12 @@ class Writer:
     # -- on the writer thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        waiting: list[PendingCommand] = []
+        waiting: TenantQueues[Any, Any] = TenantQueues(_weigh)
         stopping = False
-        while waiting or not stopping:
+        while waiting.size or not stopping:
             stopping = self._take_queued(waiting) or stopping
-            batch, waiting = waiting[:BATCH_COMMANDS_MAX], waiting[BATCH_COMMANDS_MAX:]
+            batch = waiting.take_batch(BATCH_COMMANDS_MAX, batches_max=1)
+            waiting.end_batch(batch)
             if batch:
                 started_at = self._batch_started_at = time.monotonic()
                 self._started += len(batch)
@@ -188,24 +196,26 @@ class Writer:
                 self._batch_started_at = None
                 self._writer_state.sweep_guard.record_call(time.monotonic() - started_at, self._clock.micros())
 
-    def _take_queued(self, waiting: list[PendingCommand]) -> bool:
-        """Add queued commands to `waiting`; if both are empty, block. Return whether the writer has been stopped."""
+    def _take_queued(self, waiting: TenantQueues[Any, Any]) -> bool:
+        """Add all queued commands to `waiting`. If both are empty, block. Return whether the writer was stopped."""
         with suppress(queue.Empty):
-            while len(waiting) < BATCH_COMMANDS_MAX:
-                queued = self._queue.get_nowait() if waiting else self._queue.get()
+            while True:
+                queued = self._queue.get_nowait() if waiting.size else self._queue.get()
                 if queued is None:
                     return True
-                waiting += queued
+                for pending in queued:
+                    is_added = waiting.add(pending)
+                    assert is_added, "`submit` accepts no more commands than fit"
         return False
 
-    def _fail_batch(self, batch: list[PendingCommand]) -> None:
+    def _fail_batch(self, batch: list[Pending]) -> None:
         failures: list[Any] = [OutcomeUnknown("The store failed while it ran this command.") for _ in batch]
         notice = CommitNotice(Counter(), self._writer_state.next_maintenance_at(), [], Counter(), 0)
         with suppress(RuntimeError):  # The event loop may be closed.
             self._loop.call_soon_threadsafe(self._deliver, batch, failures, notice)
 
-    def _run_batch(self, batch: list[PendingCommand]) -> None:
-        accepted, refused = batch, list[PendingCommand]()
+    def _run_batch(self, batch: list[Pending]) -> None:
+        accepted, refused = batch, list[Pending]()
         if self._reserve.is_used:
             is_filled = self._reserve.fill()
             # The log is checkpointed before it grows. Its usual size would use up the reserve.
@@ -243,7 +253,7 @@ class Writer:
             results = [*results, *(StorageFull() for _ in refused)]
         self._loop.call_soon_threadsafe(self._deliver, accepted + refused if refused else batch, results, notice)
 
-    def _commit(self, batch: list[PendingCommand]) -> tuple[list[Any], PendingEffects]:
+    def _commit(self, batch: list[Pending]) -> tuple[list[Any], PendingEffects]:
         """Run a batch in one transaction: all commands together or, if that fails, each under a savepoint."""
         if not self._state_is_current:
             self._recover()
@@ -256,7 +266,7 @@ class Writer:
             self._recover()
             return self._transact(batch, together=False)
 
-    def _transact(self, batch: list[PendingCommand], *, together: bool) -> tuple[list[Any], PendingEffects]:
+    def _transact(self, batch: list[Pending], *, together: bool) -> tuple[list[Any], PendingEffects]:
         if not self._state_is_current:
             raise StoreError("The store cannot read its file.")
         groups: dict[type, list[int]] = {}
@@ -290,12 +300,20 @@ class Writer:
 
     # -- on the event loop ----------------------------------------------------------------------------------
 
-    def _deliver(self, batch: list[PendingCommand], results: list[Any], notice: CommitNotice) -> None:
+    def _deliver(self, batch: list[Pending], results: list[Any], notice: CommitNotice) -> None:
         self._delivered += len(batch)
         for pending, result in zip(batch, results, strict=True):
+            self._undelivered_by_tenant[pending.tenant] -= 1
+            if not self._undelivered_by_tenant[pending.tenant]:
+                del self._undelivered_by_tenant[pending.tenant]
             if not pending.future.done():
                 _resolve_future(pending.future, result)
         self._on_commit(notice)
+
+
+def _weigh(command: Command[Any]) -> int:
+    """Return how many commands a command counts for in a batch."""
+    return 1 + count_items(command) // ITEMS_PER_COMMAND
 
 
 def _resolve_future(future: asyncio.Future[Any], result: Any) -> None:
