@@ -49,5 +49,18 @@ def test_resolve_returns_the_whole_address(address: str | None, expected: str | 
     assert ClientAddressResolver().resolve(None if address is None else (address, 1234), Headers([])) == expected
 
 
-def test_a_repeated_forwarded_header_is_ignored() -> None:
-    assert rate_limit_key("10.0.0.1", "192.0.2.1", "192.0.2.2", trusted=("10.0.0.0/8",)) == "10.0.0.1"
+@pytest.mark.parametrize(
+    ("forwarded", "expected"),
+    [
+        (("203.0.113.9", "198.51.100.1"), "198.51.100.1"),
+        (("203.0.113.9", "198.51.100.1, 10.0.0.2"), "198.51.100.1"),
+        (("203.0.113.9", "198.51.100.1", "10.0.0.2", "10.0.0.3"), "198.51.100.1"),
+        (("203.0.113.9", "nonsense"), "10.0.0.1"),
+    ],
+)
+def test_several_forwarded_headers_are_one_list(forwarded: tuple[str, ...], expected: str) -> None:
+    assert rate_limit_key("10.0.0.1", *forwarded, trusted=("10.0.0.0/8",)) == expected
+
+
+def test_several_forwarded_headers_of_an_untrusted_client_are_ignored() -> None:
+    assert rate_limit_key("192.0.2.1", "198.51.100.1", "10.0.0.2", trusted=("10.0.0.0/8",)) == "192.0.2.1"

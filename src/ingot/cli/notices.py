@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 import structlog
-from rich.console import Console
+
+from ingot.cli.output import print_message
 
 log = structlog.get_logger("ingot.cli")
 
@@ -13,7 +14,7 @@ log = structlog.get_logger("ingot.cli")
 def print_or_log(event: str, message: str, **fields: str | int) -> None:
     """Print the message if stderr is a terminal. Otherwise log an event with these fields."""
     if sys.stderr.isatty():
-        Console(stderr=True, highlight=False, soft_wrap=True).print(message, markup=False)
+        print_message(message)
     else:
         log.info(event, **fields)
 
@@ -21,6 +22,6 @@ def print_or_log(event: str, message: str, **fields: str | int) -> None:
 def print_or_log_warning(event: str, message: str, **fields: str | int) -> None:
     """Print a warning if stderr is a terminal. Otherwise log it, with the message as `detail` and these fields."""
     if sys.stderr.isatty():
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"Warning: {message}", markup=False)
+        print_message(f"Warning: {message}")
     else:
         log.warning(event, detail=message, **fields)

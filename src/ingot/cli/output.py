@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ingot.kernel.clock import SystemClock, to_datetime
+from ingot.kernel.log_text import UNPRINTABLE_CHARS
 
 EXIT_BROKEN_PIPE: Final = 141  # The exit code that shells report for a program killed by SIGPIPE.
 COLUMN_CHARS_MIN: Final = 8  # Minimum width of a truncated column.
@@ -36,8 +37,7 @@ STYLES: Final = {
 }
 SIZE_UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
 TIME_UNITS: Final = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
-# Control characters and changes of the writing direction. Text from others must not overwrite or disguise our output.
-_UNPRINTABLE: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_UNPRINTABLE: Final = re.compile(f"[{UNPRINTABLE_CHARS}\x1b]")
 _encode = msgspec.json.Encoder().encode
 T = TypeVar("T")
 

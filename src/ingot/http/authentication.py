@@ -125,15 +125,17 @@ class RequestAuthenticator:
     ) -> dict[str, str]:
         """Return the parameters of a signed URL. Invalid signatures count as failures of the client address.
 
-        Raises `SignatureInvalid` or `TooManyFailures`.
+        A valid signature is accepted however many failures the address has, which other clients may share. Raises
+        `SignatureInvalid` or `TooManyFailures`.
         """
-        if self._signer is None:
-            raise SignatureInvalid
-        bucket = self._address_resolver.rate_limit_key(client, headers), "failures"
-        self._failure_limiter.take(bucket, FAILURE_RATE, TooManyFailures)
-        params = self._signer.verify(*target)
-        self._failure_limiter.refund(bucket)
-        return params
+        try:
+            if self._signer is None:
+                raise SignatureInvalid
+            return self._signer.verify(*target)
+        except SignatureInvalid:
+            bucket = self._address_resolver.rate_limit_key(client, headers), "failures"
+            self._failure_limiter.take(bucket, FAILURE_RATE, TooManyFailures)
+            raise
 
     async def _find_caller_limited(self, headers: Headers, client: tuple[str, int] | None) -> Caller:
         """Find the caller. Failed lookups in the store count against the client address.

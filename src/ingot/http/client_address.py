@@ -35,8 +35,8 @@ class ClientAddressResolver:
         if ip is None:
             return None
         # Each proxy appends the address that it was called from, so the last entry is the nearest one.
-        for forwarded in reversed((headers.get(FORWARDED_HEADER) or "").split(",")):
-            if not self._is_trusted(ip) or (previous_ip := _parse_ip(forwarded.strip())) is None:
+        for forwarded in reversed(headers.get_list(FORWARDED_HEADER)):
+            if not self._is_trusted(ip) or (previous_ip := _parse_ip(forwarded)) is None:
                 break
             ip = previous_ip
         return ip

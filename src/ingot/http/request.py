@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final, Generic, TypeVar
 
@@ -38,14 +37,21 @@ class Headers:
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         pairs = list(raw)
         self._values = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
-        self._repeated: frozenset[str] = frozenset()
+        self._repeated: dict[str, list[str]] = {}
         if len(self._values) < len(pairs):
-            counts = Counter(name.decode("latin-1") for name, _ in pairs)
-            self._repeated = frozenset(name for name, count in counts.items() if count > 1)
+            values: dict[str, list[str]] = {}
+            for name, value in pairs:
+                values.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+            self._repeated = {name: lines for name, lines in values.items() if len(lines) > 1}
 
     def get(self, name: str) -> str | None:
         """Return the value of a header, or `None` if it is missing or was sent twice. Names are in lower case."""
         return None if self._repeated and name in self._repeated else self._values.get(name)
+
+    def get_list(self, name: str) -> list[str]:
+        """Return the elements of a comma-separated header. One that was sent several times is one list."""
+        lines = self._repeated.get(name) or [self._values.get(name, "")]
+        return [element.strip() for line in lines for element in line.split(",")]
 
     def require_unique(self, names: Iterable[str]) -> None:
         """Raise `InvalidInput` if one of these headers was sent twice."""

@@ -13,8 +13,10 @@ DETAIL_FIELDS: Final = ("traceback", "exception", "hint")  # Each is shown on li
 LEVEL_STYLES: Final = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m", "debug": "\x1b[2m"}
 DIM: Final = "\x1b[2m"
 RESET: Final = "\x1b[0m"
-# Control characters could overwrite other lines or disguise them. Only color codes are kept.
-_UNPRINTABLE: Final = re.compile("\x1b(?!\\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# Text from others must not overwrite other lines or disguise them, on a terminal or in a log: control characters, marks
+# and changes of the writing direction, and characters that end a line. This is a part of a regular expression.
+UNPRINTABLE_CHARS: Final = "\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+_UNPRINTABLE: Final = re.compile(f"\x1b(?!\\[[0-9;]*m)|[{UNPRINTABLE_CHARS}]")  # Color codes are kept.
 
 
 class TextRenderer:
