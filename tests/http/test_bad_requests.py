@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ingot.http import app
+from ingot.http import json_body
 from tests.http.one_server import on_one_server
 from tests.http.serving import Served
 
@@ -119,7 +119,7 @@ async def send(served: Served, text: bytes) -> bytes:
 async def test_a_body_that_stops_halfway_gets_a_timeout_response(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "BODY_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(json_body, "BODY_PAUSE_SECONDS_MAX", 0.1)
     head = f"POST /api/v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {served.operator}\r\n"
     response = await send(served, f"{head}content-type: application/json\r\ncontent-length: 100\r\n\r\n{{".encode())
     assert b"408" in response.split(b"\r\n")[0]

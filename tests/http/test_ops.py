@@ -26,6 +26,7 @@ from ingot.blobs.model import BlobMetrics
 from ingot.engines.sqlite.migrate import migrations
 from ingot.engines.sqlite.store_folder import FILE_NAME
 from ingot.http import event_loop_lag as of_lag
+from ingot.http.buffers import Buffers
 from ingot.http.event_loop_lag import SAMPLES_MAX, EventLoopLag
 from ingot.http.job_metrics import OTHER_LABEL, TYPES_MAX, HistogramCounts, JobMetricsCollector
 from ingot.http.metrics import Metrics
@@ -144,6 +145,7 @@ def test_the_reference_page_lists_exactly_the_metrics() -> None:
     metrics = Metrics(CollectorRegistry())
     metrics.register_streams(lambda: 0)
     metrics.register_waiting_heartbeats(lambda: 0)
+    metrics.server.buffers = Buffers()
     metrics.register_blobs(BlobCounters())
     assert metrics.blobs is not None
     metrics.blobs.store_metrics = BlobMetrics(verified_before=datetime.now(UTC))

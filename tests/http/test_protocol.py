@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.http import app, protocol
+from ingot.http import json_body, protocol
 from ingot.settings import Settings
 from tests.http.one_server import on_one_server
 from tests.http.raw_connections import BODY, connected, open_connections, request_head, send_and_read, statuses
@@ -167,7 +167,7 @@ async def test_an_upgrade_request_is_answered_after_earlier_requests(served: Ser
 async def test_an_incomplete_body_of_an_upgrade_request_times_out(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "BODY_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(json_body, "BODY_PAUSE_SECONDS_MAX", 0.1)
     upgrade = request_head(served, b"host: x", *UPGRADE, b"content-length: 17")
     responses = await send_and_read(served, upgrade + BODY)
     assert statuses(responses) == [408], responses

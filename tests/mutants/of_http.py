@@ -7,6 +7,43 @@ from tests.mutants.selections import AUDIT_HTTP, BROWSER, OUTAGES, REUSED_FILES,
 
 MUTANTS = [
     Mutant(
+        name="a large body that is counted only when it has arrived",
+        breaks="T7: no tenant uses up the memory of the server",
+        file="http/json_body.py",
+        old="reservation.add(length or 0)",
+        new="reservation.add(0)",
+        caught_by="tests/http/test_buffers.py::test_one_caller_cannot_hold_more_than_its_share",
+    ),
+    Mutant(
+        name="a tenant with many tokens has many shares",
+        breaks="T7: no tenant uses up the memory of the server",
+        file="http/buffers.py",
+        old="self._used_by_tenant[tenant] + size > self.tenant_bytes_max",
+        new="self._used_by_caller[caller] + size > self.tenant_bytes_max",
+        caught_by="tests/http/test_buffers.py::test_the_callers_of_one_tenant_leave_room_for_others",
+    ),
+    Mutant(
+        name="a response that counts only until it is written",
+        breaks="T7: a client that does not read cannot fill the memory of the server",
+        file="http/app.py",
+        old="            await drain(receive)\n        return status",
+        new="            pass\n        return status",
+        caught_by="tests/http/test_buffers.py::test_a_response_that_is_not_read_counts_until_it_is",
+    ),
+    Mutant(
+        name="invalid signed addresses block valid ones",
+        breaks="T7: nobody keeps others at the same address from being served",
+        file="http/authentication.py",
+        old="            return self._signer.verify(*target)",
+        new=(
+            '            bucket = self._address_resolver.rate_limit_key(client, headers), "failures"\n'
+            "            self._failure_limiter.take(bucket, FAILURE_RATE, TooManyFailures)\n"
+            "            self._failure_limiter.refund(bucket)\n"
+            "            return self._signer.verify(*target)"
+        ),
+        caught_by="tests/http/test_signed_urls.py::test_only_invalid_signed_urls_count_as_failures",
+    ),
+    Mutant(
         name="a caller is told to correct the settings of the server",
         breaks="a hint speaks to the reader who gets it",
         file="http/problems.py",

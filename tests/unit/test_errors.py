@@ -96,6 +96,8 @@ CODES = {
     "TenantNotFound": ("tenant_not_found", 404),
     "TokenNotFound": ("token_not_found", 404),
     "TooMany": ("too_many", 429),
+    "BuffersFull": ("buffers_full", 503),
+    "TooManyBytes": ("too_many_bytes", 429),
     "TooManyConnections": ("too_many_connections", 503),
     "TooManyRecords": ("too_many_records", 429),
     "TooManyWaiting": ("too_many_waiting", 429),

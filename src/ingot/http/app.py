@@ -16,7 +16,9 @@ import msgspec
 import structlog
 
 from ingot.http.authentication import RequestAuthenticator
+from ingot.http.buffers import TRANSFER_BYTES, UNCOUNTED_BYTES_MAX, Buffers, BuffersFull, Reservation, TooManyBytes
 from ingot.http.csrf import SAFE_METHODS
+from ingot.http.json_body import receive_body, receive_counted_body
 from ingot.http.metrics import Metrics
 from ingot.http.page_cursors import open_cursor, seal_cursor, takes_cursor
 from ingot.http.problems import (
@@ -24,7 +26,6 @@ from ingot.http.problems import (
     InternalError,
     MalformedBody,
     MethodNotAllowed,
-    SlowSender,
     UnsupportedMedia,
     problem_of,
 )
@@ -42,7 +43,7 @@ from ingot.http.request import (
     is_body_complete,
 )
 from ingot.http.routes import HTML, PREFIX, Route, RouteTable
-from ingot.http.streaming_body import send_bytes
+from ingot.http.streaming_body import close_chunks, drain, send_bytes
 from ingot.http.streams import Scope, Send, Streams, wait_for_disconnect
 from ingot.http.tracing import Tracer, parse_traceparent
 from ingot.http.validation_errors import invalid_body, invalid_query, reject_numeric_timestamps
@@ -58,7 +59,6 @@ UNREPEATABLE_HEADERS: Final = ("ingot-tenant", "idempotency-key", "last-event-id
 # Share of all connections that the callers of one tenant can hold open with streams, uploads and waiting requests.
 HELD_CONNECTIONS_SHARE_MAX: Final = 0.5
 WAITING_RETRY_SECONDS: Final = 5.0
-BODY_SECONDS_MAX: Final = 30.0
 QUERY_CHARS_MAX: Final = 8192
 ID_CHARS_MAX: Final = 64
 WORKER_CHARS_MAX: Final = 200
@@ -85,6 +85,7 @@ class App:
         *,
         tracer: Tracer | None = None,
         connections_max: int = CONNECTIONS_MAX,
+        buffers: Buffers | None = None,
         error_page: ErrorPage | None = None,
     ) -> None:
         self._routes = table
@@ -92,6 +93,8 @@ class App:
         self._metrics = metrics
         self._cursors = cursors
         self._tracer = tracer
+        self._buffers = buffers or Buffers()
+        metrics.server.buffers = self._buffers
         self._error_page = error_page
         self._streams = Streams(authenticator)
         self._held_connections: Counter[str] = Counter()  # By tenant, or by caller without one.
@@ -145,6 +148,9 @@ class App:
             identity = _log_fields(scope, route, 500)
             failures.log("request_failed", error, identity=identity, duration_ms=_millis_since(began))
             status = await self._send_error(InternalError(), route, scope, send, request_id)
+        finally:
+            if request is not None and request.reservation is not None:
+                request.reservation.release()
         self._metrics.record_request(route, status, time.perf_counter() - began)
         if span is not None:
             route_path = None if route is None else route.path
@@ -172,9 +178,10 @@ class App:
         body, query = self._decoders[id(route)]
         arguments: dict[str, Any] = dict(request.path_params)
         if isinstance(body, msgspec.json.Decoder):
-            arguments["body"] = _decode(await _read_body(route, request.headers, receive), body)
+            arguments["body"] = _decode(await self._read_json(route, request, receive), body)
         elif body is not None:
-            arguments["body"] = RequestBody(request.headers, receive, bytes_max=route.body_bytes_max)
+            stream = arguments["body"] = RequestBody(request.headers, receive, bytes_max=route.body_bytes_max)
+            self._reserve_transfer(request, stream.length)
         if query is not None:
             params = _parse_query(scope["query_string"]) if request.signed_params is None else request.signed_params
             arguments["query"] = _decode_query(params, query)
@@ -208,7 +215,7 @@ class App:
                 )
                 # The transport holds the headers back until the first body message; an empty one sends them now.
                 await send({"type": "http.response.body", "more_body": True})
-                await self._streams.serve(response, route, request, receive, send)
+                await self._streams.serve(response, route, request, receive, send, self._reservation(request))
             return 200
         status, content = route.status, response
         headers: dict[str, str] = {}
@@ -222,8 +229,49 @@ class App:
             content = b""
         elif not isinstance(content, bytes):
             headers, content = {"content-type": JSON, **headers}, _encode(content)
+        if len(content) > UNCOUNTED_BYTES_MAX:
+            self._reserve_response(request, len(content))
         await _send_response(send, status, headers, content, request.request_id, cookies)
+        if len(content) > UNCOUNTED_BYTES_MAX:
+            await drain(receive)
         return status
+
+    async def _read_json(self, route: Route, request: Request, receive: Receive) -> bytes | bytearray:
+        """Return the body of a request. Raises `BodyTooLarge`, `UnsupportedMedia` and errors of `json_body`."""
+        assert route.body_bytes_max is not None
+        length, bytes_max = int(request.headers.get("content-length") or 0), route.body_bytes_max
+        if length > bytes_max:
+            raise BodyTooLarge(f"the body has {length} bytes; this route accepts at most {bytes_max}")
+        body: bytes | bytearray
+        if length <= UNCOUNTED_BYTES_MAX and is_body_complete(receive):
+            body = await receive_body(bytes_max, receive)
+        else:
+            with self._hold_connection(request):
+                body = await receive_counted_body(bytes_max, length or None, receive, self._reservation(request))
+        if body and not (request.headers.get("content-type") or "").lower().startswith(JSON):
+            raise UnsupportedMedia
+        return body or b"{}"
+
+    def _reservation(self, request: Request) -> Reservation:
+        """Return the reservation of a request, which is released after the response."""
+        if request.reservation is None:
+            caller = self._holder(request)
+            tenant = request.caller.tenant or (request.signed_params or {}).get("tenant") or request.caller.principal
+            request.reservation = Reservation(self._buffers, caller, tenant)
+        return request.reservation
+
+    def _reserve_transfer(self, request: Request, length: int | None) -> None:
+        """Count the part of a streamed body that is in memory. Raises the errors of `Reservation.add`."""
+        if length is None or length > UNCOUNTED_BYTES_MAX:
+            self._reservation(request).add(min(TRANSFER_BYTES, length or TRANSFER_BYTES))
+
+    def _reserve_response(self, request: Request, size: int) -> None:
+        """Count a response until the client has received it. The response to a change is never refused."""
+        reservation = self._reservation(request)
+        if request.method in SAFE_METHODS and request.undo is None:
+            reservation.add(size)
+        else:
+            reservation.add_anyway(size)
 
     async def _send_bytes(
         self, response: BytesResponse, route: Route, request: Request, receive: Receive, send: Send
@@ -235,16 +283,23 @@ class App:
             await send(start)
             await send({"type": "http.response.body"})
             return status
+        try:
+            self._reserve_transfer(request, response.length)
+        except (TooManyBytes, BuffersFull):
+            await close_chunks(response)
+            raise
         with self._hold_connection(request):
             await send_bytes(response, start, receive, send)
         return status
 
+    def _holder(self, request: Request) -> str:
+        """Return the name of a caller, which is the address of a client without a credential."""
+        return request.caller.principal if request.caller.id else self._authenticator.rate_limit_key_of(request)
+
     @contextmanager
     def _hold_connection(self, request: Request) -> Iterator[None]:
         """Limit how many connections one tenant holds open with slow requests. Raises `TooManyWaiting`."""
-        holder = request.caller.tenant or (
-            request.caller.principal if request.caller.id else self._authenticator.rate_limit_key_of(request)
-        )
+        holder = request.caller.tenant or self._holder(request)
         if self._held_connections[holder] >= self._held_connections_max:
             raise TooManyWaiting(WAITING_RETRY_SECONDS)
         self._held_connections[holder] += 1
@@ -294,42 +349,7 @@ async def cancel_on_disconnect(handler: Awaitable[Any], request: Request, receiv
         handling.cancel()
 
 
-async def _read_body(route: Route, headers: Headers, receive: Receive) -> bytes:
-    assert route.body_bytes_max is not None
-    length, bytes_max = headers.get("content-length"), route.body_bytes_max
-    if length is not None and length.isdecimal() and int(length) > bytes_max:
-        raise BodyTooLarge(f"the body has {length} bytes; this route accepts at most {bytes_max}")
-    if is_body_complete(receive):
-        body = await _receive_body(bytes_max, receive)
-    else:
-        try:
-            async with asyncio.timeout(BODY_SECONDS_MAX):
-                body = await _receive_body(bytes_max, receive)
-        except TimeoutError:
-            raise SlowSender(f"the body did not arrive within {BODY_SECONDS_MAX:g} seconds") from None
-    if body and not (headers.get("content-type") or "").lower().startswith(JSON):
-        raise UnsupportedMedia
-    return body or b"{}"
-
-
-async def _receive_body(bytes_max: int, receive: Receive) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnected
-        part = message.get("body", b"")
-        size += len(part)
-        if size > bytes_max:
-            raise BodyTooLarge(f"the body has more than {bytes_max} bytes")
-        parts.append(part)
-        more = message.get("more_body", False)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _decode(body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+def _decode(body: bytes | bytearray, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:

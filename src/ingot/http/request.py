@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from ingot.events.audit import Act
+from ingot.http.buffers import Reservation
 from ingot.http.problems import BodyTooLarge, SlowSender, UnsupportedMedia
 from ingot.identity.credentials import Caller, Forbidden
 from ingot.identity.grants import ANY
@@ -78,6 +79,7 @@ class Request(msgspec.Struct, kw_only=True):
     signed_params: dict[str, str] | None = None  # The parameters of a signed URL.
     # Returns the address of the client, seen through trusted proxies.
     resolve_address: Callable[[tuple[str, int] | None, Headers], str | None] | None = None
+    reservation: Reservation | None = None  # The bytes of this request and its response that are in memory.
     undo: Callable[[], Awaitable[None]] | None = None  # Set by the handler, and called if the response cannot be sent.
 
     def act(self) -> Act:

@@ -6,10 +6,11 @@ import platform
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from ingot.http.buffers import Buffers
 from ingot.jobs.metrics import StoreDescription
 from ingot.jobs.worker_model import WorkerStatus
 
@@ -44,6 +45,7 @@ class ServerMetricsCollector(Collector):
         self.disk: DiskSpace | None = None
         self.count_connections: Callable[[], int] = lambda: 0
         self.connections_max = 0
+        self.buffers: Buffers | None = None
 
     def collect(self) -> Iterator[Metric]:
         """Return all metrics."""
@@ -67,3 +69,17 @@ class ServerMetricsCollector(Collector):
         yield GaugeMetricFamily("ingot_http_connections", "Open connections of clients.", value=count)
         description = "Maximum number of connections of clients."
         yield GaugeMetricFamily("ingot_http_connections_max", description, value=self.connections_max)
+        if self.buffers is not None:
+            yield from _buffer_metrics(self.buffers)
+
+
+def _buffer_metrics(buffers: Buffers) -> Iterator[Metric]:
+    description = "Bytes of large requests and responses in memory."
+    yield GaugeMetricFamily("ingot_http_buffered_bytes", description, value=buffers.used_bytes)
+    description = "Maximum number of these bytes."
+    yield GaugeMetricFamily("ingot_http_buffered_bytes_max", description, value=buffers.bytes_max)
+    description = "Requests refused because of a limit for buffered bytes."
+    refusals = CounterMetricFamily("ingot_http_buffer_refusals", description, labels=("limit",))
+    for limit, count in buffers.refusals.items():
+        refusals.add_metric((limit,), count)
+    yield refusals

@@ -35,8 +35,20 @@ async def send_bytes(response: BytesResponse, start: MutableMapping[str, Any], r
         cause = {"code": error.code, "detail": error.detail} if isinstance(error, IngotError) else {"exc_info": error}
         log.error("response_aborted", bytes_left=sender.remaining_bytes, **cause)
     finally:
-        if (close := getattr(response.chunks, "aclose", None)) is not None:
-            await close()
+        await close_chunks(response)
+
+
+async def close_chunks(response: BytesResponse) -> None:
+    """Close the source of a response."""
+    if (close := getattr(response.chunks, "aclose", None)) is not None:
+        await close()
+
+
+async def drain(receive: Receive) -> None:
+    """Wait until the client has received most of what was sent."""
+    flow = getattr(getattr(receive, "__self__", None), "flow", None)
+    if flow is not None and flow.write_paused:
+        await flow.drain()
 
 
 class BodySender:
@@ -65,8 +77,7 @@ class BodySender:
             await send({"type": "http.response.body", "body": chunk, "more_body": self.remaining_bytes > 0})
             if not self.remaining_bytes:
                 return
-            if (flow := getattr(cycle, "flow", None)) is not None and flow.write_paused:
-                await flow.drain()  # Reading the next chunk earlier would only queue it in memory.
+            await drain(receive)  # Reading the next chunk earlier would only queue it in memory.
             if _is_disconnected(cycle):
                 raise ClientDisconnected
         raise BodyLengthMismatch(f"{self.remaining_bytes} bytes fewer than announced")

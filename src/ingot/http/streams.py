@@ -8,8 +8,10 @@ from contextlib import aclosing, suppress
 from typing import Any, Final, TypeVar
 
 from ingot.http.authentication import RequestAuthenticator
+from ingot.http.buffers import UNCOUNTED_BYTES_MAX, BuffersFull, Reservation, TooManyBytes
 from ingot.http.request import ClientDisconnected, Receive, Request, StreamResponse
 from ingot.http.routes import Route
+from ingot.http.streaming_body import drain
 from ingot.kernel.errors import IngotError
 from ingot.kernel.failures import failures
 from ingot.kernel.logs import detached_context
@@ -34,13 +36,21 @@ class StreamSender:
     def __init__(self) -> None:
         self.write_started_at: float | None = None
 
-    async def send(self, chunks: AsyncGenerator[bytes, None], send: Send) -> None:
-        """Send chunks as they arrive."""
+    async def send(
+        self, chunks: AsyncGenerator[bytes, None], send: Send, receive: Receive, reservation: Reservation
+    ) -> None:
+        """Send chunks as they arrive. Large ones are counted until the client has received them."""
         now = asyncio.get_running_loop().time
         async with aclosing(chunks):
             async for chunk in chunks:
                 self.write_started_at = now()
-                await send(_body_message(chunk, more=True))
+                if len(chunk) <= UNCOUNTED_BYTES_MAX:
+                    await send(_body_message(chunk, more=True))
+                else:
+                    reservation.add(len(chunk))
+                    await send(_body_message(chunk, more=True))
+                    await drain(receive)
+                    reservation.release(len(chunk))
                 self.write_started_at = None
 
 
@@ -62,7 +72,15 @@ class Streams:
         for end in self._open_streams:
             _end_stream(end, "stopping")
 
-    async def serve(self, stream: StreamResponse, route: Route, request: Request, receive: Receive, send: Send) -> None:
+    async def serve(
+        self,
+        stream: StreamResponse,
+        route: Route,
+        request: Request,
+        receive: Receive,
+        send: Send,
+        reservation: Reservation,
+    ) -> None:
         """Send a stream until it is complete, is ended by the server, or its client disconnects.
 
         Raises `ClientDisconnected`.
@@ -76,7 +94,7 @@ class Streams:
             self._check_task = asyncio.create_task(
                 self._check_repeatedly(), name="http.streams", context=detached_context()
             )
-        sending = asyncio.create_task(sender.send(stream.chunks, send))
+        sending = asyncio.create_task(sender.send(stream.chunks, send, receive, reservation))
         disconnect = asyncio.create_task(wait_for_disconnect(receive))
         endings: list[asyncio.Future[Any]] = [sending, disconnect, end]
         try:
@@ -128,6 +146,8 @@ def _end_reason(sending: asyncio.Task[None]) -> str:
     match sending.exception():
         case None:
             return "complete"
+        case TooManyBytes() | BuffersFull():
+            return "slow"
         case error:
             failures.log("stream_failed", error)
             return "failed"

@@ -21,6 +21,7 @@ LEASE_SECONDS_MIN = 1.0
 LEASE_SECONDS_MAX = 86_400.0
 PORT_MAX = 65_535
 CONNECTIONS_LIMIT = 1_000_000
+BUFFERED_BYTES_MIN = 16 * 1024 * 1024  # So that every route can still receive bodies of 1 MiB.
 RATE_MAX = 1_000_000.0
 RATE_FIELDS = ("rate_read", "rate_write", "rate_wait")
 APP_TRANSACTION_SECONDS_LIMIT = 86_400.0

@@ -200,6 +200,7 @@ PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "embed_model": _parse_path,
     "port": _parse_integer,
     "connections_max": _parse_integer,
+    "buffered_bytes_max": _parse_integer,
     "database_pooled": _parse_boolean,
     "trusted_proxies": _parse_comma_list,
     "oidc_allowed_groups": _parse_comma_list,

@@ -11,6 +11,7 @@ from ingot.kernel.logs import LogFormat
 from ingot.kernel.redaction import NoRepr
 from ingot.settings.checks import (
     APP_TRANSACTION_SECONDS_LIMIT,
+    BUFFERED_BYTES_MIN,
     CONNECTIONS_LIMIT,
     DATABASE_WAIT_SECONDS_MAX,
     EVENT_RETENTION_DAYS_MAX,
@@ -62,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_format: LogFormat | None = None
     otel_endpoint: str | None = None
     connections_max: int = 10_000
+    buffered_bytes_max: int = 512 * 1024 * 1024
     rate_read: float = 1000.0
     rate_write: float = 2000.0
     rate_wait: float = 1000.0
@@ -106,6 +108,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         if not 1 <= self.connections_max <= CONNECTIONS_LIMIT:
             bounds = f"between 1 and {CONNECTIONS_LIMIT}"
             raise SettingsError(f"INGOT_CONNECTIONS_MAX must be {bounds}, got {self.connections_max}")
+        if self.buffered_bytes_max < BUFFERED_BYTES_MIN:
+            raise SettingsError(
+                f"INGOT_BUFFERED_BYTES_MAX must be at least {BUFFERED_BYTES_MIN}, got {self.buffered_bytes_max}"
+            )
         for name in RATE_FIELDS:
             if not 0 < getattr(self, name) <= RATE_MAX:
                 bounds = f"greater than 0 and at most {RATE_MAX:.0f}"

@@ -29,6 +29,7 @@ from ingot.dashboard.pages import error_page
 from ingot.events.ids import EventIds
 from ingot.http.app import App
 from ingot.http.authentication import RequestAuthenticator, rate_limits_by_class
+from ingot.http.buffers import Buffers
 from ingot.http.client_address import ClientAddressResolver
 from ingot.http.metrics import Metrics
 from ingot.http.rate_limits import RateLimiter
@@ -123,6 +124,7 @@ def build_server(
         ingot.cursors,
         tracer=tracer,
         connections_max=settings.connections_max,
+        buffers=Buffers(settings.buffered_bytes_max),
         error_page=error_page,
     )
     ingot.jobs.coalesce_commands()
