@@ -31,6 +31,14 @@ MUTANTS = [
         caught_by="tests/http/test_buffers.py::test_a_response_that_is_not_read_counts_until_it_is",
     ),
     Mutant(
+        name="a path with NUL reaches the database",
+        breaks="a request that cannot be valid is refused, and is not a failure of the server",
+        file="http/routes.py",
+        old="            if ENCODED_NUL in path:",
+        new="            if False:",
+        caught_by="tests/http/test_nul.py::test_nul_in_a_path_or_query_is_invalid_input",
+    ),
+    Mutant(
         name="invalid signed addresses block valid ones",
         breaks="T7: nobody keeps others at the same address from being served",
         file="http/authentication.py",

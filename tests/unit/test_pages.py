@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import PAGE_ROWS_MAX, InvalidCursor, check_limit, decode_cursor, encode_cursor
 
-texts = st.text(st.characters(exclude_categories=["Cs"]))
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"))
 bindings = st.lists(st.none() | texts, max_size=4)
 
 
@@ -27,6 +27,11 @@ def test_a_cursor_of_another_list_is_rejected(position: str, own: list[str | Non
     if own != other:
         with pytest.raises(InvalidCursor):
             decode_cursor(cursor, bound_to=other)
+
+
+def test_a_forged_cursor_with_nul_is_rejected() -> None:
+    with pytest.raises(InvalidCursor):
+        decode_cursor(encode_cursor("a\x00b", bound_to=["list"]), bound_to=["list"])
 
 
 def test_similar_bindings_are_distinguished() -> None:

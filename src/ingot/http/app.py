@@ -42,7 +42,7 @@ from ingot.http.request import (
     StreamResponse,
     is_body_complete,
 )
-from ingot.http.routes import HTML, PREFIX, Route, RouteTable
+from ingot.http.routes import ENCODED_NUL, HTML, PREFIX, Route, RouteTable
 from ingot.http.streaming_body import close_chunks, drain, send_bytes
 from ingot.http.streams import Scope, Send, Streams, wait_for_disconnect
 from ingot.http.tracing import Tracer, parse_traceparent
@@ -361,6 +361,8 @@ def _decode(body: bytes | bytearray, decoder: msgspec.json.Decoder[Any]) -> Any:
 def _parse_query(query: bytes) -> dict[str, str]:
     if len(query) > QUERY_CHARS_MAX:
         raise InvalidInput(f"the query must have at most {QUERY_CHARS_MAX} characters, got {len(query)}")
+    if ENCODED_NUL.encode() in query:
+        raise InvalidInput("the query contains NUL", hint="Remove %00. No value contains NUL.")
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, strict_parsing=bool(query), errors="strict")
     except ValueError:

@@ -22,6 +22,7 @@ HTML: Final = "text/html"
 PAGE_CONTENT_TYPES: Final = (HTML, "text/css")
 BODY_BYTES_MAX: Final = 1024 * 1024
 RESOURCE_SEGMENT: Final = PREFIX.count("/") + 1  # Index of the first segment after the prefix, such as `jobs`.
+ENCODED_NUL: Final = "%00"  # Databases cannot store NUL, so that no path and no query contains it.
 _PARAMETER = re.compile(r"\{([a-z_]+)\*?\}")
 _INVALID_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
@@ -221,11 +222,13 @@ class RouteTable:
         """Return the route of a request and the parameters in its path.
 
         The path must be as it was sent, because `%2F` belongs to a parameter and does not separate segments. HEAD is
-        handled by the GET route. Raises `NoSuchRoute`, `MethodNotAllowed`, or `InvalidInput` for an invalid rest of a
-        path.
+        handled by the GET route. Raises `NoSuchRoute`, `MethodNotAllowed`, or `InvalidInput` for NUL and for an invalid
+        rest of a path.
         """
         segments = path.split("/")
         if "%" in path:
+            if ENCODED_NUL in path:
+                raise InvalidInput("the path contains NUL", hint="Remove %00. No name contains NUL.")
             segments = [unquote(segment) for segment in segments]
         methods = self._fixed_paths.get(tuple(segments))
         values: dict[str, str] = {}
@@ -264,8 +267,8 @@ def _decode_rest(encoded: str, name: str) -> str:
         rest = unquote_to_bytes(encoded).decode()
     except UnicodeDecodeError:
         raise InvalidInput(f"the {name} in the path is not valid UTF-8") from None
-    if not rest or "\0" in rest or _INVALID_ESCAPE.search(encoded):
-        fault = "is empty" if not rest else "contains NUL" if "\0" in rest else "contains % without two hex digits"
+    if not rest or _INVALID_ESCAPE.search(encoded):
+        fault = "contains % without two hex digits" if rest else "is empty"
         raise InvalidInput(f"the {name} in the path {fault}", hint="Percent-encode special characters, as in %20.")
     return rest
 

@@ -75,7 +75,7 @@ def decode_cursor(cursor: str, *, bound_to: Sequence[str | None]) -> str:
         )
     except (binascii.Error, UnicodeError, msgspec.MsgspecError) as error:
         raise InvalidCursor from error
-    if version != _CURSOR_VERSION or fingerprint != _filter_fingerprint(bound_to):
+    if version != _CURSOR_VERSION or fingerprint != _filter_fingerprint(bound_to) or "\x00" in position:
         raise InvalidCursor
     return position
 

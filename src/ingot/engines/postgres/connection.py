@@ -603,6 +603,8 @@ def translate_error(error: Exception, *, action: str, endpoint: str = "") -> Ing
                 hint="A migration needs a role that can create roles and schemas. "
                 "A worker needs the worker role of its tenant.",
             )
+        case asyncpg.CharacterNotInRepertoireError() | asyncpg.UntranslatableCharacterError():
+            return InvalidInput("a text contains characters that cannot be stored, such as NUL")
         case asyncpg.DiskFullError():
             return StorageFull()
         case asyncpg.SerializationError() | asyncpg.DeadlockDetectedError() | asyncpg.LockNotAvailableError():
