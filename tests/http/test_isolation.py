@@ -132,7 +132,7 @@ async def test_concurrent_isolated_jobs_share_no_open_files(
     assert first & second <= {os.devnull}, "neither keeps a pipe of the other open"
     for opened in (first, second):
         kinds = sorted(name.partition(":")[0] for name in opened if name.partition(":")[0] in ("pipe", "socket"))
-        assert kinds == ["pipe", "socket"], "a child has its output and its control socket, and nothing else"
+        assert kinds == ["pipe", "socket", "socket"], "a child has its output, two sockets to the worker, and no more"
 
 
 async def test_module_state_does_not_survive_from_one_isolated_job_to_the_next(

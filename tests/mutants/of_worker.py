@@ -10,6 +10,30 @@ OUTLIVES = "tests/system/test_worker_misbehaving.py::test_no_process_of_a_job_ou
 
 MUTANTS = [
     Mutant(
+        name="a handler of untrusted data has a network",
+        breaks="an isolated handler sends nothing to anybody",
+        file="worker/isolation/child.py",
+        old="    if not task.network and network_obstacle() is None:",
+        new="    if False:",
+        caught_by="tests/http/test_isolated_network.py::test_an_isolated_handler_has_no_network",
+    ),
+    Mutant(
+        name="a worker that relays requests to any place",
+        breaks="an isolated handler sends nothing to anybody",
+        file="worker/isolation/transfers.py",
+        old="headers = self._headers_by_url.get(request.url)",
+        new="headers = self._headers_by_url.get(request.url, frozenset())",
+        caught_by="tests/http/test_isolated_network.py::test_a_request_that_was_not_issued_is_refused",
+    ),
+    Mutant(
+        name="a Host header of the handler",
+        breaks="an isolated handler sends nothing to anybody",
+        file="worker/isolation/transfers.py",
+        old="            and {name.lower() for name in request.headers} <= HEADERS | headers\n",
+        new="",
+        caught_by="tests/http/test_isolated_network.py::test_a_request_that_was_not_issued_is_refused",
+    ),
+    Mutant(
         name="a connection that half a request went over",
         breaks="an answer is to the request that was asked",
         file="worker/sync_http_transport.py",

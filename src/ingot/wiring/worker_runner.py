@@ -23,13 +23,14 @@ from ingot.settings import ClientSettings, SettingsError, read_client_settings
 from ingot.worker.app import Worker
 from ingot.worker.hours import Hours
 from ingot.worker.http_job_source import HttpFileClient, HttpJobSource
-from ingot.worker.isolation import check_picklable
+from ingot.worker.isolation import check_picklable, network_obstacle
 from ingot.worker.ports import JobSource
 from ingot.worker.runner import DRAIN_SECONDS, Runner
 
 FORCED_EXIT_CODE: Final = 130
 RESERVED_FILES: Final = 100  # Open files of the runner and of libraries.
-FILES_PER_JOB: Final = 8  # Pipes and sockets of an isolated job, and the transfer of a file.
+OPEN_NETWORK_HINT: Final = "Limit the network of the whole worker, for example in its container."
+FILES_PER_JOB: Final = 9  # Pipes and sockets of an isolated job, and the transfer of a file.
 FILES_HINT: Final = "To run them in this worker, set INGOT_SERVER_URL and INGOT_TOKEN."
 log = structlog.get_logger("ingot.worker")
 
@@ -54,6 +55,7 @@ def build_runner(
     for handler in worker.handlers.values():
         if handler.isolate:
             check_picklable(handler)
+    _warn_of_open_network(worker)
     if (settings.worker_id is None) != (settings.worker_secret is None):
         present, missing = ("SECRET", "ID") if settings.worker_id is None else ("ID", "SECRET")
         raise SettingsError(
@@ -79,6 +81,13 @@ def build_runner(
         echo=echo,
         file_client=HttpFileClient(address),
     )
+
+
+def _warn_of_open_network(worker: Worker) -> None:
+    """Log a warning if this system cannot cut isolated handlers off from the network."""
+    types = [handler.type for handler in worker.handlers.values() if handler.isolate and not handler.network]
+    if types and (obstacle := network_obstacle()) is not None:
+        log.warning("isolated_handlers_have_network", types=types, why=obstacle, hint=OPEN_NETWORK_HINT)
 
 
 def _file_client_beside_database(settings: ClientSettings) -> HttpFileClient | None:

@@ -25,7 +25,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     """A function that runs jobs of one type, with its options.
 
     `timeout_seconds` overrides the timeout of the job type's definition. With `isolate`, each job runs in its own
-    process, limited to `memory_bytes`.
+    process, limited to `memory_bytes`, and without a network unless `network` is set.
     """
 
     type: str
@@ -34,6 +34,7 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     timeout_seconds: float | None = None
     isolate: bool = False
     memory_bytes: int | None = None
+    network: bool = False
 
     @property
     def is_async(self) -> bool:
@@ -54,6 +55,7 @@ class Worker:
         concurrency: int = 1,
         isolate: bool = False,
         memory_mb: int | None = None,
+        network: bool = False,
     ) -> Callable[[F], F]:
         """Register a function as the handler of these job types. The default type is the name of the function.
 
@@ -61,7 +63,8 @@ class Worker:
         `concurrency` jobs of each type run at once.
 
         With `isolate`, each job runs in its own process, limited to `memory_mb` of memory and to as much processor time
-        as the timeout. If the worker is root, the process runs as an unprivileged user. When the job has to stop, the
+        as the timeout. It has no network, unless `network` is set; the files of the job work in any case. If the worker
+        is root, the process runs as an unprivileged user. When the job has to stop, the
         process is terminated together with everything that it started.
         """
 
@@ -75,6 +78,7 @@ class Worker:
                         timeout_seconds=None if timeout is None else to_seconds(timeout),
                         isolate=isolate,
                         memory_bytes=None if memory_mb is None else memory_mb * 1024 * 1024,
+                        network=network,
                     )
                 )
             return function

@@ -34,33 +34,49 @@ class SignedUrlClient(SyncHttp):
         self, method: str, url: str, *, headers: dict[str, str], content: Iterator[bytes] | None = None
     ) -> httpx.Response:
         """See `SyncHttp`."""
-        is_sized = content is None or "content-length" in map(str.lower, headers)
-        if (simple_url := _SIMPLE_URL.fullmatch(url)) is None or not is_sized:
-            return super().request_signed_url(method, url, headers=headers, content=content)
         try:
-            response = self._send_simple(method, simple_url, headers, content)
-            response.read()
+            if (response := self._send(method, url, headers, content)) is not None:
+                response.read()
+                return response
         except httpx.TransportError as error:
             raise self._unreachable_error(url, error) from error
-        return response
+        return super().request_signed_url(method, url, headers=headers, content=content)
 
     @contextmanager
     def fetch_signed_url(self, url: str, *, headers: dict[str, str]) -> Iterator[httpx.Response]:
         """See `SyncHttp`."""
-        if (simple_url := _SIMPLE_URL.fullmatch(url)) is None:
-            with super().fetch_signed_url(url, headers=headers) as response:
-                yield response
-            return
         try:
-            response = self._send_simple("GET", simple_url, {**IDENTITY_ENCODING, **headers}, None)
-            try:
-                if not response.is_success:
-                    raise store_error_from_response(response.status_code, response.read())
-                yield response
-            finally:
-                response.close()
+            response = self._send("GET", url, {**IDENTITY_ENCODING, **headers}, None)
+            if response is not None:
+                try:
+                    if not response.is_success:
+                        raise store_error_from_response(response.status_code, response.read())
+                    yield response
+                finally:
+                    response.close()
+                return
         except httpx.TransportError as error:
             raise self._unreachable_error(url, error) from error
+        with super().fetch_signed_url(url, headers=headers) as response:
+            yield response
+
+    def open_signed_url(
+        self, method: str, url: str, headers: dict[str, str], content: Iterator[bytes] | None
+    ) -> httpx.Response:
+        """Send a request and return the response, whose body has not been read. Raises `httpx.TransportError`."""
+        if (response := self._send(method, url, headers, content)) is not None:
+            return response
+        client = self._anonymous_client(url)
+        return client.send(client.build_request(method, url, headers=headers, content=content), stream=True)
+
+    def _send(
+        self, method: str, url: str, headers: dict[str, str], content: Iterator[bytes] | None
+    ) -> httpx.Response | None:
+        """Send a request and return the response, or `None` if httpx has to encode the request."""
+        is_sized = content is None or "content-length" in map(str.lower, headers)
+        if (simple_url := _SIMPLE_URL.fullmatch(url)) is None or not is_sized:
+            return None
+        return self._send_simple(method, simple_url, headers, content)
 
     def _send_simple(
         self, method: str, simple_url: re.Match[str], headers: dict[str, str], content: Iterator[bytes] | None

@@ -7,7 +7,8 @@ imports the module of a handler once, and the child (`child`), which the templat
 `messages`.
 """
 
+from ingot.worker.isolation.network import network_obstacle
 from ingot.worker.isolation.supervisor import IsolatedHandlerFailed, ProcessExited, check_picklable, run_isolated
 from ingot.worker.isolation.templates import Templates
 
-__all__ = ["IsolatedHandlerFailed", "ProcessExited", "Templates", "check_picklable", "run_isolated"]
+__all__ = ["IsolatedHandlerFailed", "ProcessExited", "Templates", "check_picklable", "network_obstacle", "run_isolated"]

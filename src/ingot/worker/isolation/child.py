@@ -30,6 +30,8 @@ from ingot.worker.file_requests import FileRequest
 from ingot.worker.handler_errors import full_traceback, handler_stack
 from ingot.worker.isolation.linux import die_with_parent, disable_new_privileges, is_mapped_uid, job_uid
 from ingot.worker.isolation.messages import ChildMessage, HandlerTask, ReplyMessage, receive_message, send_message
+from ingot.worker.isolation.network import block_network, network_obstacle
+from ingot.worker.isolation.transfers import RelayedUrlClient
 from ingot.worker.job import NoRetry, SnoozeSignal, WorkerJob, sanitize_text
 from ingot.worker.result_encoding import describe_error, encode_result
 from ingot.worker.signed_url_client import SignedUrlClient
@@ -47,14 +49,12 @@ MEMORY_RESERVE_BYTES: Final = 64 * 1024 * 1024  # Beyond the limit, so that the 
 class _IsolatedJob(WorkerJob):
     """A job that sends its progress and file requests to the worker over a socket, and its log to standard output."""
 
-    def __init__(self, data: Job, message_socket: socket, workdir: Path) -> None:
+    def __init__(self, data: Job, message_socket: socket, workdir: Path, http: SignedUrlClient) -> None:
         super().__init__(data)
         self._message_socket = message_socket
         self._task_workdir = workdir
         self._send_lock, self._file_request_lock = threading.Lock(), threading.Lock()
-        self._task_files = AttemptFiles(
-            data, self._send_file_request, self.workdir, self.check, http=_shared_signed_url_client()
-        )
+        self._task_files = AttemptFiles(data, self._send_file_request, self.workdir, self.check, http=http)
 
     @property
     def files(self) -> AttemptFiles:
@@ -90,14 +90,16 @@ class _IsolatedJob(WorkerJob):
         sys.stdout.flush()
 
 
-def run_task(message_socket: socket, template_pid: int, import_handler: Callable[[], None]) -> int:
+def run_task(
+    message_socket: socket, transfer_socket: socket, template_pid: int, import_handler: Callable[[], None]
+) -> int:
     """Receive a task, run it, and return the exit code for this process.
 
     `import_handler` is called first. The process is killed when its parent, the template, ends.
     """
     try:
         import_handler()
-        _run_handler(message_socket, template_pid)
+        _run_handler(message_socket, transfer_socket, template_pid)
         code = 0
     except SystemExit as error:
         code = _exit_code(error)
@@ -108,9 +110,10 @@ def run_task(message_socket: socket, template_pid: int, import_handler: Callable
     return code
 
 
-def _run_handler(message_socket: socket, template_pid: int) -> None:
+def _run_handler(message_socket: socket, transfer_socket: socket, template_pid: int) -> None:
     task = msgspec.json.decode(receive_message(message_socket), type=HandlerTask)
-    job = _IsolatedJob(msgspec.json.decode(task.data, type=Job), message_socket, Path(task.workdir))
+    http = _shared_signed_url_client() if task.network else RelayedUrlClient(RETRY_POLICY, transfer_socket)
+    job = _IsolatedJob(msgspec.json.decode(task.data, type=Job), message_socket, Path(task.workdir), http)
     function = pickle.loads(task.function)  # Safe: it comes from the worker, and only names an imported function.
     _drop_privileges(task)
     die_with_parent(template_pid)
@@ -176,6 +179,8 @@ def _drop_privileges(task: HandlerTask) -> None:
         os.setgid(gid)
         os.setuid(uid)
     disable_new_privileges()
+    if not task.network and network_obstacle() is None:
+        block_network()
 
 
 def _job_user(pid: int, fallback: pwd.struct_passwd) -> tuple[int, int]:

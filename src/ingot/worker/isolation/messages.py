@@ -51,6 +51,7 @@ class HandlerTask(msgspec.Struct, frozen=True, kw_only=True):
     cpu_seconds: int
     memory_bytes: int | None
     log_level: int
+    network: bool
 
 
 class ChildMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -85,13 +86,16 @@ def send_message(target: socket, payload: bytes) -> None:
     target.sendall(_SIZE_FORMAT.pack(len(payload)) + payload)
 
 
-def receive_message(source: socket) -> bytes:
-    """Wait for a message and return its payload. Raises `EOFError`."""
-    (size,) = _SIZE_FORMAT.unpack(_receive_exactly(source, _SIZE_FORMAT.size))
-    return _receive_exactly(source, size)
+def receive_message(source: socket, bytes_max: int | None = None) -> bytes:
+    """Wait for a message and return its payload. Raises `EOFError`, and `ValueError` if it is too large."""
+    (size,) = _SIZE_FORMAT.unpack(receive_exactly(source, _SIZE_FORMAT.size))
+    if bytes_max is not None and size > bytes_max:
+        raise ValueError(f"a message can have at most {bytes_max} bytes, got {size}")
+    return receive_exactly(source, size)
 
 
-def _receive_exactly(source: socket, size: int) -> bytes:
+def receive_exactly(source: socket, size: int) -> bytes:
+    """Wait for this many bytes and return them. Raises `EOFError`."""
     data = bytearray()
     while len(data) < size:
         if not (part := source.recv(min(size - len(data), 1024 * 1024))):

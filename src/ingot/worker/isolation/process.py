@@ -18,13 +18,20 @@ class TemplateGone(Exception):
 
 
 class IsolatedProcess:
-    """A child process: its message socket, its output pipe, and a control socket to its template.
+    """A child process: its message and transfer sockets, its output pipe, and a control socket to its template.
 
     When the control socket is closed, the template kills the process together with everything that it started.
     """
 
-    def __init__(self, message_socket: socket.socket, output_descriptor: int, control_socket: socket.socket) -> None:
+    def __init__(
+        self,
+        message_socket: socket.socket,
+        transfer_socket: socket.socket,
+        output_descriptor: int,
+        control_socket: socket.socket,
+    ) -> None:
         self.message_socket = message_socket
+        self.transfer_socket = transfer_socket
         self.output_descriptor = output_descriptor
         self.control_socket = control_socket
         self.exit_code: int | None = None
@@ -37,9 +44,10 @@ class IsolatedProcess:
 
     def __exit__(self, *_: object) -> None:
         self.kill()  # Has an effect only if the supervisor failed before the process ended.
-        with suppress(OSError):
-            self.message_socket.shutdown(socket.SHUT_RDWR)  # Unblocks a thread that is sending a reply.
-        self.message_socket.close()
+        for each in (self.message_socket, self.transfer_socket):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)  # Unblocks a thread that is sending a reply or a file.
+            each.close()
         self.control_socket.close()
         os.close(self.output_descriptor)
 
@@ -69,6 +77,9 @@ def fork_process(template_socket: socket.socket) -> IsolatedProcess:
         message_socket, child_message_socket = socket.socketpair()
         on_failure.enter_context(message_socket)
         child_ends.enter_context(child_message_socket)
+        transfer_socket, child_transfer_socket = socket.socketpair()
+        on_failure.enter_context(transfer_socket)
+        child_ends.enter_context(child_transfer_socket)
         control_socket, child_control_socket = socket.socketpair()
         on_failure.enter_context(control_socket)
         child_ends.enter_context(child_control_socket)
@@ -79,13 +90,18 @@ def fork_process(template_socket: socket.socket) -> IsolatedProcess:
             socket.send_fds(
                 template_socket,
                 [REQUEST_BYTE],
-                [child_message_socket.fileno(), child_control_socket.fileno(), child_output_descriptor],
+                [
+                    child_message_socket.fileno(),
+                    child_control_socket.fileno(),
+                    child_output_descriptor,
+                    child_transfer_socket.fileno(),
+                ],
             )
         except OSError as error:
             raise TemplateGone from error
         child_ends.close()
         os.set_blocking(output_descriptor, False)
-        process = IsolatedProcess(message_socket, output_descriptor, control_socket)
+        process = IsolatedProcess(message_socket, transfer_socket, output_descriptor, control_socket)
         on_failure.pop_all()
         return process
 

@@ -34,6 +34,7 @@ from ingot.worker.isolation.messages import (
 )
 from ingot.worker.isolation.process import IsolatedProcess
 from ingot.worker.isolation.templates import ProcessNotStarted, Templates
+from ingot.worker.isolation.transfers import IssuedUrls, TransferThread
 from ingot.worker.job import NoRetry, SnoozeSignal, WorkerJob
 from ingot.worker.result_encoding import EXIT_ADVICE
 
@@ -104,6 +105,7 @@ def _task_message(attempt: RunningAttempt) -> bytes:
             cpu_seconds=max(1, round(attempt.timeout_seconds) + 1),
             memory_bytes=attempt.handler.memory_bytes,
             log_level=logging.getLogger().level,
+            network=attempt.handler.network,
         )
     )
 
@@ -131,6 +133,7 @@ class _ProcessSupervisor:
         self._message_buffer = MessageBuffer()
         self._decode = getincrementaldecoder("utf-8")(errors="replace").decode
         self._file_request_thread: _FileRequestThread | None = None  # Started by the first request.
+        self._issued_urls = IssuedUrls()
         self._poll = select.poll()
         self.final_message: ChildMessage | None = None
 
@@ -145,13 +148,20 @@ class _ProcessSupervisor:
             process.message_socket.fileno(): self._receive_messages,
             process.output_descriptor: self._read_output,
         }
-        for descriptor in (*readers, control_descriptor):
+        transfer_descriptor = process.transfer_socket.fileno()
+        for descriptor in (*readers, control_descriptor, transfer_descriptor):
             self._poll.register(descriptor, select.POLLIN)
         kill_at: float | None = None
         while process.exit_code is None:
-            for descriptor, _ in self._poll.poll(None if kill_at is None else 1000 * max(0.0, kill_at - monotonic())):
+            for descriptor, event in self._poll.poll(
+                None if kill_at is None else 1000 * max(0.0, kill_at - monotonic())
+            ):
                 if descriptor == control_descriptor:
                     process.receive_exit_code()
+                elif descriptor == transfer_descriptor:
+                    self._poll.unregister(descriptor)
+                    if not event & select.POLLHUP:
+                        TransferThread(process.transfer_socket, self._issued_urls).start()
                 elif not readers[descriptor]():
                     self._poll.unregister(descriptor)
             if self.final_message is not None and kill_at is None:
@@ -179,7 +189,7 @@ class _ProcessSupervisor:
         message = msgspec.json.decode(payload, type=ChildMessage)
         if message.file_request is not None:
             self._file_request_thread = self._file_request_thread or _FileRequestThread(
-                self._process.message_socket, self._job
+                self._process.message_socket, self._job, self._issued_urls
             )
             return self._file_request_thread.submit(message.file_request)
         if message.percent is not None:
@@ -202,9 +212,10 @@ class _ProcessSupervisor:
 class _FileRequestThread:
     """Sends the file requests of a process to the server, in a thread because responses can take long."""
 
-    def __init__(self, message_socket: socket.socket, job: WorkerJob) -> None:
+    def __init__(self, message_socket: socket.socket, job: WorkerJob, issued_urls: IssuedUrls) -> None:
         self._message_socket = message_socket
         self._job = job
+        self._issued_urls = issued_urls
         self._requests: SimpleQueue[FileRequest | None] = SimpleQueue()
         Thread(target=self._run, name="ingot-file-requests", daemon=True).start()
 
@@ -229,6 +240,8 @@ class _FileRequestThread:
 
     def _reply_to(self, request: FileRequest) -> ReplyMessage:
         try:
-            return ReplyMessage(response=msgspec.Raw(self._job.file_client.send(request)))
+            response = self._job.file_client.send(request)
+            self._issued_urls.add_from(response)
+            return ReplyMessage(response=msgspec.Raw(response))
         except IngotError as error:
             return ReplyMessage(code=error.code, detail=error.detail, hint=error.hint)

@@ -156,12 +156,12 @@ class _TemplateServer:
     # -- children -------------------------------------------------------------------------------------------
 
     def _fork_process(self) -> None:
-        """Fork a child with the message socket, control socket and output pipe that the worker sent."""
-        request, descriptors, _, _ = socket.recv_fds(self._template_socket, CONTROL_READ_BYTES, 3)
+        """Fork a child with the message socket, control socket, output pipe and transfer socket of the worker."""
+        request, descriptors, _, _ = socket.recv_fds(self._template_socket, CONTROL_READ_BYTES, 4)
         if not request:
             self._kill_all_and_exit()
         message_socket, control_socket = socket.socket(fileno=descriptors[0]), socket.socket(fileno=descriptors[1])
-        output_descriptor = descriptors[2]
+        output_descriptor, transfer_socket = descriptors[2], socket.socket(fileno=descriptors[3])
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
         template_pid = os.getpid()
@@ -172,15 +172,21 @@ class _TemplateServer:
             control_socket.close()
         else:
             if pid == 0:
-                self._run_child(message_socket, control_socket, output_descriptor, template_pid)
+                self._run_child(message_socket, control_socket, output_descriptor, transfer_socket, template_pid)
             self._processes[pid] = _ChildProcess(pid, control_socket)
             self._register(control_socket.fileno(), lambda: self._handle_control(self._processes[pid]))
             _send_number(control_socket, pid)
         message_socket.close()
+        transfer_socket.close()
         os.close(output_descriptor)
 
     def _run_child(
-        self, message_socket: socket.socket, control_socket: socket.socket, output_descriptor: int, template_pid: int
+        self,
+        message_socket: socket.socket,
+        control_socket: socket.socket,
+        output_descriptor: int,
+        transfer_socket: socket.socket,
+        template_pid: int,
     ) -> None:
         """Continue as the child: close everything that belongs to the template or to other jobs, and run the task."""
         code = START_FAILED_EXIT_CODE
@@ -203,7 +209,7 @@ class _TemplateServer:
             os.dup2(output_descriptor, 2)
             os.close(output_descriptor)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, BLOCKED_SIGNALS)
-            code = child.run_task(message_socket, template_pid, self._import_unshared_handler)
+            code = child.run_task(message_socket, transfer_socket, template_pid, self._import_unshared_handler)
         finally:
             os._exit(code)
 
