@@ -88,6 +88,7 @@ COMPONENTS: Final = {
         _debian("pgbouncer", "PgBouncer is", "pgbouncer"),
         _debian("curl", "curl is", "curl"),
         _debian("git", "Git is", "git"),
+        _debian("nginx", "The web server nginx is", "nginx-light"),
         _debian("chromium", "The browser chromium is", "chromium"),
         _debian("node", "Node.js is", "nodejs"),
         _debian("npm", "npm is", "npm"),

@@ -13,10 +13,24 @@ from tests.faults.pgbouncer import program as pgbouncer
 from tests.minilm import weights
 from tests.pdf_corpus import corpus
 from tests.postgres import binaries
-from tests.providers.programs import browser, curl, fonts, git, modules, node, tesseract
+from tests.providers.programs import browser, curl, fonts, git, modules, nginx, node, tesseract
 from tests.s3 import program as seaweed
 
-FINDERS: Final = (binaries, pgbouncer, node, modules, browser, seaweed, weights, corpus, tesseract, fonts, curl, git)
+FINDERS: Final = (
+    binaries,
+    pgbouncer,
+    node,
+    modules,
+    browser,
+    seaweed,
+    weights,
+    corpus,
+    tesseract,
+    fonts,
+    curl,
+    git,
+    nginx,
+)
 
 
 def missing(finders: Iterable[Callable[[], object]] = FINDERS) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from scripts.make_samples import FONTS
-from tests.components import COMPONENTS, PROVIDER_FOLDER, expect_marker
+from tests.components import COMPONENTS, PROVIDER_FOLDER, expect_marker, find_program
 from tests.postgres import install_debian
 
 HERE: Final = Path(__file__).parent
@@ -41,6 +41,11 @@ def curl() -> str:
 def git() -> str:
     """Return the path of Git. Raises an error that explains how to install it."""
     return _program("git", package="git")
+
+
+def nginx() -> str:
+    """Return the path of nginx. Raises an error that explains how to install it."""
+    return _program("nginx", package="nginx-light")
 
 
 def fonts() -> Path:
@@ -77,9 +82,9 @@ def _install() -> None:
 
 def _program(name: str, *, package: str) -> str:
     expect_marker(name)
-    path = shutil.which(name)
+    path = find_program(name)
     if path is None and os.geteuid() == 0 and shutil.which("apt-get"):
         install_debian(package)
-        path = shutil.which(name)
+        path = find_program(name)
     assert path is not None, COMPONENTS[name].sentence
     return path

@@ -91,6 +91,7 @@ CODES = {
     "StoreMisconfigured": ("store_misconfigured", 500),
     "StoreTooNew": ("store_too_new", 500),
     "SchemaMismatch": ("schema_mismatch", 503),
+    "ProxyLimit": ("proxy_limit", 413),
     "ProtocolMismatch": ("protocol_mismatch", 409),
     "TenantExists": ("tenant_exists", 409),
     "TenantNotFound": ("tenant_not_found", 404),

@@ -52,7 +52,7 @@ EXIT_CODES_BY_STATUS: Final = {
     507: 5,
 }
 # Exit codes by the code of an error. They take precedence over the status.
-EXIT_CODES_BY_ERROR: Final = {"job_dead": 8, "job_canceled": 8}
+EXIT_CODES_BY_ERROR: Final = {"job_dead": 8, "job_canceled": 8, "proxy_limit": 5}
 # Hints for command-line users by the code of an error. They replace the server's hints, which refer to the HTTP API.
 HINTS_BY_ERROR: Final = {
     "unauthorized": "Check INGOT_TOKEN or --token-file (for a worker: INGOT_WORKER_ID and INGOT_WORKER_SECRET), "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,11 @@ import ingot.jobs.files  # noqa: F401 - loads the errors of all rooms, which `_e
 from ingot.kernel.errors import IngotError
 
 EXCERPT_CHARS_MAX: Final = 200
+PAGE_BYTES_MAX: Final = 16 * 1024
+_HTML_TITLE: Final = re.compile(rb"\s*<(?:!doctype|html)\b.*?<title[^>]*>(.*?)</title>", re.DOTALL | re.IGNORECASE)
+GATEWAY_HINT: Final = (
+    "Check that `ingot serve` is running behind the proxy, and check the timeouts of the proxy."
+)
 GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
 # Temporary failures of an object store.
 RETRYABLE_STORE_STATUSES: Final = frozenset({408, 429, 500, *GATEWAY_STATUSES})
@@ -51,6 +57,14 @@ class NotIngot(IngotError):
     hint = "Check INGOT_SERVER_URL or --server: it is a URL without a path, such as http://127.0.0.1:8080."
 
 
+class ProxyLimit(IngotError):
+    """A proxy in front of the server does not accept requests of this size."""
+
+    code = "proxy_limit"
+    status = 413
+    hint = "Increase the limit of the proxy. For nginx it is client_max_body_size, and 0 means that there is none."
+
+
 class ServerTooOld(IngotError):
     """The server does not support this request."""
 
@@ -83,7 +97,11 @@ def error_from_response(status: int, content: bytes) -> IngotError:
     except (msgspec.DecodeError, UnicodeDecodeError):
         excerpt = _excerpt(content)
         if status in GATEWAY_STATUSES:
-            return ServerUnreachable(f"a proxy in front of the server responded with status {status}: {excerpt!r}")
+            return ServerUnreachable(
+                f"a proxy in front of the server responded with status {status}: {excerpt!r}", hint=GATEWAY_HINT
+            )
+        if status == ProxyLimit.status:
+            return ProxyLimit(f"a proxy in front of the server rejected the request as too large: {excerpt!r}")
         return NotIngot(f"the error response with status {status} is not from Ingot: {excerpt!r}")
     if problem.code == "no_such_route":
         return ServerTooOld(f"the server does not support this request: {problem.detail}")
@@ -120,7 +138,9 @@ def _error_classes() -> dict[str, type[IngotError]]:
 
 
 def _excerpt(content: bytes) -> str:
-    return content[:EXCERPT_CHARS_MAX].decode(errors="replace").strip()
+    """Return the beginning of a response, or the title of an HTML page."""
+    title = _HTML_TITLE.match(content[:PAGE_BYTES_MAX])
+    return (content if title is None else title[1])[:EXCERPT_CHARS_MAX].decode(errors="replace").strip()
 
 
 def store_error_from_response(status: int, content: bytes) -> StoreRefused:
