@@ -1,4 +1,4 @@
-"""Large requests and responses in memory: nobody can use up the memory of the server, or keep others from theirs."""
+"""Large requests and responses in memory: no tenant can use up the memory of the server, or keep others from theirs."""
 
 from __future__ import annotations
 

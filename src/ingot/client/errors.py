@@ -19,9 +19,7 @@ from ingot.kernel.errors import IngotError
 EXCERPT_CHARS_MAX: Final = 200
 PAGE_BYTES_MAX: Final = 16 * 1024
 _HTML_TITLE: Final = re.compile(rb"\s*<(?:!doctype|html)\b.*?<title[^>]*>(.*?)</title>", re.DOTALL | re.IGNORECASE)
-GATEWAY_HINT: Final = (
-    "Check that `ingot serve` is running behind the proxy, and check the timeouts of the proxy."
-)
+GATEWAY_HINT: Final = "Check that `ingot serve` is running behind the proxy, and check the timeouts of the proxy."
 GATEWAY_STATUSES: Final = frozenset({502, 503, 504})
 # Temporary failures of an object store.
 RETRYABLE_STORE_STATUSES: Final = frozenset({408, 429, 500, *GATEWAY_STATUSES})
