@@ -141,6 +141,7 @@ def test_an_http_worker_transfers_files_of_every_size_with_a_bucket(tmp_path: Pa
             check_files(server.client.submit("turn", PAYLOAD, file=dict(FILES)), server, bucket)
 
 
+@pytest.mark.postgres
 def test_a_postgres_worker_transfers_files_of_every_size_with_a_bucket(
     tmp_path: Path, bucket: str, database: Database
 ) -> None:
@@ -152,6 +153,7 @@ def test_a_postgres_worker_transfers_files_of_every_size_with_a_bucket(
 
 
 @pytest.mark.usefixtures("bucket")
+@pytest.mark.postgres
 def test_a_postgres_worker_without_a_token_leaves_files_to_others(tmp_path: Path, database: Database) -> None:
     with serving(tmp_path) as server, role(database) as url, server.worker(INGOT_DATABASE_URL=url) as worker:
         plain = server.client.submit("turn", {"lines": LINES, "text": "short"})

@@ -202,21 +202,7 @@ class App:
         if isinstance(response, BytesResponse):
             return await self._send_bytes(response, route, request, receive, send)
         if isinstance(response, StreamResponse):
-            if scope["method"] == "HEAD":
-                await response.chunks.aclose()
-                raise MethodNotAllowed(["GET"])
-            with self._hold_connection(request):
-                await send(
-                    {
-                        "type": "http.response.start",
-                        "status": 200,
-                        "headers": _encode_headers(STREAM_HEADERS, request.request_id),
-                    }
-                )
-                # The transport holds the headers back until the first body message; an empty one sends them now.
-                await send({"type": "http.response.body", "more_body": True})
-                await self._streams.serve(response, route, request, receive, send, self._reservation(request))
-            return 200
+            return await self._serve_stream(response, route, request, receive, send)
         status, content = route.status, response
         headers: dict[str, str] = {}
         cookies: tuple[str, ...] = ()
@@ -272,6 +258,20 @@ class App:
             reservation.add(size)
         else:
             reservation.add_anyway(size)
+
+    async def _serve_stream(
+        self, response: StreamResponse, route: Route, request: Request, receive: Receive, send: Send
+    ) -> int:
+        if request.method == "HEAD":
+            await response.chunks.aclose()
+            raise MethodNotAllowed(["GET"])
+        headers = _encode_headers(STREAM_HEADERS, request.request_id)
+        with self._hold_connection(request):
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            # The transport holds the headers back until the first body message; an empty one sends them now.
+            await send({"type": "http.response.body", "more_body": True})
+            await self._streams.serve(response, route, request, receive, send, self._reservation(request))
+        return 200
 
     async def _send_bytes(
         self, response: BytesResponse, route: Route, request: Request, receive: Receive, send: Send

@@ -1,6 +1,6 @@
 """Limits for the bytes of requests and responses that the server keeps in memory.
 
-The bytes are counted for each caller, for each tenant and in total, so that no tenant can use up the memory of a server.
+The bytes are counted for each caller, each tenant and in total, so that no tenant can use up the memory of a server.
 Bodies and responses of up to `UNCOUNTED_BYTES_MAX` bytes are not counted: the number of connections limits them.
 """
 
