@@ -12,7 +12,7 @@ from ingot.http.routes import Granted, Route, route_factory
 from ingot.identity.authenticator import Authenticator
 from ingot.identity.credentials import Forbidden
 from ingot.jobs import checks
-from ingot.jobs.errors import JobNotFound
+from ingot.jobs.errors import JobNotFound, LeaseLost
 from ingot.jobs.model import Claim, Done, Failed, Heartbeat, Job, Outcome, Release, Settle, Settled, Snooze
 from ingot.jobs.service import Jobs
 from ingot.kernel.errors import IngotError
@@ -87,9 +87,12 @@ class ClaimsApi:
         """Renew the lease of a job, report progress and append to the log."""
         await require_job_access(self._jobs, request, id)
         scope: dict[str, str | None] = {"tenant": tenant_scope(request), "worker": worker_scope(request)}
-        heartbeat = await self._jobs.heartbeat(id, body.fence, progress=body.progress, **scope)
-        if body.log:
-            await self._jobs.append_log(id, body.fence, body.log, offset=body.log_offset, **scope)
+        try:
+            heartbeat = await self._jobs.heartbeat(id, body.fence, progress=body.progress, **scope)
+            if body.log:
+                await self._jobs.append_log(id, body.fence, body.log, offset=body.log_offset, **scope)
+        except LeaseLost as error:
+            raise await visible_error(self._jobs, request, id, error) from None
         return heartbeat
 
     async def complete(self, request: Request, id: str, body: CompleteRequest) -> Job:
@@ -112,7 +115,14 @@ class ClaimsApi:
     async def settle(self, request: Request, body: SettleRequest) -> SettleResponse:
         """Report how several attempts ended. Each has a result of its own."""
         checked = [await self._check_entry(request, entry) for entry in body.jobs]
-        outcomes = iter(await self._jobs.settle_many([settle for settle in checked if isinstance(settle, Settle)]))
+        settles = [settle for settle in checked if isinstance(settle, Settle)]
+        settled = [
+            await visible_error(self._jobs, request, settle.job_id, outcome)
+            if isinstance(outcome, LeaseLost)
+            else outcome
+            for settle, outcome in zip(settles, await self._jobs.settle_many(settles), strict=True)
+        ]
+        outcomes = iter(settled)
         return SettleResponse(
             jobs=[
                 _settle_result(entry.id, next(outcomes) if isinstance(settle_or_error, Settle) else settle_or_error)
@@ -136,9 +146,12 @@ class ClaimsApi:
 
     async def _settle(self, request: Request, job_id: str, fence: int, outcome: Outcome) -> Settled:
         await require_job_access(self._jobs, request, job_id)
-        return await self._jobs.settle(
-            job_id, fence, outcome, tenant=tenant_scope(request), worker=worker_scope(request)
-        )
+        try:
+            return await self._jobs.settle(
+                job_id, fence, outcome, tenant=tenant_scope(request), worker=worker_scope(request)
+            )
+        except LeaseLost as error:
+            raise await visible_error(self._jobs, request, job_id, error) from None
 
 
 async def require_job_access(jobs: Jobs, request: Request, job_id: str) -> None:
@@ -152,7 +165,19 @@ async def require_job_access(jobs: Jobs, request: Request, job_id: str) -> None:
     try:
         require_runnable_type(request, job.type)
     except Forbidden:
-        raise JobNotFound(f"there is no job {job_id[:64]!r} for this worker") from None
+        raise _job_not_found(job_id) from None
+
+
+async def visible_error(jobs: Jobs, request: Request, job_id: str, error: LeaseLost) -> IngotError:
+    """Return the error that a caller may see: jobs of types that its worker credential does not run do not exist."""
+    if not request.caller.types or request.caller.tenant is None:
+        return error
+    job = await jobs.get(request.caller.tenant, job_id)
+    return error if job.type in request.caller.types else _job_not_found(job_id)
+
+
+def _job_not_found(job_id: str) -> JobNotFound:
+    return JobNotFound(f"there is no job {job_id[:64]!r} in this tenant")
 
 
 async def worker_id_of(authenticator: Authenticator, request: Request, requested_id: str | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ingot.api.blob_scopes import attempt_scope
-from ingot.api.claims import require_job_access, tenant_scope, worker_scope
+from ingot.api.claims import require_job_access, tenant_scope, visible_error, worker_scope
 from ingot.api.downloads import URL_SECONDS, Downloads
 from ingot.api.jobs import get_visible_job
 from ingot.api.upload_urls import UploadUrls
@@ -15,6 +15,7 @@ from ingot.blobs.uploads import Uploads
 from ingot.http.request import Request, Response
 from ingot.http.routes import Granted, Route, route_factory
 from ingot.jobs.checks import file_name
+from ingot.jobs.errors import LeaseLost
 from ingot.jobs.files import CHECKPOINT_BYTES_MAX, CHECKPOINT_HINT, JobFile, RunningJob
 from ingot.jobs.service import Jobs
 from ingot.kernel.errors import InvalidInput
@@ -134,9 +135,12 @@ class FilesApi:
     async def _get_running_job(self, request: Request, job_id: str, fence: int) -> RunningJob:
         """Return the job if it runs under this fence for this caller. Raises `JobNotFound` or `LeaseLost`."""
         await require_job_access(self._jobs, request, job_id)
-        return await self._jobs.get_running_job(
-            job_id, fence, tenant=tenant_scope(request), worker=worker_scope(request)
-        )
+        try:
+            return await self._jobs.get_running_job(
+                job_id, fence, tenant=tenant_scope(request), worker=worker_scope(request)
+            )
+        except LeaseLost as error:
+            raise await visible_error(self._jobs, request, job_id, error) from None
 
 
 def _file_name(body: BeginFileUploadRequest, running: RunningJob) -> str:

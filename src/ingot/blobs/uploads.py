@@ -427,7 +427,7 @@ class Uploads:
         """Return an upload of this attempt. Raises `UploadNotFound`."""
         stored = await self._get_stored(tenant, id)
         if (stored.upload.job_id, stored.fence) != (job_id, fence):
-            raise UploadNotFound(f"there is no upload {id[:64]!r} of this attempt")
+            raise UploadNotFound(f"there is no upload {id[:64]!r}")
         return stored.upload
 
     async def cancel(self, tenant: str, id: str) -> None:

@@ -103,7 +103,7 @@ class BlobBatch:
         """Return an upload. Raises `UploadNotFound`."""
         upload = self.uploads.get((tenant, id))
         if upload is None:
-            raise UploadNotFound(f"there is no upload {id[:64]!r} in this tenant")
+            raise UploadNotFound(f"there is no upload {id[:64]!r}")
         return upload
 
     def check_key(self, tenant: str, key: str, if_match: str | None) -> KeyRow | None:
