@@ -8,6 +8,7 @@ from tests.mutants import (
     of_grants,
     of_http,
     of_jobs,
+    of_narrow_callers,
     of_objects,
     of_people,
     of_postgres,
@@ -30,5 +31,6 @@ KINDS = (
     of_worker,
     of_documents,
     of_objects,
+    of_narrow_callers,
 )
 MUTANTS = [mutant for kind in KINDS for mutant in kind.MUTANTS]
