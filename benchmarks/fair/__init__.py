@@ -1,4 +1,4 @@
-"""The cost of many tenants on one queue and of limits, compared with one tenant without limits.
+"""The cost of many tenants on one queue and of limits, and what a tenant notices of another one that abuses the server.
 
 Run with `python -m benchmarks.fair`.
 """

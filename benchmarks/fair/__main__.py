@@ -16,13 +16,18 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.fair.abuse import measure_abuse
+from benchmarks.fair.abuse_kinds import KINDS
 from benchmarks.fair.scenarios import SCENARIOS, TENANTS, CallLatency, RunRequest, RunResult, Scenario
 from benchmarks.postgres.server import PostgresServer, serving
 from benchmarks.queue.folders import RESULTS, bench_folder
 from benchmarks.queue.machine import describe, sync_micros
 from benchmarks.queue.report import append_report, markdown_table
 
-ABOUT: Final = "Compare a queue of a thousand tenants, and queues with limits, with one tenant without limits."
+ABOUT: Final = (
+    "Compare a queue of a thousand tenants, and queues with limits, with one tenant without limits. Measure a tenant "
+    "while another one abuses the server."
+)
 JOBS: Final = 200_000
 ROUNDS: Final = 3
 GOAL: Final = 0.9
@@ -112,6 +117,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--many", type=int, default=MANY_JOBS, help=f"number of jobs of the large store, or 0 (default: {MANY_JOBS:,})"
     )
+    parser.add_argument(
+        "--abuse", type=int, default=ROUNDS, help=f"number of rounds with each kind of abuse, or 0 (default: {ROUNDS})"
+    )
+    parser.add_argument("--kind", action="append", choices=tuple(KINDS), default=[], help="kind of abuse to measure")
     parser.add_argument("--only", choices=tuple(CLAIMS_BY_ENGINE), help="engine to measure")
     parser.add_argument("--keep", action="store_true", help=f"append the report to {RESULTS.name}")
     options = parser.parse_args(arguments)
@@ -120,10 +129,11 @@ def main(arguments: list[str] | None = None) -> int:
     lines, goals = [f"## Many tenants and limits: {machine.when}, revision {machine.revision}", "", *machine.lines], []
     with serving(folder.resolve()) as server:
         lines.append(f"{server.describe()}; fdatasync of a 4 KiB page: {sync_micros(folder):.0f} µs")
-        lines += [
-            "",
-            f"{options.jobs:,} jobs of about 200 bytes, medians of {options.rounds} runs, each in a new process.",
-        ]
+        if options.rounds:
+            about = (
+                f"{options.jobs:,} jobs of about 200 bytes, medians of {options.rounds} runs, each in a new process."
+            )
+            lines += ["", about]
         engines = (options.only,) if options.only else tuple(CLAIMS_BY_ENGINE)
         for engine in engines if options.rounds else ():
             results: dict[str, list[RunResult]] = {scenario.name: [] for scenario in SCENARIOS}
@@ -139,6 +149,10 @@ def main(arguments: list[str] | None = None) -> int:
             latencies = {engine: measure_large_store(engine, server, folder, options.many) for engine in engines}
             rows, goal_lines = calls_table(latencies, options.many)
             lines += ["", f"### {options.many:,} jobs of one tenant, a tenth of them waiting", "", *rows]
+            goals += goal_lines
+        if options.abuse:
+            abuse_lines, goal_lines = measure_abuse(engines, server, folder, options.abuse, options.kind)
+            lines += abuse_lines
             goals += goal_lines
     lines += ["", "### Goals of many tenants and limits", "", *goals]
     lines.insert(3, f"{(time.monotonic() - began) / 60:.0f} min")
