@@ -53,6 +53,24 @@ async def test_a_stream_starts_with_new_events_and_sends_them_as_the_list_shows_
     assert [frame.event for frame in follower.events] == ["job.created", "job.started"]
 
 
+async def test_pages_of_large_events_have_a_limited_size_and_leave_none_out(served: Served) -> None:
+    tenant = served.ingot.default_tenant.id
+    for number in range(100):
+        await served.ingot.events.publish(tenant, "order.paid", [number, "x" * 60_000])
+    narrow = await served.token(Grant(action="events.read", resource="events/order"))
+    for token in (served.operator, narrow):
+        numbers, cursor = [], "0" * 16
+        while True:
+            response = await served.call("GET", "/events", token=token, params={"limit": 1000, "after": cursor})
+            assert len(response.content) < 5 * 1024 * 1024
+            page = response.json()
+            if not page["items"]:
+                break
+            numbers += [event["data"][0] for event in page["items"]]
+            cursor = page["next_cursor"]
+        assert numbers == list(range(100))
+
+
 async def test_resuming_under_load_has_no_gap_and_no_duplicate(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     # Few events are kept in memory, so that followers that reconnect read the log and catch up while it grows.
     monkeypatch.setattr(feeds, "RECENT_EVENTS_MAX", 40)

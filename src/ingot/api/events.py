@@ -22,6 +22,8 @@ from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, Page
 from ingot.wire.events import PublishEventRequest, PublishEventResponse
 from ingot.wire.jobs import PageLimit, RequestStruct
 
+PAGE_BYTES_MAX = 4 * 1024 * 1024  # Data of the events of a page. Its last event may exceed this.
+FIRST_QUERY_EVENTS_MAX = 64
 NAMES_MAX = 100
 CACHED_NAMES_MAX = 1000
 
@@ -96,7 +98,10 @@ class EventsApi:
         ]
 
     async def list(self, request: Request, query: EventsQuery) -> Page[Event]:
-        """List events, oldest first. Send `next_cursor` as `after` to continue."""
+        """List events, oldest first. Send `next_cursor` as `after` to continue.
+
+        A page may be short although more events follow.
+        """
         tenant = request.tenant
         position = None if query.after is None else self._ids.open(tenant, query.after)
         if position is not None:
@@ -115,16 +120,30 @@ class EventsApi:
     ) -> tuple[Sequence[Event], str | None]:
         """Return events that the caller may see, and the position after them.
 
-        Events that it may not see change neither, unless there are more than `PAGE_ROWS_MAX` of them in a row.
+        Events that it may not see change neither, unless there are more than `PAGE_ROWS_MAX` of them in a row. The size
+        of each query follows from the average size of the events read so far.
         """
         event_filter = self._filter_of(request.caller.grants, ())
         sees_all = all(request.caller.may(action) for action in ("events.read", "blobs.read", "jobs.read"))
-        query_limit = limit if sees_all else PAGE_ROWS_MAX
-        events = await self._events.read(request.tenant, after=after, limit=query_limit)
-        visible = [event for event in events if event_filter.matches(event.name, needed_permission(event))][:limit]
-        if visible:
-            return visible, visible[-1].id
-        return visible, events[-1].id if len(events) == query_limit else after
+        rows_max = limit if sees_all else PAGE_ROWS_MAX
+        visible: list[Event] = []
+        position, rows, read_bytes, page_bytes = after, 0, 0, 0
+        query_limit = min(rows_max, FIRST_QUERY_EVENTS_MAX)
+        while rows < rows_max:
+            events = await self._events.read(request.tenant, after=position, limit=query_limit)
+            for event in events:
+                if event_filter.matches(event.name, needed_permission(event)):
+                    visible.append(event)
+                    page_bytes += len(event.data)
+                    if len(visible) == limit or page_bytes >= PAGE_BYTES_MAX:
+                        return visible, event.id
+            if len(events) < query_limit:
+                return visible, visible[-1].id if visible else after
+            position, rows = events[-1].id, rows + len(events)
+            read_bytes += sum(len(event.data) for event in events)
+            events_that_fit = round(PAGE_BYTES_MAX * rows / max(1, read_bytes))
+            query_limit = min(rows_max - rows, max(1, events_that_fit))
+        return visible, visible[-1].id if visible else position
 
     async def publish(self, request: Request, body: PublishEventRequest) -> Response[PublishEventResponse]:
         """Publish an event of your own. Return 200 if it was published before with the same key."""
