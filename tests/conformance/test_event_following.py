@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from ingot.kernel.ids import new_id
 from ingot.kernel.pages import InvalidCursor
 from tests.conformance.snapshots import refuses
 from tests.factories import Bench, open_bench, open_store
+from tests.waiting import eventually
 
 
 async def test_the_newest_position_of_an_empty_log_is_its_start(bench: Bench) -> None:
@@ -119,6 +121,38 @@ async def test_a_follower_from_any_position_receives_every_later_event_once(
 
 
 @pytest.mark.postgres
+async def test_many_followers_are_woken_in_several_turns_of_the_event_loop(bench: Bench) -> None:
+    following = Feeds(bench.events, bench.clock)
+    turn = 0
+    turns: Counter[int] = Counter()
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def follow() -> None:
+        stream = await following.follow(bench.tenant, None, lambda *_: True)
+        await anext(stream)
+        ready.append(stream)
+        while b"town.built" not in await anext(stream):
+            pass
+        turns[turn] += 1
+        await stream.aclose()
+
+    ready: list[AsyncGenerator[bytes, None]] = []
+    followers = [asyncio.create_task(follow()) for _ in range(5 * feeds.GROUP_FOLLOWERS_MAX)]
+    await eventually(lambda: len(ready) == len(followers))
+    counting = asyncio.create_task(count_turns())
+    await bench.events.publish(bench.tenant, "town.built")
+    following.notify(bench.tenant)
+    await asyncio.gather(*followers)
+    counting.cancel()
+    assert max(turns.values()) <= feeds.GROUP_FOLLOWERS_MAX
+    await following.close()
+
+
 async def test_a_follower_receives_events_written_by_another_process(tmp_path: Path) -> None:
     clock = ManualClock()
     async with open_bench("postgres", tmp_path / "data", clock) as bench:

@@ -484,4 +484,15 @@ MUTANTS = [
         new="(event, *_origin_of(error))",
         caught_by="tests/unit/test_failures.py::test_only_the_first_failure_of_a_kind_is_logged",
     ),
+    Mutant(
+        name="a feed that wakes all its followers at once",
+        breaks="P7: the followers of one tenant do not delay the requests of others",
+        file="events/feeds.py",
+        old="asyncio.get_running_loop().call_soon(self._wake_group, group + 1)",
+        new="self._wake_group(group + 1)",
+        caught_by=(
+            "tests/conformance/test_event_following.py"
+            "::test_many_followers_are_woken_in_several_turns_of_the_event_loop[sqlite]"
+        ),
+    ),
 ]

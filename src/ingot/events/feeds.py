@@ -32,6 +32,7 @@ STATS_SECONDS: Final = 1.0
 READ_EVENTS_MAX: Final = 200
 READ_EVENTS_MIN: Final = 8
 RECENT_EVENTS_MAX: Final = 2000
+GROUP_FOLLOWERS_MAX: Final = 32  # Followers that are woken in the same turn of the event loop.
 RECENT_BYTES_MAX: Final = 8 * 1024 * 1024
 CHUNK_BYTES_MAX: Final = 256 * 1024
 CHUNKS_CACHED_MAX: Final = 64
@@ -101,7 +102,9 @@ class Feed:
         self._chunks: dict[tuple[FeedPosition, IsVisible], FeedChunk] = {}
         self.stats_version = 0
         self._stats_frame, self._stats_loaded_at, self._stats_stale = b"", 0.0, False
-        self.updated = asyncio.Event()
+        # Followers in groups: the event that wakes each group next, and the size of each group.
+        self._updated: list[asyncio.Event] = []
+        self._group_sizes: list[int] = []
         self._woken_at = 0.0
         self._poll_requested = asyncio.Event()
         self._catch_up_slots = asyncio.Semaphore(CATCH_UP_READS_MAX)
@@ -184,10 +187,41 @@ class Feed:
     def _wake_followers(self) -> None:
         self._chunks.clear()
         self._woken_at = _now()
-        self.updated.set()
-        self.updated = asyncio.Event()
+        self._wake_group(0)
+
+    def _wake_group(self, group: int) -> None:
+        """Wake the followers of a group, and the next group in the next turn of the event loop.
+
+        Requests of other tenants are then served in between, however many followers there are.
+        """
+        while group < len(self._updated) and not self._group_sizes[group]:
+            group += 1
+        if group < len(self._updated):
+            updated, self._updated[group] = self._updated[group], asyncio.Event()
+            updated.set()
+            asyncio.get_running_loop().call_soon(self._wake_group, group + 1)
 
     # -- following ------------------------------------------------------------------------------------------
+
+    def join(self) -> int:
+        """Add a follower, and return its group."""
+        self.follower_count += 1
+        group = next((group for group, size in enumerate(self._group_sizes) if size < GROUP_FOLLOWERS_MAX), None)
+        if group is None:
+            group = len(self._group_sizes)
+            self._group_sizes.append(0)
+            self._updated.append(asyncio.Event())
+        self._group_sizes[group] += 1
+        return group
+
+    def leave(self, group: int) -> None:
+        """Remove a follower of a group."""
+        self.follower_count -= 1
+        self._group_sizes[group] -= 1
+
+    def update_of(self, group: int) -> asyncio.Event:
+        """Return the event that is set when there is something new for the followers of a group."""
+        return self._updated[group]
 
     def covers(self, position: FeedPosition) -> bool:
         """Return True if the feed holds all events after a position."""
@@ -278,12 +312,13 @@ class Feeds:
     ) -> AsyncGenerator[bytes, None]:
         """Yield frames of visible events and of statistics as they happen, and heartbeat comments in between."""
         feed = self._subscribe(tenant, newest_id)
+        group = feed.join()
         position = FeedPosition(after, feed.stats_version)
         sent_at, read_limit = _now(), READ_EVENTS_MAX
         try:
             yield OPENING_FRAME
             while True:
-                updated = feed.updated  # Taken before reading, so that no update is missed.
+                updated = feed.update_of(group)  # Taken before reading, so that no update is missed.
                 if feed.covers(position):
                     chunk = feed.next_chunk(position, is_visible)
                 else:
@@ -300,6 +335,7 @@ class Feeds:
                 elif not has_moved:
                     await updated.wait()
         finally:
+            feed.leave(group)
             await self._unsubscribe(tenant, feed)
 
     def _subscribe(self, tenant: str, newest_id: str) -> Feed:
@@ -314,11 +350,9 @@ class Feeds:
                 seal_id=self._seal_id,
             )
             self._feeds[tenant] = feed
-        feed.follower_count += 1
         return feed
 
     async def _unsubscribe(self, tenant: str, feed: Feed) -> None:
-        feed.follower_count -= 1
         if not feed.follower_count:
             self._feeds.pop(tenant, None)
             await feed.close()
