@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -33,10 +33,28 @@ async def check_order_references(jobs: Jobs, blobs: Blobs, request: Request, ord
     scope = reference_scope(caller)
     for blob_id in filter(is_digest, blob_ids):  # Invalid IDs are reported as such later.
         await blobs.references(tenant, blob_id, scope)
+    await _check_parents(jobs, request, sorted(parent_ids))
+
+
+async def _check_parents(jobs: Jobs, request: Request, parent_ids: Sequence[str]) -> None:
+    """Raise `ParentNotFound` if the caller may not refer to one of these jobs.
+
+    Missing ones are reported later, unless an existing job answers the request. The error names the first job that is
+    missing or may not be referred to, so that it does not reveal which of both is the case.
+    """
+    refused: list[str] = []
+    is_any_hidden = False
     for parent_id in parent_ids:
-        with suppress(JobNotFound):  # A missing parent is reported later, unless an existing job answers the request.
-            if not _may_refer_to(request, await jobs.get(tenant, parent_id)):
-                raise ParentNotFound(f"there is no job {parent_id} in this tenant")
+        try:
+            is_hidden = not _may_refer_to(request, await jobs.get(request.tenant, parent_id))
+        except JobNotFound:
+            refused.append(parent_id)
+            continue
+        if is_hidden:
+            refused.append(parent_id)
+            is_any_hidden = True
+    if is_any_hidden:
+        raise ParentNotFound(f"there is no job {refused[0]} in this tenant")
 
 
 async def visible_duplicate(jobs: Jobs, request: Request, error: DuplicateJob) -> DuplicateJob:
