@@ -249,7 +249,7 @@ def _require_upload_grant(request: Request, body: BeginUploadRequest) -> None:
 
 
 def _upload_response(upload: Upload) -> Response[Upload]:
-    return Response(upload, headers={OFFSET_HEADER: str(upload.received), "cache-control": "no-store"})
+    return Response(upload, headers={OFFSET_HEADER: str(upload.received)})
 
 
 def _visible_references(caller: Caller, id: str, references: list[Reference]) -> list[Reference]:

@@ -43,7 +43,7 @@ class Downloads:
         in_bucket = self._bucket is not None and content.storage_key is not None
         if in_bucket and request.method == "GET" and _selected_range(request, content).status != 304:
             url = await self.bucket_url(content, content_type=content_type, name=name, seconds=URL_SECONDS)
-            headers = {"location": url, "etag": f'"{content.id}"', "cache-control": "no-store"}
+            headers = {"location": url, "etag": f'"{content.id}"'}
             return Response(b"", status=307, headers=headers)
         return self.respond_with_bytes(request, opened, content_type=content_type, name=name)
 

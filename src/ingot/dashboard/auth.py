@@ -145,7 +145,8 @@ class AuthPages:
         """End the session. This needs no valid session, so that a person with a stale one need not renew it first."""
         require_same_origin(request.headers)
         await self._sessions.sign_out(read_cookie(request.headers, SESSION_COOKIE), act=request.act())
-        return redirect(f"{SIGN_IN_PATH}?next={DEFAULT_PAGE}", cookies=(delete_cookie(SESSION_COOKIE),))
+        cookies = (delete_cookie(SESSION_COOKIE),)
+        return redirect(f"{SIGN_IN_PATH}?next={DEFAULT_PAGE}", cookies=cookies, clears_browser=True)
 
     async def style(self, request: Request) -> Response[bytes]:  # noqa: ARG002 - every handler gets the request
         """Return the style sheet of the pages."""

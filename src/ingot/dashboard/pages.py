@@ -25,7 +25,6 @@ HEADERS: Final = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     "referrer-policy": "no-referrer",
-    "cache-control": "no-store",
     "cross-origin-opener-policy": "same-origin",
 }
 SIGN_IN_PATH: Final = "/auth/login"
@@ -52,9 +51,12 @@ def _templates() -> Environment:
     )
 
 
-def redirect(url: str, *, cookies: tuple[str, ...] = ()) -> Response[bytes]:
-    """Return a redirect to this URL."""
-    return Response(b"", status=303, headers={**HEADERS, "location": url}, cookies=cookies)
+def redirect(url: str, *, cookies: tuple[str, ...] = (), clears_browser: bool = False) -> Response[bytes]:
+    """Return a redirect to this URL. With `clears_browser`, the browser deletes what it stored of this server."""
+    headers = {**HEADERS, "location": url}
+    if clears_browser:  # Not the cookies: browsers would also delete those of other hosts of the domain.
+        headers["clear-site-data"] = '"cache", "storage"'
+    return Response(b"", status=303, headers=headers, cookies=cookies)
 
 
 def error_page(error: IngotError, path: str | None) -> Response[bytes]:

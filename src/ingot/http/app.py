@@ -67,7 +67,7 @@ NOT_MODIFIED: Final = int(HTTPStatus.NOT_MODIFIED)
 JSON: Final = "application/json"
 # Renders an error as a page. The second argument is the path to return to after a sign-in, or `None`.
 ErrorPage = Callable[[IngotError, str | None], Response[bytes]]
-STREAM_HEADERS: Final = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
+STREAM_HEADERS: Final = {"content-type": "text/event-stream", "x-accel-buffering": "no"}
 log = structlog.get_logger("ingot.http")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _encode = msgspec.json.Encoder().encode
@@ -399,7 +399,13 @@ async def _send_response(
 
 
 def _encode_headers(headers: dict[str, str], request_id: str) -> list[tuple[bytes, bytes]]:
-    headers = {"x-request-id": request_id, "x-content-type-options": "nosniff", **headers}
+    # Only routes whose responses contain nothing private, or whose clients have to revalidate, allow storing them.
+    headers = {
+        "x-request-id": request_id,
+        "x-content-type-options": "nosniff",
+        "cache-control": "no-store",
+        **headers,
+    }
     return [(name.encode(), value.encode()) for name, value in headers.items()]
 
 
