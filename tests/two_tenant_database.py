@@ -14,7 +14,7 @@ from ingot.engines.postgres.connection import PlainConnection as Raw
 from ingot.identity.authenticator import Authenticator
 from ingot.identity.credential_service import Credentials
 from ingot.identity.grants import Grant
-from ingot.identity.ports import BeginLogin
+from ingot.identity.ports import BeginLogin, LeaveTenant
 from ingot.jobs import Definition, JobStatus
 from ingot.kernel.clock import MICROS
 from ingot.kernel.ids import new_id
@@ -94,7 +94,9 @@ async def open_tenant_pair(folder: Path) -> AsyncIterator[TenantPair]:
             people = PeopleFixture(bench)
             await people.sign_in(f"of {tenant}", groups=("townsfolk",))
             user = await people.sign_in(f"in {tenant}")
-            await people.members.put(tenant, role="member", user=user.id, act=people.act())
+            await people.join(user, "member", tenant)
+            leaver = await people.sign_in(f"from {tenant}", groups=("townsfolk",))
+            await bench.store.run(LeaveTenant(tenant=tenant, user=leaver.id, act=people.act()))
             await people.members.put(tenant, role="member", email="new@example.com", act=people.act())
             expires_at = bench.clock.micros() + MICROS
             await bench.store.run(BeginLogin(digest=tenant.encode(), expires_at=expires_at))

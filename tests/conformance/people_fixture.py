@@ -12,7 +12,7 @@ from ingot.identity.authenticator import Authenticator
 from ingot.identity.credentials import Token
 from ingot.identity.grants import Grant
 from ingot.identity.members import Members
-from ingot.identity.people import PeopleRules, Person, Role, User
+from ingot.identity.people import Member, PeopleRules, Person, Role, User
 from ingot.identity.ports import CreateToken, FindSession, FindToken, SignIn, StoredSession
 from ingot.identity.users import Users
 from ingot.kernel.clock import MICROS
@@ -75,6 +75,16 @@ class PeopleFixture:
     async def sign_in(self, subject: str = "ann", digest: bytes | None = None, **about: Any) -> User:
         """Somebody who has signed in."""
         return await self.store.run(self.signing_in(person(subject, **about), digest))
+
+    async def join(self, user: User, role: Role, tenant: str | None = None) -> Member:
+        """Give somebody a role of their own: invite them by ID, and accept for them."""
+        tenant = tenant or self.bench.tenant
+        invited = await self.members.put(tenant, role=role, user=user.id, act=self.act())
+        return await self.accept(user, invited) if invited.invited else invited
+
+    async def accept(self, user: User, invited: Member) -> Member:
+        """Accept an invitation in the name of somebody."""
+        return await self.members.accept(invited.id, user=user.id, act=self.act())
 
     async def session(self, digest: bytes) -> StoredSession:
         """A session that holds."""

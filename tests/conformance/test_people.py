@@ -9,7 +9,7 @@ import pytest
 
 from ingot.identity.credential_service import Credentials
 from ingot.identity.credentials import Unauthorized
-from ingot.identity.people import SessionNotFound, SignInRefused, UserNotFound
+from ingot.identity.people import Role, SessionNotFound, SignInRefused, User, UserNotFound
 from ingot.identity.ports import (
     BeginLogin,
     ConsumeLogin,
@@ -121,21 +121,6 @@ async def test_a_new_session_ends_the_one_it_replaces(people: PeopleFixture) -> 
     await people.session(b"of bob")
 
 
-async def test_an_invitation_is_assigned_at_the_sign_in_with_its_email(people: PeopleFixture) -> None:
-    tenant = people.bench.tenant
-    invited = await people.members.put(tenant, role="member", email="Ann@Example.com", act=people.act())
-    other_invitation = await people.members.put(tenant, role="viewer", email="bob@example.com", act=people.act())
-    ann = await people.sign_in(email="ANN@example.COM")
-    assert await people.roles(ann) == {"default": "member"}
-    assert [(m.id, m.user) for m in (await people.members.list(tenant)).items] == [
-        (other_invitation.id, None),
-        (ann.id, ann.id),
-    ]
-    assert await people.store.run(FindMember(tenant=tenant, member_id=invited.id)) is None
-    await people.sign_in(email="elsewhere@example.com")
-    assert await people.roles(ann) == {"default": "member"}
-
-
 async def test_a_similar_looking_email_does_not_match_an_invitation(people: PeopleFixture) -> None:
     """The Kelvin sign looks like a K, and its lower case is k."""
     invited = await people.members.put(people.bench.tenant, role="admin", email="kim@example.com", act=people.act())
@@ -157,11 +142,12 @@ async def test_an_unverified_email_does_not_match_an_invitation(people: PeopleFi
 async def test_an_invitation_never_lowers_a_role(people: PeopleFixture) -> None:
     tenant = people.bench.tenant
     ann, bob = await people.sign_in("ann"), await people.sign_in("bob")
-    for user, own, invited in ((ann, "admin", "viewer"), (bob, "viewer", "admin")):
-        await people.members.put(tenant, role=own, user=user.id, act=people.act())  # type: ignore[arg-type]
-        await people.members.put(tenant, role=invited, email=user.email, act=people.act())  # type: ignore[arg-type]
-        assert await people.roles(user) == {"default": "admin"}
-        await people.sign_in(user.subject)
+    roles: tuple[tuple[User, Role, Role], ...] = ((ann, "admin", "viewer"), (bob, "viewer", "admin"))
+    for user, own, invited_to in roles:
+        await people.join(user, own)
+        invited = await people.members.put(tenant, role=invited_to, email=user.email, act=people.act())
+        assert await people.roles(user) == {"default": own}, "an invitation grants nothing"
+        await people.accept(user, invited)
         assert await people.roles(user) == {"default": "admin"}
     assert len((await people.members.list(tenant)).items) == 2
 
@@ -213,8 +199,9 @@ async def test_a_denied_sign_in_updates_the_groups_and_ends_the_sessions(people:
     assert await people.store.run(FindSession(digest=b"of ann")) is None
     await people.session(b"of bob")
     known = (await people.users.get(ann.id)).user
-    assert (known.groups, known.signed_in_at, await people.roles(ann)) == (
+    assert (known.groups, known.refused, known.signed_in_at, await people.roles(ann)) == (
         ("leavers",),
+        True,
         ann.signed_in_at,
         {"default": "viewer"},
     )
@@ -321,7 +308,7 @@ async def test_a_user_enabled_again_can_sign_in_but_old_tokens_stay_revoked(peop
 @pytest.mark.parametrize("how", ["disabled", "removed"])
 async def test_tokens_of_a_disabled_or_removed_user_are_refused_at_once(people: PeopleFixture, how: str) -> None:
     ann = await people.sign_in()
-    await people.members.put(people.bench.tenant, role="member", user=ann.id, act=people.act())
+    await people.join(ann, "member")
     text = await people.text_of_token(ann)
     await people.access.authenticate_token(text)
     if how == "removed":
@@ -379,7 +366,7 @@ async def test_a_token_is_found_with_its_owner_and_their_current_roles(people: P
     found = await people.store.run(FindToken(token_id=token))
     assert found is not None
     assert (found.token.user, found.owner) == (ann.id, await people.users.get(ann.id))
-    await people.members.put(tenant, role="member", user=ann.id, act=people.act())
+    await people.join(ann, "member")
     found = await people.store.run(FindToken(token_id=token))
     assert found is not None
     assert found.owner is not None

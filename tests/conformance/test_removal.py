@@ -17,7 +17,7 @@ from ingot.identity.authenticator import Authenticator
 from ingot.identity.credential_service import Credentials
 from ingot.identity.credentials import TokenNotFound, Unauthorized
 from ingot.identity.grants import GRANT_ALL
-from ingot.identity.ports import ClearTenants, ClearTenantsResult, RemoveTenant
+from ingot.identity.ports import ClearTenants, ClearTenantsResult, LeaveTenant, RemoveTenant
 from ingot.identity.tenant_removal import TenantRemoval
 from ingot.jobs import Claim, Definition, JobNotFound, JobStatus
 from ingot.jobs.job_options import new_job
@@ -46,7 +46,9 @@ async def make_tenant_with_everything(bench: Bench, slug: str = "acme") -> Tenan
     id = tenant.id
     people = PeopleFixture(bench)
     await people.members.put(id, role="admin", email=f"{slug}@example.com", act=people.act())
-    await people.members.put(id, role="admin", user=(await people.sign_in(slug, email=None)).id, act=people.act())
+    await people.join(await people.sign_in(slug, email=None), "admin", id)
+    leaver = await people.sign_in(f"leaver of {slug}", email=None, groups=("staff",))
+    await bench.store.run(LeaveTenant(tenant=id, user=leaver.id, act=people.act()))
     credentials = Credentials(bench.store, Authenticator(bench.store, bench.clock), bench.clock)
     await credentials.create_token(id, description="of a program", grants=[GRANT_ALL])
     await credentials.create_worker_credential(id, f"press-{slug}")

@@ -96,6 +96,16 @@ async def a_member(served: Served) -> str:
     return created.id
 
 
+async def an_own_invitation(served: Served) -> str:
+    tenant, user = served.ingot.default_tenant.id, await a_person(served)
+    return (await served.ingot.members.put(tenant, role="viewer", user=user, act=Act())).id
+
+
+async def an_own_tenant(served: Served) -> str:
+    await served.ingot.members.accept(await an_own_invitation(served), user=await a_person(served), act=Act())
+    return "default"
+
+
 async def a_session(served: Served) -> str:
     user = await a_person(served)
     (session,) = await served.ingot.sessions.list(user)
@@ -129,6 +139,12 @@ CASES = {
     "POST /admin/users/{id}/enable": Case("user.enabled", "/admin/users/{}/enable", before=a_disabled_person),
     "DELETE /admin/users/{id}/sessions/{session}": Case("session.ended", "/admin/users/{}", before=a_session),
     "POST /admin/links": Case("link.created", "/admin/links"),
+    "POST /me/invitations/{id}/accept": Case(
+        "invitation.accepted", "/me/invitations/{}/accept", before=an_own_invitation, by_person=True
+    ),
+    "POST /me/tenants/{tenant}/leave": Case(
+        "member.left", "/me/tenants/{}/leave", before=an_own_tenant, by_person=True
+    ),
     "DELETE /me/sessions/{id}": Case("session.ended", "/me/sessions/{}", before=another_session, by_person=True),
     "POST /me/tokens": Case(
         "token.created", "/me/tokens", {"description": "x", "grants": [{"action": "jobs.read"}]}, by_person=True
@@ -166,6 +182,10 @@ PAGES = {"POST /me/sessions/{id}/end", "POST /auth/logout"}
 BY_SIGNED_IN_PERSON = {"POST /auth/link"}
 # It writes an entry for each secret that it changes; tests/http/test_secrets.py checks that.
 ONE_ENTRY_PER_SECRET = {"POST /admin/secrets/rotate-key"}
+# The entry names nobody; tests/conformance/test_invitations.py checks that.
+BY_INVITED_PERSON = {"POST /me/invitations/{id}/decline"}
+# It gives no permission and takes none.
+ABOUT_ONE_SESSION = {"POST /me/tenants/{tenant}/choose"}
 # Requests about jobs and blobs, which have events instead, and requests of workers.
 TRAFFIC = {
     "POST /jobs",
@@ -206,7 +226,8 @@ TRAFFIC = {
 def test_every_administrative_route_has_a_case(served: Served) -> None:
     table = build_routes(served.ingot, Metrics(CollectorRegistry()))
     writing = {f"{route.method} {route.path.removeprefix(PREFIX)}" for route in table.routes if route.method != "GET"}
-    assert writing - TRAFFIC - BY_SIGNED_IN_PERSON - ONE_ENTRY_PER_SECRET == CASES.keys()
+    others = TRAFFIC | BY_SIGNED_IN_PERSON | ONE_ENTRY_PER_SECRET | BY_INVITED_PERSON | ABOUT_ONE_SESSION
+    assert writing - others == CASES.keys()
     assert not any("/admin/" in name for name in TRAFFIC)
 
 
@@ -231,7 +252,8 @@ async def test_an_administrative_request_writes_one_entry(served: Served, name: 
     (entry,) = [entry for entry in await entries_of(served) if entry["request_id"] == request_id]
     assert entry["action"] == case.action
     assert (entry["address"], entry["name"]) == ("127.0.0.1", "Operator" if case.by_person else "the first operator")
-    if response.content and not name.startswith("DELETE") and case.action not in ("link.created", "keys.purged"):
+    unlike_the_response = ("link.created", "keys.purged", "member.left")
+    if response.content and not name.startswith("DELETE") and case.action not in unlike_the_response:
         shown = {name: value for name, value in response.json().items() if name not in ("token", "secret")}
         if case.action == "type.paused":  # The entry has the type and the time in other fields.
             shown = {"by": shown["by"]}

@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from ingot.events.audit import Act
+from ingot.identity.grants import Grant
 from ingot.identity.people import SignInRefused
 from ingot.kernel.pages import encode_cursor
 from tests.http.one_server import on_one_server
@@ -30,6 +32,13 @@ async def id_of(served: Served, headers: dict[str, str]) -> str:
     return str((await request(served, headers, "GET", "/me")).json()["user"]["id"])
 
 
+async def accept_all(served: Served, headers: dict[str, str]) -> None:
+    """Accept all invitations of a signed-in person."""
+    for invitation in (await request(served, headers, "GET", "/me/invitations")).json()["items"]:
+        response = await request(served, headers, "POST", f"/me/invitations/{invitation['id']}/accept")
+        assert (response.status_code, response.json()["invited"]) == (200, False)
+
+
 async def test_an_admin_invites_changes_and_removes_members(served: Served) -> None:
     admin = await served.sign_in("admins", subject="ann")
     response = await request(
@@ -41,6 +50,10 @@ async def test_an_admin_invites_changes_and_removes_members(served: Served) -> N
         "ada@example.com",
     )
     ada = await served.sign_in(email="ada@example.com", email_verified=True)
+    refused = await request(served, ada, "POST", "/jobs", json={"type": "noop"})
+    assert (refused.status_code, "accept" in refused.json()["hint"]) == (403, True)
+    await accept_all(served, ada)
+    await request(served, ada, "POST", "/me/tenants/default/choose")
     assert (await request(served, ada, "POST", "/jobs", json={"type": "noop"})).status_code == 201
     members = {
         member["email"]: member for member in (await request(served, admin, "GET", "/admin/members")).json()["items"]
@@ -54,6 +67,61 @@ async def test_an_admin_invites_changes_and_removes_members(served: Served) -> N
     assert (await request(served, ada, "GET", "/jobs")).status_code == 403
     again = await request(served, admin, "DELETE", f"/admin/members/{ada_member['id']}")
     assert (again.status_code, again.json()["code"]) == (404, "member_not_found")
+
+
+async def test_a_foreign_invitation_or_group_does_not_change_what_a_session_does(served: Served) -> None:
+    """An admin of another tenant cannot make a live session ambiguous, and cannot redirect its requests."""
+    await served.call("POST", "/admin/tenants", json={"slug": "evil"})
+    evil = (await served.ingot.tenants.get("evil")).id
+    admin = await served.sign_in("admins", subject="ann")
+    own_tenant = {"email": "ada@example.com", "email_verified": True}
+    ada = await served.sign_in("readers", **own_tenant)
+    ada_id = await id_of(served, ada)
+    for target in ({"email": "ada@example.com"}, {"user": ada_id}):
+        invited = await served.ingot.members.put(evil, role="admin", act=Act(), **target)  # type: ignore[arg-type]
+        assert (await request(served, ada, "GET", "/jobs")).status_code == 200
+        assert (invited.name, invited.email) == (None, target.get("email"))
+    await served.call("PATCH", "/admin/tenants/evil", json={"groups": {"readers": "admin"}})
+    assert (await request(served, ada, "GET", "/me")).json()["slug"] == "default"
+    await accept_all(served, ada)
+    assert (await request(served, ada, "GET", "/me")).json()["slug"] == "default"
+    assert (await request(served, ada, "POST", "/jobs", json={"type": "noop"})).status_code == 403
+    assert (
+        await request(served, admin, "PATCH", "/admin/tenants/default", json={"groups": {"admins": "admin"}})
+    ).is_success
+    for headers in (ada, await served.sign_in("readers", **own_tenant)):
+        refused = await request(served, headers, "POST", "/jobs", json={"type": "noop"})
+        assert (refused.status_code, refused.json()["code"]) == (403, "tenant_not_chosen")
+        assert "/api/v1/me/tenants/{tenant}/choose" in refused.json()["hint"]
+        assert refused.json()["hint"].endswith("Your tenants: evil.")
+        tokens = await request(
+            served, headers, "POST", "/me/tokens", json={"description": "x", "grants": [{"action": "jobs.read"}]}
+        )
+        assert (tokens.status_code, tokens.json()["code"]) == (403, "tenant_not_chosen")
+    assert (await request(served, ada, "POST", "/me/tenants/default/choose")).status_code == 403
+    chosen = await request(served, ada, "POST", "/me/tenants/evil/choose")
+    assert (chosen.status_code, chosen.json()) == (200, {"tenant": evil, "slug": "evil", "role": "admin"})
+    assert (await request(served, ada, "POST", "/jobs", json={"type": "noop"})).status_code == 201
+    assert (await request(served, headers, "POST", "/jobs", json={"type": "noop"})).status_code == 403
+    left = await request(served, ada, "POST", "/me/tenants/evil/leave")
+    assert (left.status_code, left.json()["role"]) == (200, "admin")
+    assert (await request(served, ada, "GET", "/jobs")).json()["code"] == "forbidden"
+    assert (await request(served, ada, "GET", "/me")).json()["tenants"] == []
+
+
+async def test_a_token_cannot_answer_invitations_or_leave_a_tenant(served: Served) -> None:
+    ann = await served.sign_in("admins", subject="ann")
+    order = {"description": "x", "grants": [{"action": "admin.*"}]}
+    token = (await request(served, ann, "POST", "/me/tokens", json=order)).json()["token"]
+    invited = await served.ingot.members.put(
+        served.ingot.default_tenant.id, role="viewer", user=await id_of(served, ann), act=Act()
+    )
+    paths = [f"/me/invitations/{invited.id}/accept", f"/me/invitations/{invited.id}/decline"]
+    for path in (*paths, "/me/tenants/default/choose", "/me/tenants/default/leave"):
+        assert (await served.call("POST", path, token=token)).status_code == 403, path
+        cross = await request(served, {**ann, "sec-fetch-site": "cross-site"}, "POST", path)
+        assert (cross.status_code, cross.json()["code"]) == (403, "cross_site"), path
+    assert (await served.call("GET", "/me/invitations", token=token)).status_code == 403
 
 
 async def test_an_unverified_email_does_not_match_an_invitation(served: Served) -> None:
@@ -88,6 +156,32 @@ async def test_a_caller_cannot_give_a_role_that_exceeds_its_own_grants(served: S
     assert (await served.call("PATCH", "/admin/tenants/default", json=change, token=token)).status_code == 403
 
 
+async def test_a_caller_cannot_take_a_role_that_it_could_not_give(served: Served) -> None:
+    vera = await served.sign_in("readers", subject="vera")
+    tenant = served.ingot.default_tenant.id
+    await served.ingot.members.put(tenant, role="admin", user=await id_of(served, vera), act=Act())
+    await accept_all(served, vera)
+    await served.ingot.members.put(tenant, role="viewer", email="vic@example.com", act=Act())
+    before = [member["id"] for member in (await served.call("GET", "/admin/members")).json()["items"]]
+    hr = await served.token(Grant(action="admin.members"), Grant(action="admin.tenants"))
+    viewers = await served.token(
+        Grant(action="admin.members"),
+        Grant(action="admin.tenants"),
+        *(Grant(action=f"{name}.read") for name in ("jobs", "workers", "events", "blobs")),
+    )
+    for token in (hr, viewers):
+        for groups in ({}, {"admins": "admin"}, {"readers": "viewer"}, {"admins": "viewer", "readers": "viewer"}):
+            change = await served.call("PATCH", "/admin/tenants/default", json={"groups": groups}, token=token)
+            assert change.status_code == (403 if token == hr or groups.get("admins") != "admin" else 200), groups
+        for member in (await served.call("GET", "/admin/members")).json()["items"]:
+            if member["role"] == "admin" or token == hr:
+                path = f"/admin/members/{member['id']}"
+                assert (await served.call("PATCH", path, json={"role": "viewer"}, token=token)).status_code == 403
+                assert (await served.call("DELETE", path, token=token)).status_code == 403
+    assert (await served.ingot.tenants.get("default")).groups == {"admins": "admin"}
+    assert [member["id"] for member in (await served.call("GET", "/admin/members")).json()["items"]] == before
+
+
 async def test_an_admin_changes_only_the_groups_of_its_own_tenant(served: Served) -> None:
     await served.ingot.tenants.create("acme")
     admin = await served.sign_in("admins", subject="ann")
@@ -102,14 +196,16 @@ async def test_an_admin_changes_only_the_groups_of_its_own_tenant(served: Served
 
 
 async def test_a_change_of_group_roles_takes_effect_at_once(served: Served) -> None:
-    cook = await served.sign_in("cooks", subject="carl")
-    assert (await request(served, cook, "GET", "/jobs")).status_code == 403
     await served.call("PATCH", "/admin/tenants/default", json={"groups": {"cooks": "viewer"}})
+    cook = await served.sign_in("cooks", subject="carl")
     assert (await request(served, cook, "GET", "/jobs")).status_code == 200
     await served.call("PATCH", "/admin/tenants/default", json={"groups": {}})
     assert (await request(served, cook, "GET", "/jobs")).status_code == 403
     await served.call("POST", "/admin/tenants", json={"slug": "kitchen", "groups": {"cooks": "viewer"}})
-    assert (await request(served, cook, "GET", "/jobs")).status_code == 200
+    refused = await request(served, cook, "GET", "/jobs")
+    assert (refused.status_code, refused.json()["code"]) == (403, "tenant_not_chosen"), "the session keeps its tenant"
+    kitchen = {**cook, "ingot-tenant": "kitchen"}
+    assert (await request(served, kitchen, "GET", "/jobs")).status_code == 200
 
 
 @on_one_server(

@@ -336,6 +336,49 @@ async def test_a_person_who_left_the_allowed_groups_loses_sessions_and_tokens(tm
         assert user["groups"] == ["leavers"]
 
 
+REFUSALS: list[dict[str, Any]] = [
+    {"groups": None},
+    {"groups": "staff"},
+    {"groups": ["staff", *(f"g{number}" for number in range(2000))]},
+    {"email_verified": False},
+    {"email_verified": "perhaps"},
+]
+
+
+@pytest.mark.parametrize("claims", REFUSALS)
+async def test_a_refused_sign_in_ends_sessions_tokens_and_streams(tmp_path: Path, claims: dict[str, Any]) -> None:
+    """The provider has identified the person, so that what it reports applies to their other sign-ins, too."""
+    settings: dict[str, Any] = {"oidc_admin_groups": ("ops",)}
+    async with serving_people(tmp_path / "data", **settings) as (served, fake):
+        fake.claims |= {"groups": ["staff"], "email": "ada@example.com", "email_verified": True}
+        fake.metadata.pop("userinfo_endpoint", None)
+        await served.give_groups(staff="admin")
+        browser, second_browser = Browser(served, fake), Browser(served, fake)
+        await browser.sign_in()
+        await second_browser.sign_in()
+        cookies = {"cookie": f"{SESSION}={second_browser.cookies[SESSION]}", **OWN_PAGE}
+        order = {"description": "mine", "grants": [{"action": "jobs.read"}]}
+        token = (await served.client.post("/api/v1/me/tokens", headers=cookies, json=order)).json()["token"]
+        assert (await served.call("GET", "/jobs", token=token)).status_code == 200
+        async with served.client.stream("GET", "/api/v1/events/stream", headers=cookies) as stream:
+            assert stream.status_code == 200
+            login = await browser.start_login()
+            valid_claims = dict(fake.claims)
+            fake.claims |= claims
+            assert (await browser.call_back(login["state"])).status_code == 401
+            assert (await served.call("GET", "/jobs", token=token)).status_code == 401
+            assert (await second_browser.me()).status_code == 401
+            assert "event: end" in (await stream.aread()).decode()
+        (user,) = (await served.call("GET", "/admin/users")).json()["items"]
+        assert user["refused"] is True
+        entry = (await served.call("GET", "/admin/audit?all=true&action=user.turned_away")).json()["items"][0]
+        assert entry["target"] == f"user/{user['id']}"
+        fake.claims = valid_claims
+        assert (await browser.sign_in()).status_code == 303
+        assert (await served.call("GET", "/jobs", token=token)).status_code == 200
+        assert (await served.call("GET", f"/admin/users/{user['id']}")).json()["refused"] is False
+
+
 async def test_a_change_of_the_allowed_groups_ends_sessions(tmp_path: Path) -> None:
     async with serving_people(tmp_path / "data") as (served, fake):
         browser = Browser(served, fake)

@@ -9,6 +9,7 @@ from ingot.http.routes import PREFIX, Granted, Route, route_factory
 from ingot.identity.credential_service import Credentials
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Tenant, TenantNotFound
+from ingot.identity.people import Role
 from ingot.identity.tenants import Tenants
 from ingot.jobs.model import Definition
 from ingot.jobs.service import Jobs
@@ -87,10 +88,11 @@ class AdminApi:
         """Change a tenant. Admins of the tenant can change `groups`, and operators all fields."""
         if any(value is not None for value in (body.slug, body.weight, body.time_zone, body.limits)):
             request.require_operator("can change more of a tenant than its groups")
-        await self.get_tenant(request, slug)
+        tenant = await self.get_tenant(request, slug)
         request.require("admin.members")
-        for role in (body.groups or {}).values():
-            request.require_role(role)
+        if body.groups is not None:
+            for role in _changed_roles(tenant.groups, body.groups):
+                request.require_role(role)
         return await self._tenants.change(slug, **msgspec.structs.asdict(body), act=request.act())
 
     async def remove_tenant(self, request: Request, slug: str) -> Tenant:
@@ -214,6 +216,11 @@ async def issue_token(
         act=request.act(),
     )
     return CreatedToken(**msgspec.structs.asdict(created.token), token=created.text)
+
+
+def _changed_roles(old: dict[str, Role], new: dict[str, Role]) -> set[Role]:
+    """Return the roles that groups get or lose."""
+    return {role for _, role in old.items() ^ new.items()}
 
 
 def _credential_scope(request: Request) -> str | None:

@@ -9,7 +9,9 @@ from ingot.http.request import Request
 from ingot.http.routes import PREFIX, Authenticated, Route, route_factory
 from ingot.identity.credential_service import Credentials
 from ingot.identity.credentials import Forbidden, Token
-from ingot.identity.people import User
+from ingot.identity.members import Members
+from ingot.identity.people import Invitation, Member, TenantRole, User
+from ingot.identity.roles import NO_TENANT, no_tenant_error
 from ingot.identity.sessions import Sessions
 from ingot.identity.tenants import Tenants
 from ingot.kernel.pages import Page
@@ -20,16 +22,22 @@ from ingot.wire.people import Me, MySession
 class MeApi:
     """Routes below `/me`."""
 
-    def __init__(self, tenants: Tenants, sessions: Sessions, credentials: Credentials) -> None:
+    def __init__(self, tenants: Tenants, sessions: Sessions, credentials: Credentials, members: Members) -> None:
         self._tenants = tenants
         self._sessions = sessions
         self._credentials = credentials
+        self._members = members
 
     def routes(self) -> list[Route]:
         """Return the routes of this module."""
         route = route_factory("me", f"{PREFIX}/me", Authenticated())
         return [
             route("GET", "", self.who),
+            route("GET", "/invitations", self.list_invitations),
+            route("POST", "/invitations/{id}/accept", self.accept_invitation),
+            route("POST", "/invitations/{id}/decline", self.decline_invitation, status=204),
+            route("POST", "/tenants/{tenant}/choose", self.choose_tenant),
+            route("POST", "/tenants/{tenant}/leave", self.leave_tenant),
             route("GET", "/sessions", self.list_sessions),
             route("DELETE", "/sessions/{id}", self.end_session, status=204),
             route("GET", "/tokens", self.list_tokens),
@@ -52,6 +60,34 @@ class MeApi:
             user=caller.user,
             session=caller.session,
         )
+
+    async def list_invitations(self, request: Request) -> Page[Invitation]:
+        """List the invitations that you can accept, oldest first."""
+        return Page(items=await self._members.invitations(_signed_in_user(request).id))
+
+    async def accept_invitation(self, request: Request, id: str) -> Member:
+        """Accept an invitation, and become a member of the tenant.
+
+        Your sessions continue to act in the tenant in which they act now.
+        """
+        return await self._members.accept(id, user=_signed_in_user(request).id, act=request.act())
+
+    async def decline_invitation(self, request: Request, id: str) -> None:
+        """Decline an invitation."""
+        await self._members.decline(id, user=_signed_in_user(request).id, act=request.act())
+
+    async def choose_tenant(self, request: Request, tenant: str) -> TenantRole:
+        """Act in another tenant in this session, and in sessions that you start later."""
+        _signed_in_user(request)
+        return await self._members.choose_tenant(request.caller, tenant)
+
+    async def leave_tenant(self, request: Request, tenant: str) -> Member:
+        """Leave a tenant. All your roles there end, and your tokens there are revoked.
+
+        Roles by group apply again only after you accept an invitation to the tenant.
+        """
+        _signed_in_user(request)
+        return await self._members.leave(request.caller, tenant, act=request.act())
 
     async def list_sessions(self, request: Request) -> Page[MySession]:
         """List your sessions, newest first."""
@@ -78,6 +114,8 @@ class MeApi:
         _signed_in_user(request)
         if body.operator:
             request.require_operator("can create tokens for all tenants")
+        if request.caller.tenant == NO_TENANT:
+            raise no_tenant_error(request.caller)
         return await issue_token(self._credentials, request, None if body.operator else request.tenant, body)
 
     async def revoke_token(self, request: Request, id: str) -> Token:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -11,7 +12,7 @@ from ingot.http.routes import PREFIX, Granted, Route, route_factory
 from ingot.identity.credentials import Forbidden
 from ingot.identity.grants import ANY
 from ingot.identity.members import Members
-from ingot.identity.people import Member, Session, User
+from ingot.identity.people import Member, MemberNotFound, Session, User
 from ingot.identity.sessions import Sessions
 from ingot.identity.users import Users
 from ingot.kernel.pages import Page
@@ -56,8 +57,14 @@ class PeopleApi:
         return await self._members.list(request.tenant, cursor=query.cursor, limit=query.limit)
 
     async def put_member(self, request: Request, body: PutMemberRequest) -> Member:
-        """Give a person a role in the tenant, or invite somebody by email."""
+        """Invite a person to a role in the tenant, by email or ID, or change the role that was given to a member.
+
+        An invitation grants nothing until the person accepts it, and expires after 14 days. Inviting again renews it.
+        The response contains nothing about the invited person.
+        """
         request.require_role(body.role)
+        if body.user is not None:
+            await self._require_role_of(request, body.user)
         return await self._members.put(
             request.tenant, role=body.role, user=body.user, email=body.email, act=request.act()
         )
@@ -67,13 +74,20 @@ class PeopleApi:
         return await self._members.get(request.tenant, id)
 
     async def change_member(self, request: Request, id: str, body: ChangeMemberRequest) -> Member:
-        """Change the role of a member."""
+        """Change the role that was given to a member, or that of an invitation."""
         request.require_role(body.role)
+        await self._require_role_of(request, id)
         return await self._members.change(request.tenant, id, role=body.role, act=request.act())
 
     async def remove_member(self, request: Request, id: str) -> Member:
-        """Remove a member or an invitation. Tokens that the person created in the tenant are revoked."""
+        """Remove a member, with the tokens that they created in the tenant, or revoke an invitation."""
+        await self._require_role_of(request, id)
         return await self._members.remove(request.tenant, id, act=request.act())
+
+    async def _require_role_of(self, request: Request, member_id: str) -> None:
+        """Raise `Forbidden` if the caller could not give the role that a member or an invitation has now."""
+        with suppress(MemberNotFound):
+            request.require_role((await self._members.get(request.tenant, member_id)).role)
 
     # -- users ----------------------------------------------------------------------------------------------
 

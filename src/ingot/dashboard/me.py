@@ -9,6 +9,7 @@ from ingot.http.request import Request, Response
 from ingot.http.routes import HTML, Authenticated, Route, route_factory
 from ingot.identity.credentials import Forbidden
 from ingot.identity.grants import RECORD_RESOURCES
+from ingot.identity.members import Members
 from ingot.identity.people import ROLE_GRANTS, User
 from ingot.identity.sessions import DEFAULT_PAGE, Sessions
 
@@ -32,8 +33,9 @@ ACTION_DESCRIPTIONS: Final = {
 class MePage:
     """The account page."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, members: Members) -> None:
         self._sessions = sessions
+        self._members = members
 
     def routes(self) -> list[Route]:
         """Return the routes of this page."""
@@ -41,6 +43,10 @@ class MePage:
         return [
             route("GET", "", self.show),
             route("POST", "/sessions/{id}/end", self.end_session, status=303),
+            route("POST", "/invitations/{id}/accept", self.accept_invitation, status=303),
+            route("POST", "/invitations/{id}/decline", self.decline_invitation, status=303),
+            route("POST", "/tenants/{tenant}/choose", self.choose_tenant, status=303),
+            route("POST", "/tenants/{tenant}/leave", self.leave_tenant, status=303),
         ]
 
     async def show(self, request: Request) -> Response[bytes]:
@@ -54,6 +60,8 @@ class MePage:
                 (role, [ACTION_DESCRIPTIONS[grant.action] for grant in ROLE_GRANTS[role.role]])
                 for role in request.caller.roles
             ],
+            tenant=request.caller.tenant,
+            invitations=await self._members.invitations(user.id),
             sessions=await self._sessions.list(user.id),
             current_session=request.caller.session,
         )
@@ -61,6 +69,28 @@ class MePage:
     async def end_session(self, request: Request, id: str) -> Response[bytes]:
         """End one session of the signed-in person."""
         await self._sessions.end(id, user=_signed_in_user(request).id, act=request.act())
+        return redirect(DEFAULT_PAGE)
+
+    async def accept_invitation(self, request: Request, id: str) -> Response[bytes]:
+        """Accept an invitation of the signed-in person."""
+        await self._members.accept(id, user=_signed_in_user(request).id, act=request.act())
+        return redirect(DEFAULT_PAGE)
+
+    async def decline_invitation(self, request: Request, id: str) -> Response[bytes]:
+        """Decline an invitation of the signed-in person."""
+        await self._members.decline(id, user=_signed_in_user(request).id, act=request.act())
+        return redirect(DEFAULT_PAGE)
+
+    async def choose_tenant(self, request: Request, tenant: str) -> Response[bytes]:
+        """Let the session act in a tenant."""
+        _signed_in_user(request)
+        await self._members.choose_tenant(request.caller, tenant)
+        return redirect(DEFAULT_PAGE)
+
+    async def leave_tenant(self, request: Request, tenant: str) -> Response[bytes]:
+        """End the membership of the signed-in person in a tenant."""
+        _signed_in_user(request)
+        await self._members.leave(request.caller, tenant, act=request.act())
         return redirect(DEFAULT_PAGE)
 
 

@@ -12,6 +12,7 @@ PATH_PARAMETER_DOCS: Final = {
     "batches": "Name of the batch.",
     "blobs": "ID of the blob.",
     "definitions": "Job type.",
+    "invitations": "ID of the invitation.",
     "jobs": "ID of the job.",
     "keys": "Key.",
     "members": "ID of the person or of the invitation.",
@@ -38,7 +39,7 @@ FORM_FIELD_DOCS: Final = {
 HEADER_DOCS: Final = {
     "Idempotency-Key": "Same as the key in the body: requests with the same key are executed once.",
     "If-Match": "ETag of the blob that the key must hold, or `*` for any blob. Required to replace a key.",
-    "Ingot-Tenant": "Slug of the tenant, for operators (`default` if not sent) and people with several tenants.",
+    "Ingot-Tenant": "Slug of the tenant, for operators (`default` if not sent) and people (the tenant of the session).",
     "Last-Event-ID": "ID of the last event that was received. The stream continues after it.",
     "Upload-Offset": "Number of bytes of the upload that were sent before. The body continues there.",
 }

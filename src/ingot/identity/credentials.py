@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from ingot.identity.grants import ANY, Grant, allows
 from ingot.identity.people import Session, TenantRole, User
-from ingot.kernel.errors import Conflict, IngotError, NotFound
+from ingot.kernel.errors import Conflict, IngotError, NotFound, TooMany
+
+
+PERSON_TOKENS_MAX: Final = 100  # Valid tokens of one person in all tenants.
+TENANT_TOKENS_MAX: Final = 10_000  # Valid tokens of one tenant, and of all operators.
 
 
 class Unauthorized(IngotError):
@@ -36,6 +40,20 @@ class Forbidden(IngotError):
     code = "forbidden"
     status = 403
     hint = "Use a token with a grant for this action and resource."
+
+
+class TenantNotChosen(Forbidden):
+    """The session acts in no tenant."""
+
+    code = "tenant_not_chosen"
+    hint = "Choose a tenant on the page /me or with POST /api/v1/me/tenants/{tenant}/choose."
+
+
+class TooManyTokens(TooMany):
+    """There are too many tokens that are neither revoked nor expired."""
+
+    code = "too_many_tokens"
+    hint = "Revoke tokens that are no longer needed. GET /api/v1/me/tokens and GET /api/v1/admin/tokens list them."
 
 
 class TokenNotFound(NotFound):

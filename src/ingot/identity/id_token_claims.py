@@ -105,26 +105,35 @@ def merge_userinfo(claims: Claims, userinfo: Claims) -> dict[str, object]:
 
 
 def person_from_claims(claims: Claims, rules: IdTokenRules) -> Person:
-    """Return the person whom these claims describe. Raises `SignInRefused` if they may not sign in."""
-    groups = _groups(claims, rules)
-    email = _email(claims)
-    person = Person(
-        issuer=rules.issuer,
-        subject=_subject(claims),
-        email=email,
-        email_verified=email is not None and _is_email_verified(claims),
-        name=_optional_text(claims, "name", chars_max=NAME_CHARS_MAX),
-        picture=_picture(claims),
-        groups=groups,
-    )
-    if rules.allowed_groups and rules.allowed_groups.union(rules.admin_groups).isdisjoint(groups):
-        refusal = SignInRefused(
+    """Return the person whom these claims describe. Raises `SignInRefused` if they may not sign in.
+
+    The claims identify the person by their subject. If anything else is the reason, the error contains the person with
+    the groups that are known, or with none.
+    """
+    person = Person(issuer=rules.issuer, subject=_subject(claims))
+    try:
+        person = msgspec.structs.replace(person, groups=_groups(claims, rules))
+        email = _email(claims)
+        person = msgspec.structs.replace(
+            person,
+            email=email,
+            email_verified=email is not None and _is_email_verified(claims),
+            name=_optional_text(claims, "name", chars_max=NAME_CHARS_MAX),
+            picture=_picture(claims),
+        )
+        _require_allowed_group(person, rules)
+    except SignInRefused as refusal:
+        refusal.person = person
+        raise
+    return person
+
+
+def _require_allowed_group(person: Person, rules: IdTokenRules) -> None:
+    if rules.allowed_groups and rules.allowed_groups.union(rules.admin_groups).isdisjoint(person.groups):
+        raise SignInRefused(
             "the person is in none of the allowed groups",
             hint="Ask the operator of this server for access. INGOT_OIDC_ALLOWED_GROUPS lists the allowed groups.",
         )
-        refusal.person = person
-        raise refusal
-    return person
 
 
 def _subject(claims: Claims) -> str:

@@ -4,10 +4,35 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from ingot.events.audit import Act, new_act
 from ingot.identity.authenticator import Authenticator
-from ingot.identity.people import ROLES, Member, MemberNotFound, Role, UserNotFound, normalize_email
-from ingot.identity.ports import FindMember, ListMembers, PutMember, RemoveMember
+from ingot.identity.credentials import Caller, Forbidden
+from ingot.identity.people import (
+    ROLES,
+    Invitation,
+    InvitationNotFound,
+    Member,
+    MemberNotFound,
+    Role,
+    TenantRole,
+    UserNotFound,
+    normalize_email,
+)
+from ingot.identity.ports import (
+    AcceptInvitation,
+    ChangeMember,
+    ChooseTenant,
+    DeclineInvitation,
+    FindMember,
+    LeaveTenant,
+    ListInvitations,
+    ListMembers,
+    PutMember,
+    RemoveMember,
+)
+from ingot.identity.roles import find_role
 from ingot.kernel.commands import Store
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id, new_id
@@ -29,10 +54,11 @@ class Members:
     async def put(
         self, tenant: str, *, role: Role, user: str | None = None, email: str | None = None, act: Act
     ) -> Member:
-        """Give a person a role in a tenant, or invite the person who will sign in with an email.
+        """Invite a person to a role in a tenant, by their ID or by a verified email.
 
-        Replaces a role that was given to the person before, but not roles by group. Raises `UserNotFound`,
-        `TenantNotFound` or `InvalidInput`.
+        An invitation grants nothing before the person accepts it. A role that the person already has, other than roles
+        by group, is replaced at once. Raises `UserNotFound` for a text that is no ID, `TenantNotFound`, `InvalidInput`
+        or `TooManyInvitations`.
         """
         if (user is None) == (email is None):
             raise InvalidInput("exactly one of user and email must be set", hint=MEMBER_HINT)
@@ -51,18 +77,12 @@ class Members:
         )
 
     async def change(self, tenant: str, member_id: str, *, role: Role, act: Act) -> Member:
-        """Change the role that was given to a member or an invitation.
+        """Change the role that was given to a member, or that of an invitation.
 
-        Raises `MemberNotFound`, `TenantNotFound` or `InvalidInput`.
+        Raises `MemberNotFound`, `MemberByGroup`, `TenantNotFound` or `InvalidInput`.
         """
-        check_role(role)
-        member = await self.get(tenant, member_id)
-        email = member.email if member.user is None else None
-        return await self._authenticator.run_and_invalidate(
-            PutMember(
-                tenant=tenant, role=role, user=member.user, email=email, invitation_id=member.id, act=new_act(act)
-            )
-        )
+        command = ChangeMember(tenant=tenant, id=_check_member_id(member_id), role=check_role(role), act=new_act(act))
+        return await self._authenticator.run_and_invalidate(command)
 
     async def remove(self, tenant: str, member_id: str, *, act: Act) -> Member:
         """Remove the role that was given to a member, or an invitation, and revoke the person's tokens in the tenant.
@@ -72,6 +92,42 @@ class Members:
         return await self._authenticator.run_and_invalidate(
             RemoveMember(tenant=tenant, id=_check_member_id(member_id), act=new_act(act))
         )
+
+    async def invitations(self, user: str) -> list[Invitation]:
+        """Return the invitations that a person can accept, oldest first."""
+        return await self._store.run(ListInvitations(user=user))
+
+    async def accept(self, invitation_id: str, *, user: str, act: Act) -> Member:
+        """Accept an invitation to a person or their verified email. Raises `InvitationNotFound`."""
+        command = AcceptInvitation(id=_check_invitation_id(invitation_id), user=user, act=new_act(act))
+        return await self._authenticator.run_and_invalidate(command)
+
+    async def decline(self, invitation_id: str, *, user: str, act: Act) -> None:
+        """Decline an invitation to a person or their verified email. Raises `InvitationNotFound`."""
+        checked_id = _check_invitation_id(invitation_id)
+        # Admins of the tenant read the entry, and learn nothing about a person who does not join it.
+        unnamed = msgspec.structs.replace(act, who=f"invitation:{checked_id}", name=None, address=None)
+        await self._store.run(DeclineInvitation(id=checked_id, user=user, act=new_act(unnamed)))
+
+    async def leave(self, caller: Caller, tenant: str, *, act: Act) -> Member:
+        """End the membership of a person in the tenant with this ID or slug, including roles by group.
+
+        Their tokens there are revoked. Raises `Forbidden` if they have no role in the tenant.
+        """
+        user, _ = _signed_in(caller)
+        role = find_role(caller.roles, tenant)
+        command = LeaveTenant(tenant=role.tenant, user=user, act=new_act(act))
+        return await self._authenticator.run_and_invalidate(command)
+
+    async def choose_tenant(self, caller: Caller, tenant: str) -> TenantRole:
+        """Let the session of a person, and their later ones, act in the tenant with this ID or slug.
+
+        Raises `Forbidden` if they have no role in the tenant.
+        """
+        user, session = _signed_in(caller)
+        role = find_role(caller.roles, tenant)
+        await self._authenticator.run_and_invalidate(ChooseTenant(session=session, user=user, tenant=role.tenant))
+        return role
 
     async def get(self, tenant: str, member_id: str) -> Member:
         """Return the member with this ID. Raises `MemberNotFound` or `TenantNotFound`."""
@@ -103,6 +159,19 @@ def check_email(value: object) -> str:
     if not name or not domain or "@" in domain or not email.isprintable() or " " in email:
         raise InvalidInput(f"the email {email[:64]!r} is not valid", hint=EMAIL_HINT)
     return normalize_email(email)
+
+
+def _signed_in(caller: Caller) -> tuple[str, str]:
+    """Return the IDs of the person who is signed in and of the session. Raises `Forbidden`."""
+    if caller.user is None or caller.session is None:
+        raise Forbidden("only a person who is signed in can do this", hint="Sign in at /auth/login.")
+    return caller.user.id, caller.session.id
+
+
+def _check_invitation_id(value: object) -> str:
+    if not is_id(check_text(value, name="invitation ID")):
+        raise InvitationNotFound(f"there is no invitation {str(value)[:64]!r} for you")
+    return str(value)
 
 
 def _check_member_id(value: object) -> str:

@@ -8,12 +8,15 @@ from typing import Final, Literal
 import msgspec
 
 from ingot.identity.grants import RECORD_RESOURCES, Grant
-from ingot.kernel.errors import Conflict, IngotError, NotFound
+from ingot.kernel.errors import Conflict, IngotError, NotFound, TooMany
 
 Role = Literal["admin", "member", "viewer"]
 ROLES: Final[tuple[Role, ...]] = ("viewer", "member", "admin")  # Each role includes the permissions of those before it.
 LOCAL_ISSUER: Final = "ingot"  # The issuer of the person who signs in with an operator's link, without a provider.
 LOCAL_SUBJECT: Final = "operator"
+INVITATION_MICROS: Final = 14 * 86_400 * 1_000_000  # How long an invitation can be accepted.
+INVITATIONS_MAX: Final = 1000  # Invitations of a tenant that have neither been accepted nor expired.
+OWN_INVITATIONS_MAX: Final = 100  # Invitations that a person sees at once.
 _VIEWER_ACTIONS: Final = ("jobs.read", "workers.read", "events.read", "blobs.read")
 _ADMIN_ACTIONS: Final = (
     "jobs.*",
@@ -35,7 +38,8 @@ ROLE_GRANTS: Final[dict[Role, tuple[Grant, ...]]] = {
 class SignInRefused(IngotError):
     """The sign-in was refused.
 
-    `person` is set if the provider identified the person and they are in none of the allowed groups.
+    `person` is set if the provider identified the person. The sign-in is then refused because of what the provider
+    reports about them, which ends their other sessions, too.
     """
 
     code = "sign_in_refused"
@@ -62,9 +66,23 @@ class MemberByGroup(Conflict):
 
     code = "member_by_group"
     hint = (
-        "Remove the group from the groups of the tenant, or disable the person with "
-        "POST /api/v1/admin/users/{id}/disable."
+        "Remove the group from the groups of the tenant, invite the person to another role with "
+        "POST /api/v1/admin/members, or disable the person with POST /api/v1/admin/users/{id}/disable."
     )
+
+
+class InvitationNotFound(NotFound):
+    """There is no such invitation for this person."""
+
+    code = "invitation_not_found"
+    hint = "It may have expired or been revoked. GET /api/v1/me/invitations lists your invitations."
+
+
+class TooManyInvitations(TooMany):
+    """The tenant has too many invitations that have not been accepted."""
+
+    code = "too_many_invitations"
+    hint = "Revoke invitations with DELETE /api/v1/admin/members/{id}, or wait until they expire."
 
 
 class SessionNotFound(NotFound):
@@ -98,12 +116,17 @@ class Person(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class User(Person, frozen=True, kw_only=True):
-    """A person who has signed in at this server. A person who is not `enabled` cannot sign in."""
+    """A person who has signed in at this server. A person who is not `enabled` cannot sign in.
+
+    If a sign-in is `refused`, the tokens of the person permit nothing until a sign-in succeeds.
+    """
 
     id: str
     """ID of the person."""
     enabled: bool = True
     """Whether the person can sign in."""
+    refused: bool = False
+    """Whether their last sign-in was refused because of what the provider reported, such as missing groups."""
     created_at: datetime
     """When the person first signed in."""
     signed_in_at: datetime
@@ -132,8 +155,8 @@ class PeopleRules(msgspec.Struct, frozen=True, kw_only=True):
     token_days: float = 90.0
 
     def may_sign_in(self, user: User) -> bool:
-        """Return whether the person comes from the current provider and is in an allowed group, or is local."""
-        return user.is_local or (user.issuer == self.issuer and self._is_in_allowed_group(user))
+        """Return whether the person is local, or comes from the current provider, which still reports them as allowed."""
+        return user.is_local or (user.issuer == self.issuer and not user.refused and self._is_in_allowed_group(user))
 
     def is_operator(self, user: User) -> bool:
         """Return whether the person acts in all tenants."""
@@ -172,6 +195,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     """IP address from which the person signed in."""
     agent: str | None = None
     """User agent of the browser."""
+    tenant: str | None = None
+    """ID of the tenant in which the session acts; `null` if none was chosen, and for operators."""
 
 
 class RoleSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -184,9 +209,10 @@ class RoleSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A person with a role in a tenant, or an invitation. An invitation has no `user` yet.
+    """A person with a role in a tenant, or an invitation, which grants nothing before it is accepted.
 
-    `id` is the ID of the person or invitation. `role` is the highest role of `sources`.
+    `id` is the ID of the person or invitation. `role` is the highest role of `sources`. An invitation shows only the
+    email or the ID with which it was created, so that it tells nothing about the person.
     """
 
     id: str
@@ -196,7 +222,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[RoleSource, ...]
     """Where the role comes from."""
     user: str | None = None
-    """ID of the person; `null` for an invitation."""
+    """ID of the person; `null` for an invitation by email."""
     email: str | None = None
     """Email address, as reported by the identity provider; for an invitation, the invited address."""
     name: str | None = None
@@ -205,6 +231,25 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """URL of a picture, as reported by the identity provider."""
     invited: bool = False
     """Whether this is an invitation that has not been accepted yet."""
+    expires_at: datetime | None = None
+    """When the invitation expires; `null` for a person with a role."""
+
+
+class Invitation(msgspec.Struct, frozen=True, kw_only=True):
+    """An invitation as the invited person sees it."""
+
+    id: str
+    """ID of the invitation."""
+    tenant: str
+    """ID of the tenant."""
+    slug: str
+    """Readable name of the tenant."""
+    role: Role
+    """Role that the person gets by accepting."""
+    created_at: datetime
+    """When the invitation was created."""
+    expires_at: datetime
+    """When the invitation expires."""
 
 
 def normalize_email(email: str) -> str:

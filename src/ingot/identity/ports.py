@@ -10,7 +10,7 @@ import msgspec
 from ingot.events.audit import Act
 from ingot.identity.credentials import Token, WorkerCredential
 from ingot.identity.model import Limits, Tenant
-from ingot.identity.people import Member, Person, Role, Session, TenantRole, User
+from ingot.identity.people import Invitation, Member, Person, Role, Session, TenantRole, User
 from ingot.kernel.commands import Command, Store
 
 
@@ -94,7 +94,8 @@ class TenantStore(Store, Protocol):
 class CreateToken(Command[Token], frozen=True, kw_only=True):
     """Store a token with the digest of its text, and return it. The store sets `created_at`.
 
-    Raises `TenantNotFound`, or `UserNotFound` if its person does not exist or is disabled.
+    Raises `TenantNotFound`, `UserNotFound` if its person does not exist or is disabled, or `TooManyTokens` if the person
+    or the tenant has too many tokens that are neither revoked nor expired.
     """
 
     token: Token
@@ -234,8 +235,11 @@ class ConsumeLogin(Command[str | None], frozen=True, kw_only=True):
 class SignIn(Command[User], frozen=True, kw_only=True):
     """Create a session for a person, and store the person as the provider describes them now.
 
-    Invitations to the verified email of the person become theirs. The session with `replaced_digest`, which the browser
-    had before, ends. The audit log names the person as the author. Raises `SignInRefused` if the person is disabled.
+    The session with `replaced_digest`, which the browser had before, ends. If it was a session of the same person, the
+    new one acts in the same tenant. Otherwise it acts in the tenant that the person chose last. A person who has never
+    chosen one, and has a role in exactly one tenant, chooses it by signing in.
+
+    The audit log names the person as the author. Raises `SignInRefused` if the person is disabled.
     """
 
     person: Person
@@ -250,7 +254,7 @@ class SignIn(Command[User], frozen=True, kw_only=True):
 
 
 class DenySignIn(Command[None], frozen=True, kw_only=True):
-    """Store the groups of a person who is in no allowed group any more, and end their sessions.
+    """Mark a person as refused, store their groups, and end their sessions.
 
     Nothing is stored about a person who has never signed in. The audit log names the person as the author.
     """
@@ -276,9 +280,11 @@ class SetUserEnabled(Command[User], frozen=True, kw_only=True):
 
 
 class PutMember(Command[Member], frozen=True, kw_only=True):
-    """Give a role in a tenant to the person `user`, or to the person who will sign in with `email`.
+    """Invite the person `user`, or the person with the verified `email`, to a role in a tenant.
 
-    `email` is normalized. A new invitation gets the ID `invitation_id`. Raises `TenantNotFound` or `UserNotFound`.
+    A person with a role of their own in the tenant gets the new role at once. Whether the person exists makes no
+    difference. `email` is normalized. A new invitation gets the ID `invitation_id`, and a repeated one its full
+    duration. Raises `TenantNotFound` or `TooManyInvitations`.
     """
 
     tenant: str
@@ -287,6 +293,64 @@ class PutMember(Command[Member], frozen=True, kw_only=True):
     email: str | None = None
     invitation_id: str
     act: Act
+
+
+class ChangeMember(Command[Member], frozen=True, kw_only=True):
+    """Change the role that was given to a person, or that of an invitation.
+
+    Raises `TenantNotFound`, `MemberNotFound`, or `MemberByGroup` if the person has roles only through groups.
+    """
+
+    tenant: str
+    id: str
+    role: Role
+    act: Act
+
+
+class AcceptInvitation(Command[Member], frozen=True, kw_only=True):
+    """Give a person the role of an invitation, if it is for them or for their verified email, and remove it.
+
+    Of the new role and a role that the person has, the higher one counts. Roles by group apply again to a person who had
+    left the tenant. No session acts in another tenant than before. Raises `InvitationNotFound`.
+    """
+
+    id: str
+    user: str
+    act: Act
+
+
+class DeclineInvitation(Command[None], frozen=True, kw_only=True):
+    """Remove an invitation that is for this person or for their verified email. Raises `InvitationNotFound`."""
+
+    id: str
+    user: str
+    act: Act
+
+
+class ListInvitations(Command[list[Invitation]], frozen=True, kw_only=True):
+    """Return the invitations of a person and of their verified email, by ID, up to a fixed number."""
+
+    user: str
+
+
+class LeaveTenant(Command[Member], frozen=True, kw_only=True):
+    """Remove all roles of a person in a tenant, and revoke their tokens there. Returns the former member.
+
+    Roles by group no longer apply to the person in the tenant until they accept an invitation to it. Raises
+    `TenantNotFound` or `MemberNotFound`.
+    """
+
+    tenant: str
+    user: str
+    act: Act
+
+
+class ChooseTenant(Command[None], frozen=True, kw_only=True):
+    """Let a session of a person act in a tenant, and new sessions of the person, too. Raises `TenantNotFound`."""
+
+    session: str
+    user: str
+    tenant: str
 
 
 class RemoveMember(Command[Member], frozen=True, kw_only=True):

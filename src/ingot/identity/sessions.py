@@ -142,7 +142,10 @@ class Sessions:
         return NewSession(user=user, secret=secret)
 
     async def deny_sign_in(self, person: Person, *, act: Act) -> None:
-        """Record that a person is in no allowed group. Their sessions end, and their tokens permit nothing any more."""
+        """Record that the sign-in of a person was refused because of what the provider reported about them.
+
+        Their sessions end, and their tokens permit nothing until a sign-in succeeds.
+        """
         await self._authenticator.run_and_invalidate(DenySignIn(person=person, act=new_act(act)))
 
     async def end(self, session_id: str, *, user: str | None, act: Act) -> None:

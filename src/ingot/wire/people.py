@@ -17,14 +17,14 @@ Email = Annotated[str, msgspec.Meta(min_length=3, max_length=EMAIL_CHARS_MAX)]
 
 
 class PutMemberRequest(RequestStruct, frozen=True, kw_only=True):
-    """A new member: a person with an ID, or an invitation by email. Set exactly one of `user` and `email`."""
+    """An invitation of the person with an ID or with a verified email. Set exactly one of `user` and `email`."""
 
     role: Role
     """Role of the member."""
     user: str | None = None
-    """ID of a person who has signed in before."""
+    """ID of the person, as their page `/me` shows it."""
     email: Email | None = None
-    """Email address to invite. The person who signs in with it, verified, becomes the member."""
+    """Email address to invite. People who sign in with it, verified, can accept the invitation."""
 
 
 class ChangeMemberRequest(RequestStruct, frozen=True, kw_only=True):
@@ -69,7 +69,7 @@ class Me(msgspec.Struct, frozen=True, kw_only=True):
     operator: bool
     """Whether the caller acts in all tenants."""
     tenant: str | None
-    """ID of the tenant of the request; `null` for a person who has not chosen one of several, or has none."""
+    """ID of the tenant of the request; `null` for a person who has not chosen one, or has none."""
     slug: str | None
     """Readable name of that tenant."""
     grants: tuple[Grant, ...]

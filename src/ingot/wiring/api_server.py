@@ -82,9 +82,9 @@ def build_routes(
         SecretsApi(ingot.secrets, ingot.tenants),
         AuditApi(ingot.audit),
         PeopleApi(ingot.members, ingot.users, ingot.sessions, public_url=public_url),
-        MeApi(ingot.tenants, ingot.sessions, ingot.credentials),
+        MeApi(ingot.tenants, ingot.sessions, ingot.credentials, ingot.members),
         AuthPages(ingot.sessions, ingot.provider, public_url=public_url),
-        MePage(ingot.sessions),
+        MePage(ingot.sessions, ingot.members),
         ops,
     )
     table = RouteTable([*(route for api in apis for route in api.routes()), *extra_routes])

@@ -17,12 +17,14 @@ from ingot.engines.postgres.context import Context
 from ingot.events.audit import Act
 from ingot.identity.people import MemberNotFound, SignInRefused, UserNotFound
 from ingot.identity.ports import (
+    AcceptInvitation,
     BeginLogin,
     ConsumeLogin,
     CreateToken,
+    DeclineInvitation,
     EndSession,
-    FindMember,
     FindSession,
+    LeaveTenant,
     ListSessions,
     ListUserTokens,
     PutMember,
@@ -47,14 +49,26 @@ async def people(tmp_path: Path) -> AsyncIterator[PeopleFixture]:
 
 
 async def test_a_repeated_sign_in_creates_one_user_and_one_session(people: PeopleFixture) -> None:
-    invited = await people.members.put(people.bench.tenant, role="member", email="ann@example.com", act=people.act())
     command = people.signing_in(person(groups=("a",)))
     user = await people.store.run(command)
     assert await people.store.run(command) == user
     assert len(await people.store.run(ListSessions(user=user.id))) == 1
-    assert [entry.action for entry in await people.acts()] == ["session.created", "member.put"]
-    assert await people.roles(user) == {"default": "member"}
-    assert await people.store.run(FindMember(tenant=people.bench.tenant, member_id=invited.id)) is None
+    assert [entry.action for entry in await people.acts()] == ["session.created"]
+
+
+async def test_a_repeated_answer_to_an_invitation_succeeds(people: PeopleFixture) -> None:
+    tenant, ann = people.bench.tenant, await people.sign_in()
+    invited = await people.members.put(tenant, role="member", user=ann.id, act=people.act())
+    accept = AcceptInvitation(id=invited.id, user=ann.id, act=people.act())
+    leave = LeaveTenant(tenant=tenant, user=ann.id, act=people.act())
+    for command in (accept, leave):
+        assert await people.store.run(command) == await people.store.run(command)
+    invited = await people.members.put(tenant, role="member", user=ann.id, act=people.act())
+    decline = DeclineInvitation(id=invited.id, user=ann.id, act=people.act())
+    for _ in range(2):
+        await people.store.run(decline)
+    actions = [entry.action for entry in await people.acts(tenant)]
+    assert actions == ["invitation.declined", "member.put", "member.left", "invitation.accepted", "member.put"]
 
 
 async def test_a_repeated_end_of_a_session_succeeds(people: PeopleFixture) -> None:
@@ -174,13 +188,3 @@ async def test_a_disable_ends_uncommitted_sessions_and_tokens(
     await people.users.enable(ann.id, enabled=True, act=people.act())
     assert await people.store.run(FindSession(digest=b"early")) is None
     assert not await people.holds(token.id)
-
-
-async def test_an_invitation_created_during_a_sign_in_is_assigned(people: PeopleFixture) -> None:
-    tenant = people.bench.tenant
-    async with open_transaction(people) as first:
-        ann = await people_rows.sign_in(first, people.signing_in(person()))
-        await people.members.put(tenant, role="member", email="ann@example.com", act=people.act())
-    assert await people.roles(ann) == {"default": "member"}
-    await people.sign_in()
-    assert await people.roles(ann) == {"default": "member"}

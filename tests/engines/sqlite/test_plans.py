@@ -77,6 +77,8 @@ ALLOWED = {
     ("leases_of_worker", "states"): "the running jobs",
     ("live_lanes", "l"): "the lanes themselves",
     ("live_lanes", "states"): "stops at the first row: the head of the first lane",
+    ("chosen_tenant", "o"): "the tenants of one person",
+    ("invitations_of_user", "i"): "as many rows as the limit, read by indexes",
     ("members_by_id", "listed"): "the requested members",
     ("members_by_id", "s"): "the roles of the requested members",
     ("names_of_checkpoints", "c"): "the checkpoints of one job, steps_by_page by keys",

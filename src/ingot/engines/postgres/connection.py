@@ -29,9 +29,17 @@ from ingot.engines.fair_slots import FairSlots
 from ingot.engines.postgres.command_scope import CALL_SECONDS_MAX, SCOPE, next_deadline
 from ingot.engines.postgres.function_calls import READ_ONLY_CALLS
 from ingot.engines.postgres.pooler import transaction_pooler_error
-from ingot.identity.credentials import CredentialExists, CredentialNotFound, TokenNotFound
+from ingot.identity.credentials import CredentialExists, CredentialNotFound, TokenNotFound, TooManyTokens
 from ingot.identity.model import TenantExists, TenantNotFound
-from ingot.identity.people import MemberByGroup, MemberNotFound, SessionNotFound, SignInRefused, UserNotFound
+from ingot.identity.people import (
+    InvitationNotFound,
+    MemberByGroup,
+    MemberNotFound,
+    SessionNotFound,
+    SignInRefused,
+    TooManyInvitations,
+    UserNotFound,
+)
 from ingot.jobs.errors import (
     DuplicateJob,
     JobFinished,
@@ -145,12 +153,15 @@ ERRORS_BY_SQLSTATE: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN010": lambda message, _: TokenNotFound(message),
     "IN011": lambda message, _: CredentialNotFound(message),
     "IN012": lambda message, _: CredentialExists(message),
+    "IN014": lambda message, _: TooManyTokens(message),
     "IN020": lambda message, _: WorkerNotFound(message),
     "IN030": lambda message, _: SignInRefused(message),
     "IN031": lambda message, _: UserNotFound(message),
     "IN032": lambda message, _: MemberNotFound(message),
     "IN033": lambda message, _: MemberByGroup(message),
     "IN034": lambda message, _: SessionNotFound(message),
+    "IN035": lambda message, _: InvitationNotFound(message),
+    "IN036": lambda message, _: TooManyInvitations(message),
     "IN040": lambda message, _: InvalidInput(message),
     "IN042": lambda message, _: IdempotencyMismatch(message),
     "IN044": lambda message, _: UploadNotFound(message),

@@ -9,7 +9,17 @@ from ingot.engines.postgres.lane_cache import ABOVE_ALL_IDS, NIL_ID, id_or_nil
 from ingot.engines.postgres.tenants import check_tenant, check_tenant_id
 from ingot.identity import ports
 from ingot.identity.credentials import Token
-from ingot.identity.people import Member, MemberNotFound, Session, SessionNotFound, User, UserNotFound
+from ingot.identity.people import (
+    OWN_INVITATIONS_MAX,
+    Invitation,
+    InvitationNotFound,
+    Member,
+    MemberNotFound,
+    Session,
+    SessionNotFound,
+    User,
+    UserNotFound,
+)
 from ingot.kernel.ids import is_id
 
 
@@ -79,6 +89,50 @@ async def put_member(context: Context, command: ports.PutMember) -> Member:
         command.invitation_id,
         json_text(command.act),
     )
+
+
+async def change_member(context: Context, command: ports.ChangeMember) -> Member:
+    """See `ChangeMember`."""
+    check_tenant_id(command.tenant)
+    if not is_id(command.id):
+        raise MemberNotFound(f"there is no member {command.id[:64]!r} in this tenant")
+    arguments = (command.tenant, command.id, command.role, json_text(command.act))
+    return await context.fetch(Member, CALL.change_member, *arguments)
+
+
+async def accept_invitation(context: Context, command: ports.AcceptInvitation) -> Member:
+    """See `AcceptInvitation`."""
+    return await context.fetch(Member, CALL.accept_invitation, *_invitation_arguments(command))
+
+
+async def decline_invitation(context: Context, command: ports.DeclineInvitation) -> None:
+    """See `DeclineInvitation`."""
+    await context.database.call(CALL.decline_invitation, *_invitation_arguments(command))
+
+
+def _invitation_arguments(command: ports.AcceptInvitation | ports.DeclineInvitation) -> tuple[str, str, str | None]:
+    if not is_id(command.id) or not is_id(command.user):
+        raise InvitationNotFound(f"there is no invitation {command.id[:64]!r} for you")
+    return command.id, command.user, json_text(command.act)
+
+
+async def list_invitations(context: Context, command: ports.ListInvitations) -> list[Invitation]:
+    """See `ListInvitations`."""
+    return await context.find_all(Invitation, CALL.list_invitations, id_or_nil(command.user), OWN_INVITATIONS_MAX)
+
+
+async def leave_tenant(context: Context, command: ports.LeaveTenant) -> Member:
+    """See `LeaveTenant`."""
+    check_tenant_id(command.tenant)
+    if not is_id(command.user):
+        raise MemberNotFound(f"there is no member {command.user[:64]!r} in this tenant")
+    return await context.fetch(Member, CALL.leave_tenant, command.tenant, command.user, json_text(command.act))
+
+
+async def choose_tenant(context: Context, command: ports.ChooseTenant) -> None:
+    """See `ChooseTenant`."""
+    check_tenant_id(command.tenant)
+    await context.database.call(CALL.choose_tenant, id_or_nil(command.session), id_or_nil(command.user), command.tenant)
 
 
 async def remove_member(context: Context, command: ports.RemoveMember) -> Member:

@@ -18,7 +18,7 @@ from ingot.engines.migrations import Migration, read_migrations
 from ingot.kernel.build import read_build
 
 REVISION: Final = 2
-DIGEST: Final = "f855688f8b8624c00da61af6e8ba5e0a7c72247233b7078c670f1442ece9f4fd"
+DIGEST: Final = "d6cf5e11b97f3dfdb1b93fd9dea54b1672f1bbcb0dfeb5d0856500d42aee1ca9"
 # Programs from this revision on can use the schema. Raise it when something that an earlier release needs is removed or
 # changes its meaning; before that, keep it for one release.
 OLDEST_REVISION: Final = 1

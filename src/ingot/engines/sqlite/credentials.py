@@ -10,7 +10,16 @@ from ingot.engines.sqlite.readers import ABOVE_ALL_TEXTS, Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.identity import ports
-from ingot.identity.credentials import CredentialExists, CredentialNotFound, Token, TokenNotFound, WorkerCredential
+from ingot.identity.credentials import (
+    PERSON_TOKENS_MAX,
+    TENANT_TOKENS_MAX,
+    CredentialExists,
+    CredentialNotFound,
+    Token,
+    TokenNotFound,
+    TooManyTokens,
+    WorkerCredential,
+)
 from ingot.identity.people import UserNotFound
 from ingot.kernel.clock import to_micros
 
@@ -21,10 +30,17 @@ def create_token(tx: Transaction, command: ports.CreateToken) -> Token:
     expires_at = None if token.expires_at is None else to_micros(token.expires_at)
     if token.user is not None and not tx.execute(SQL.is_user_enabled, token.user).get:
         raise UserNotFound(f"there is no person {token.user[:64]!r}")
+    tenant = _tenant_number(tx, token.tenant)
+    if token.user is not None:
+        valid = tx.execute(SQL.count_valid_tokens_of_user, token.user, tx.now, PERSON_TOKENS_MAX).get
+        if valid >= PERSON_TOKENS_MAX:
+            raise TooManyTokens(f"the person has {PERSON_TOKENS_MAX} valid tokens, which is the maximum")
+    if tx.execute(SQL.count_valid_tokens, tenant, tx.now, TENANT_TOKENS_MAX).get >= TENANT_TOKENS_MAX:
+        raise TooManyTokens(f"the tenant has {TENANT_TOKENS_MAX} valid tokens, which is the maximum")
     tx.execute(
         SQL.insert_tokens,
         token.id,
-        _tenant_number(tx, token.tenant),
+        tenant,
         command.digest,
         token.description,
         as_json(token.grants),

@@ -9,15 +9,23 @@ from ingot.engines.people_rows import EXPIRED_ROWS_MAX, SESSIONS_MAX, normalize_
 from ingot.engines.sqlite.readers import ABOVE_ALL_TEXTS, Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
+from ingot.events.audit import Act
 from ingot.identity import ports
 from ingot.identity.credentials import Token
 from ingot.identity.people import (
+    INVITATION_MICROS,
+    INVITATIONS_MAX,
+    OWN_INVITATIONS_MAX,
+    Invitation,
+    InvitationNotFound,
     Member,
     MemberByGroup,
     MemberNotFound,
+    Role,
     Session,
     SessionNotFound,
     SignInRefused,
+    TooManyInvitations,
     User,
     UserNotFound,
 )
@@ -49,27 +57,36 @@ def sign_in(tx: Transaction, command: ports.SignIn) -> User:
     tx.execute(SQL.put_user, user_id, *row, tx.now)
     tx.execute(SQL.delete_user_groups, user_id)
     tx.execute(SQL.insert_user_groups, user_id, as_json(person.groups))
-    if email is not None and person.email_verified:
-        tx.execute(SQL.accept_invitations, user_id, email, tx.now)
-        tx.execute(SQL.delete_invitations_by_email, email)
+    tenant = _tenant_of_new_session(tx, user_id, command.replaced_digest)
     tx.execute(SQL.delete_expired_sessions, tx.now, EXPIRED_ROWS_MAX)
     if command.replaced_digest is not None:
         tx.execute(SQL.delete_session_by_digest, command.replaced_digest)
     session = (command.session_id, command.digest, user_id, tx.now, command.expires_at, command.address, command.agent)
-    tx.execute(SQL.insert_session, *session)
+    tx.execute(SQL.insert_session, *session, tenant)
     after = {"user": user_id, "email": person.email}
     act = msgspec.structs.replace(command.act, who=f"user:{user_id}", name=person.label)
     tx.audit(act, "session.created", f"session/{command.session_id}", tenant=None, after=after)
     return _get_user(tx, user_id)
 
 
+def _tenant_of_new_session(tx: Transaction, user_id: str, replaced_digest: bytes | None) -> int | None:
+    """Return the tenant in which a new session of a person acts: that of the session that it replaces, or their own."""
+    if replaced_digest is not None:
+        for (replaced_tenant,) in list(tx.execute(SQL.session_of_user, replaced_digest, user_id)):
+            return None if replaced_tenant is None else int(replaced_tenant)
+    chosen: int | None = tx.execute(SQL.chosen_tenant, user_id).get
+    tx.execute(SQL.choose_tenant_of_user, user_id, chosen)
+    return chosen
+
+
 def deny_sign_in(tx: Transaction, command: ports.DenySignIn) -> None:
-    """Store the groups of a person who is not allowed to sign in, and end their sessions."""
+    """Mark a person as refused, store their groups, and end their sessions."""
     person = command.person
     for user_id, _ in list(tx.execute(SQL.user_by_subject, person.issuer, person.subject)):
         before = _get_user(tx, user_id)
         tx.execute(SQL.delete_user_groups, user_id)
         tx.execute(SQL.insert_user_groups, user_id, as_json(person.groups))
+        tx.execute(SQL.set_user_refused, user_id)
         tx.execute(SQL.delete_sessions_of_user, user_id)
         after = _get_user(tx, user_id)
         if after != before:
@@ -102,43 +119,126 @@ def set_user_enabled(tx: Transaction, command: ports.SetUserEnabled) -> User:
 
 
 def put_member(tx: Transaction, command: ports.PutMember) -> Member:
-    """Give a role to a person, or to an email by an invitation."""
+    """Invite a person or an email, or change the role of a person who has one of their own."""
     tenant = tx.writer_state.number_of(command.tenant)
-    values = (command.role, tx.now, command.act.who)
-    if command.user is not None:
-        member_id = _get_user(tx, command.user).id
-        before = _find_member(tx, tenant, member_id)
-        tx.execute(SQL.put_member, tenant, member_id, *values)
-        tx.execute(SQL.delete_invitation_of_user, tenant, member_id)
+    if command.user is not None and tx.execute(SQL.own_role, tenant, command.user).get is not None:
+        return _change_role(tx, command.act, command.tenant, command.user, command.role)
+    tx.execute(SQL.delete_expired_invitations, tenant, tx.now)
+    invitation_id: str | None = tx.execute(SQL.find_invitation, tenant, command.email, command.user).get
+    before = None if invitation_id is None else _find_member(tx, tenant, invitation_id)
+    expires_at = tx.now + INVITATION_MICROS
+    if invitation_id is not None:
+        tx.execute(SQL.change_invitation, invitation_id, command.role, expires_at)
     else:
-        existing_id = tx.execute(SQL.invitation_by_email, tenant, command.email).get
-        before = None if existing_id is None else _find_member(tx, tenant, existing_id)
-        member_id = tx.execute(SQL.put_invitation, command.invitation_id, tenant, command.email, *values).get
-    after = _find_member(tx, tenant, member_id)
+        if tx.execute(SQL.count_invitations, tenant).get >= INVITATIONS_MAX:
+            raise TooManyInvitations(f"the tenant has {INVITATIONS_MAX} invitations, which is the maximum")
+        invitation_id = command.invitation_id
+        values = (command.email, command.user, command.role, tx.now, command.act.who, expires_at)
+        tx.execute(SQL.insert_invitation, invitation_id, tenant, *values)
+    return _audit_member(tx, command.act, command.tenant, invitation_id, before)
+
+
+def change_member(tx: Transaction, command: ports.ChangeMember) -> Member:
+    """Change the role that was given to a person, or that of an invitation."""
+    tenant = tx.writer_state.number_of(command.tenant)
+    member = _require_member(tx, tenant, command.id)
+    if not member.invited:
+        return _change_role(tx, command.act, command.tenant, command.id, command.role)
+    tx.execute(SQL.set_role_of_invitation, command.id, command.role)
+    return _audit_member(tx, command.act, command.tenant, command.id, member)
+
+
+def _change_role(tx: Transaction, act: Act, tenant_id: str, user_id: str, role: Role) -> Member:
+    """Change a person's own role."""
+    tenant = tx.writer_state.number_of(tenant_id)
+    before = _find_member(tx, tenant, user_id)
+    tx.execute(SQL.put_member, tenant, user_id, role, tx.now, act.who)
+    return _audit_member(tx, act, tenant_id, user_id, before)
+
+
+def _audit_member(tx: Transaction, act: Act, tenant_id: str, member_id: str, before: Member | None) -> Member:
+    """Return a member or an invitation that was written. The audit log records it if it differs from before."""
+    after = _find_member(tx, tx.writer_state.number_of(tenant_id), member_id)
     assert after is not None, "the role was just written"
     if after != before:
-        tx.audit(command.act, "member.put", f"member/{member_id}", tenant=command.tenant, before=before, after=after)
+        tx.audit(act, "member.put", f"member/{member_id}", tenant=tenant_id, before=before, after=after)
     return after
 
 
 def remove_member(tx: Transaction, command: ports.RemoveMember) -> Member:
     """Remove the role of a person, or an invitation, with the tokens that depend on it."""
     tenant = tx.writer_state.number_of(command.tenant)
-    member = _find_member(tx, tenant, command.id)
-    if member is None:
-        raise MemberNotFound(f"there is no member {command.id[:64]!r} in this tenant")
-    if all(source.group is not None for source in member.sources):
-        raise MemberByGroup(f"the role of {command.id!r} comes from a group")
-    if member.user is None:
+    member = _require_member(tx, tenant, command.id)
+    if member.invited:
         tx.execute(SQL.delete_invitation, member.id)
-        tx.execute(SQL.revoke_tokens_of_invitees, tenant, member.email, tx.now)
     else:
-        tx.execute(SQL.delete_member, tenant, member.user)
-        tx.execute(SQL.delete_invitation_of_user, tenant, member.user)
-        tx.execute(SQL.revoke_tokens_of_user, member.user, tx.now, tenant)
+        tx.execute(SQL.delete_member, tenant, command.id)
+        tx.execute(SQL.delete_invitations_of_user, tenant, command.id)
+        tx.execute(SQL.revoke_tokens_of_user, command.id, tx.now, tenant)
     after = _find_member(tx, tenant, command.id)
     tx.audit(command.act, "member.removed", f"member/{command.id}", tenant=command.tenant, before=member, after=after)
     return member
+
+
+def _require_member(tx: Transaction, tenant: int, member_id: str) -> Member:
+    """Return a member with a role of their own, or an invitation. Raises `MemberNotFound` or `MemberByGroup`."""
+    member = _find_member(tx, tenant, member_id)
+    if member is None:
+        raise MemberNotFound(f"there is no member {member_id[:64]!r} in this tenant")
+    if all(source.group is not None for source in member.sources):
+        raise MemberByGroup(f"the role of {member_id!r} comes from a group")
+    return member
+
+
+def accept_invitation(tx: Transaction, command: ports.AcceptInvitation) -> Member:
+    """Turn an invitation into a role of the invited person."""
+    tenant_id, role = _invitation_for(tx, command.id, command.user)
+    tenant = tx.writer_state.number_of(tenant_id)
+    before = _find_member(tx, tenant, command.user)
+    tx.execute(SQL.delete_invitation, command.id)
+    tx.execute(SQL.delete_departure, tenant, command.user)
+    tx.execute(SQL.join_tenant, tenant, command.user, role, tx.now, command.act.who)
+    after = _find_member(tx, tenant, command.user)
+    assert after is not None, "the role was just written"
+    target = f"member/{command.user}"
+    tx.audit(command.act, "invitation.accepted", target, tenant=tenant_id, before=before, after=after)
+    return after
+
+
+def decline_invitation(tx: Transaction, command: ports.DeclineInvitation) -> None:
+    """Remove an invitation for the person who was invited."""
+    tenant_id, _ = _invitation_for(tx, command.id, command.user)
+    before = _find_member(tx, tx.writer_state.number_of(tenant_id), command.id)
+    tx.execute(SQL.delete_invitation, command.id)
+    tx.audit(command.act, "invitation.declined", f"member/{command.id}", tenant=tenant_id, before=before)
+
+
+def _invitation_for(tx: Transaction, invitation_id: str, user_id: str) -> tuple[str, Role]:
+    """Return the tenant and the role of a person's invitation. Raises `InvitationNotFound`."""
+    for tenant_id, role in list(tx.execute(SQL.invitation_for_user, invitation_id, user_id, tx.now)):
+        return tenant_id, role
+    raise InvitationNotFound(f"there is no invitation {invitation_id[:64]!r} for you")
+
+
+def leave_tenant(tx: Transaction, command: ports.LeaveTenant) -> Member:
+    """Remove all roles of a person in a tenant, with the tokens that depend on them."""
+    tenant = tx.writer_state.number_of(command.tenant)
+    member = _find_member(tx, tenant, command.user)
+    if member is None or member.invited:
+        raise MemberNotFound(f"there is no member {command.user[:64]!r} in this tenant")
+    tx.execute(SQL.delete_member, tenant, command.user)
+    if any(source.group is not None for source in member.sources):
+        tx.execute(SQL.insert_departure, tenant, command.user, tx.now)
+    tx.execute(SQL.revoke_tokens_of_user, command.user, tx.now, tenant)
+    tx.audit(command.act, "member.left", f"member/{command.user}", tenant=command.tenant, before=member)
+    return member
+
+
+def choose_tenant(tx: Transaction, command: ports.ChooseTenant) -> None:
+    """Set the tenant of a session, and of later sessions of the person."""
+    tenant = tx.writer_state.number_of(command.tenant)
+    tx.execute(SQL.choose_tenant_of_session, command.session, tenant, command.user)
+    tx.execute(SQL.choose_tenant_of_user, command.user, tenant)
 
 
 def _get_user(tx: Transaction, user_id: str) -> User:
@@ -149,7 +249,7 @@ def _get_user(tx: Transaction, user_id: str) -> User:
 
 
 def _find_member(tx: Transaction, tenant: int, member_id: str) -> Member | None:
-    members = tx.read(list[Member], SQL.members_by_id, tenant, as_json([member_id]))
+    members = decode(list[Member], tx.execute(SQL.members_by_id, tenant, as_json([member_id]), tx.now).get)
     return members[0] if members else None
 
 
@@ -179,16 +279,23 @@ def list_users(reader: Reader, command: ports.ListUsers) -> list[User]:
 def find_member(reader: Reader, command: ports.FindMember) -> Member | None:
     """Find a member or an invitation of a tenant."""
     tenant = reader.writer_state.number_of(command.tenant)
-    members = reader.read(list[Member], SQL.members_by_id, tenant, as_json([command.member_id]))
+    members = reader.read(list[Member], SQL.members_by_id, tenant, as_json([command.member_id]), reader.clock.micros())
     return members[0] if members else None
 
 
 def list_members(reader: Reader, command: ports.ListMembers) -> list[Member]:
     """Read a page of the members and invitations of a tenant."""
     tenant = reader.writer_state.number_of(command.tenant)
+    now = reader.clock.micros()
     with reader.snapshot():
-        ids = reader.read(list[str], SQL.page_of_members, tenant, command.after or "", command.limit)
-        return reader.read(list[Member], SQL.members_by_id, tenant, as_json(ids))
+        ids = reader.read(list[str], SQL.page_of_members, tenant, command.after or "", command.limit, now)
+        return reader.read(list[Member], SQL.members_by_id, tenant, as_json(ids), now)
+
+
+def list_invitations(reader: Reader, command: ports.ListInvitations) -> list[Invitation]:
+    """Read the unexpired invitations of a person."""
+    values = (command.user, reader.clock.micros(), OWN_INVITATIONS_MAX)
+    return reader.read(list[Invitation], SQL.invitations_of_user, *values)
 
 
 def list_user_tokens(reader: Reader, command: ports.ListUserTokens) -> list[Token]:

@@ -20,6 +20,9 @@ REMOVED_IMMEDIATELY: Final = (
     SQL.delete_tenant_groups,
     SQL.remove_members,
     SQL.remove_invitations,
+    SQL.remove_departures,
+    SQL.forget_tenant_of_users,
+    SQL.forget_tenant_of_sessions,
 )
 CLEARED_GRADUALLY: Final = (
     SQL.clear_idempotency_keys,

@@ -14,11 +14,14 @@ from ingot.identity.members import Members
 from ingot.identity.people import LOCAL_ISSUER, Person
 from ingot.identity.ports import (
     BeginLogin,
+    ChooseTenant,
     ClearTenants,
     ConsumeLogin,
     CreateToken,
+    DenySignIn,
     EndSession,
     FindSession,
+    LeaveTenant,
     ListSessions,
     ListUserTokens,
     RecordLastUsed,
@@ -135,10 +138,20 @@ async def _people(bench: Bench) -> None:
     await store.run(RecordLastUsed(tokens={}, workers={}, sessions={sign_in.session_id: later}))
     invited = await members.put(tenant, role="viewer", email="bob@example.com", act=Act())
     assert first.id != invited.id
-    assert len((await members.list(tenant)).items) == 2
+    assert len((await members.list(tenant)).items) == 3
+    (pending,) = await members.invitations(ann.id)
+    await members.accept(pending.id, user=ann.id, act=Act())
     await members.change(tenant, ann.id, role="viewer", act=Act())
+    await members.put(tenant, role="member", user=ann.id, act=Act())
+    await members.change(tenant, invited.id, role="member", act=Act())
     await members.remove(tenant, invited.id, act=Act())
     await members.remove(tenant, ann.id, act=Act())
+    again = await members.put(tenant, role="viewer", user=ann.id, act=Act())
+    await members.decline(again.id, user=ann.id, act=Act())
+    await store.run(ChooseTenant(session=sign_in.session_id, user=ann.id, tenant=tenant))
+    await store.run(LeaveTenant(tenant=tenant, user=ann.id, act=Act()))
+    await store.run(DenySignIn(person=sign_in.person, act=Act()))
+    await store.run(sign_in)
     await users.list()
     await users.list(email="ann@example.com")
     await users.get(ann.id)

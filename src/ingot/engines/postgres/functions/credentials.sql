@@ -28,11 +28,30 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    now bigint := ingot.clock();
     created ingot.tokens;
 BEGIN
+    -- The locks make other calls wait, so that the numbers of tokens are exact.
     PERFORM ingot.lock_tenant(of_tenant);
+    PERFORM FROM ingot.tenants AS t WHERE t.id = of_tenant FOR NO KEY UPDATE;
     IF of_user IS NOT NULL THEN
+        PERFORM FROM ingot.users AS u WHERE u.id = of_user FOR NO KEY UPDATE;
         PERFORM ingot.expect_user(of_user, true);
+        IF (SELECT count(*) FROM (
+            SELECT FROM ingot.tokens AS t WHERE t."user" = of_user AND t.revoked_at IS NULL AND t.id <> new_id
+                AND coalesce(t.expires_at, now + 1) > now LIMIT {identity.credentials.PERSON_TOKENS_MAX}
+        ) AS v) >= {identity.credentials.PERSON_TOKENS_MAX} THEN
+            PERFORM ingot.refuse('IN014',
+                'the person has {identity.credentials.PERSON_TOKENS_MAX} valid tokens, which is the maximum');
+        END IF;
+    END IF;
+    IF (SELECT count(*) FROM (
+        SELECT FROM ingot.tokens AS t WHERE (t.tenant = of_tenant OR of_tenant IS NULL AND t.tenant IS NULL)
+            AND t.revoked_at IS NULL AND t.id <> new_id AND coalesce(t.expires_at, now + 1) > now
+        LIMIT {identity.credentials.TENANT_TOKENS_MAX}
+    ) AS v) >= {identity.credentials.TENANT_TOKENS_MAX} THEN
+        PERFORM ingot.refuse('IN014',
+            'the tenant has {identity.credentials.TENANT_TOKENS_MAX} valid tokens, which is the maximum');
     END IF;
     INSERT INTO ingot.tokens (id, tenant, digest, description, grants, limits, ending, created_at, created_by, expires_at, "user")
     VALUES (new_id, of_tenant, new_digest, new_description, new_grants, new_limits, new_ending, ingot.clock(), new_created_by,

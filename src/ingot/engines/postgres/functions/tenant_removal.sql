@@ -29,10 +29,13 @@ BEGIN
         'tenant_groups',
         'members',
         'invitations',
+        'departures',
         'records'
     ] LOOP
         EXECUTE format('DELETE FROM ingot.%I WHERE tenant = $1', table_name) USING of_tenant;
     END LOOP;
+    UPDATE ingot.users AS u SET tenant = NULL WHERE u.tenant = of_tenant;
+    UPDATE ingot.sessions AS s SET tenant = NULL WHERE s.tenant = of_tenant;
     DELETE FROM ingot.tenants AS t WHERE t.id = of_tenant;
     INSERT INTO ingot.removed_tenants (tenant, removed_at) VALUES (of_tenant, ingot.clock());
     PERFORM ingot.add_audit_entry(act, of_tenant, 'tenant.removed', 'tenant/' || (old_value ->> 'slug'), old_value, NULL);
