@@ -12,8 +12,12 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from ingot.http import authentication
+from ingot.http.cookies import BROWSER_COOKIE
+from ingot.http.rate_limits import RateLimit
 from ingot.identity import credential_secrets
 from ingot.identity.credentials import Unauthorized
+from ingot.identity.sessions import Login
 from ingot.kernel.clock import ManualClock
 from ingot.wiring import services
 from tests.http.one_server import on_one_server
@@ -190,7 +194,7 @@ async def test_logins_in_several_tabs_are_independent(tmp_path: Path) -> None:
             fake.claims["nonce"] = login["nonce"]
             assert (await browser.call_back(login["state"])).status_code == 303
         assert (await browser.me()).status_code == 200
-        assert [value for name, value in browser.cookies.items() if name != SESSION] == ["", "", ""]
+        assert [browser.cookies[login_of(login["state"])] for login in tabs] == ["", "", ""]
 
 
 async def test_a_rejected_person_can_sign_in_as_another_person(tmp_path: Path) -> None:
@@ -433,6 +437,73 @@ async def test_the_rate_of_logins_is_limited(tmp_path: Path) -> None:
         responses = [(await browser.get("/auth/start")).status_code for _ in range(100)]
         assert responses[0] == 303
         assert 429 in responses
+
+
+def embedded(site: str, **more: str) -> dict[str, str]:
+    """The headers of a request that a page makes for an image."""
+    return {"sec-fetch-site": site, "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image", **more}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        embedded("cross-site"),
+        embedded("same-site"),
+        embedded("cross-site", **{"sec-fetch-mode": "navigate", "sec-fetch-dest": "iframe"}),
+        embedded(
+            "cross-site", **{"sec-fetch-mode": "navigate", "sec-fetch-dest": "document", "sec-purpose": "prefetch"}
+        ),
+    ],
+)
+async def test_a_page_of_another_site_cannot_use_up_the_limit_of_sign_ins(
+    tmp_path: Path, headers: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authentication, "ANONYMOUS_RATE", RateLimit(0.001, 3))
+    async with serving_people(tmp_path / "data") as (served, fake):
+        browser = Browser(served, fake)
+        for path in ("/auth/start", "/auth/callback?state=x&code=y", "/auth/login", "/auth/link?code=x"):
+            for _ in range(10):
+                response = await served.client.get(path, headers=headers)
+                assert response.status_code in (200, 403), path
+                assert "set-cookie" not in response.headers
+        for _ in range(10):
+            posted = await served.client.post("/auth/link?code=x", headers=headers)
+            assert posted.status_code == 403
+            shown = {**headers, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+            shown.pop("sec-purpose", None)
+            assert (await served.client.get("/auth/callback?state=x&code=y", headers=shown)).status_code == 401
+        assert (await browser.sign_in()).status_code == 303
+
+
+async def test_other_clients_cannot_use_up_the_limit_of_a_browser_that_signed_in_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving_people(tmp_path / "data") as (served, fake):
+        browser = Browser(served, fake)
+        await browser.sign_in()
+        first = browser.cookies[BROWSER_COOKIE]
+        monkeypatch.setattr(authentication, "ALL_ANONYMOUS_RATE", RateLimit(0.001, 3))
+        assert 429 in [(await served.client.get("/auth/start")).status_code for _ in range(10)]
+        assert (await browser.sign_in()).status_code == 303
+        assert browser.cookies[BROWSER_COOKIE] == first
+        for forged in ("x", f"{first}0", f"other.{first.partition('.')[2]}", ".", "é"):
+            cookie = {"cookie": f"{BROWSER_COOKIE}={forged}".encode()}
+            assert (await served.client.get("/auth/start", headers=cookie)).status_code == 429, forged
+        monkeypatch.setattr(authentication, "ANONYMOUS_RATE", RateLimit(0.001, 3))
+        assert 429 in [(await browser.get("/auth/start")).status_code for _ in range(70)]
+
+
+async def test_only_failed_callbacks_with_a_valid_state_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving_people(tmp_path / "data") as (served, fake):
+        logins = [Browser(served, fake) for _ in range(6)]
+        states = [(await login.start_login())["state"] for login in logins]
+        monkeypatch.setattr(authentication, "ANONYMOUS_RATE", RateLimit(0.001, 2))
+        for login, state in zip(logins[:3], states[:3], strict=True):
+            fake.claims["nonce"] = Login(login.cookies[login_of(state)]).nonce
+            assert (await login.call_back(state)).status_code == 303
+        for login, state in zip(logins[3:5], states[3:5], strict=True):
+            assert (await login.call_back(state, error="access_denied")).status_code == 401
+        assert (await logins[5].call_back(states[5])).status_code == 429
 
 
 async def test_sign_in_pages_load_nothing_from_other_sites(served: Served) -> None:

@@ -9,12 +9,22 @@ import msgspec
 import structlog
 
 from ingot.dashboard.pages import SIGN_IN_PATH, STYLE, redirect, render_page
-from ingot.http.cookies import LOGIN_COOKIE, SESSION_COOKIE, delete_cookie, read_cookie, set_cookie
+from ingot.http.cookies import (
+    BROWSER_COOKIE,
+    BROWSER_SECONDS,
+    LOGIN_COOKIE,
+    SESSION_COOKIE,
+    delete_cookie,
+    read_cookie,
+    set_cookie,
+)
 from ingot.http.csrf import is_loopback_host, require_same_origin
 from ingot.http.request import Request, Response
 from ingot.http.routes import HTML, Open, Route, route_factory
+from ingot.http.signing import Signer
 from ingot.identity.people import Person, SignInRefused
 from ingot.identity.sessions import DEFAULT_PAGE, LOGIN_SECONDS, OPERATOR, Sessions, safe_redirect_path
+from ingot.kernel.ids import new_id
 from ingot.wire.jobs import RequestStruct
 
 if TYPE_CHECKING:
@@ -59,24 +69,25 @@ class LinkQuery(RequestStruct, frozen=True, kw_only=True):
 class AuthPages:
     """The pages for signing in and out. Without a provider, people can sign in only with operator links."""
 
-    def __init__(self, sessions: Sessions, provider: Provider | None, *, public_url: str | None) -> None:
+    def __init__(
+        self, sessions: Sessions, provider: Provider | None, signer: Signer, *, public_url: str | None
+    ) -> None:
         self._sessions = sessions
+        self._signer = signer
         self._provider = provider
         self._public_url = public_url
 
     def routes(self) -> list[Route]:
         """Return the routes of these pages."""
-        route = route_factory(
-            "sign-in", "", Open(), response_content_type=HTML, other_statuses=(303,), limit_by_address=True
-        )
+        route = route_factory("sign-in", "", Open(), response_content_type=HTML, other_statuses=(303,))
         return [
             route("GET", SIGN_IN_PATH, self.sign_in),
-            route("GET", "/auth/start", self.start),
-            route("GET", "/auth/callback", self.callback),
+            route("GET", "/auth/start", self.start, limit_by_address=True),
+            route("GET", "/auth/callback", self.callback, limit_by_address=True),
             route("GET", "/auth/link", self.link),
-            route("POST", "/auth/link", self.use_link),
+            route("POST", "/auth/link", self.use_link, limit_by_address=True),
             route("POST", "/auth/logout", self.sign_out),
-            route("GET", STYLE_PATH, self.style, response_content_type="text/css", limit_by_address=False),
+            route("GET", STYLE_PATH, self.style, response_content_type="text/css"),
         ]
 
     async def sign_in(self, request: Request, query: SignInQuery) -> Response[bytes]:
@@ -106,9 +117,12 @@ class AuthPages:
     async def callback(self, request: Request, query: CallbackQuery) -> Response[bytes]:
         """Complete the sign-in when the provider redirects back, and start a session."""
         self._require_secure(request)
-        login, next_page = await self._sessions.resume_login(
-            read_cookie(request.headers, _login_cookie(query.state)), query.state
-        )
+        try:
+            login = self._sessions.verify_login(read_cookie(request.headers, _login_cookie(query.state)), query.state)
+        except SignInRefused:
+            request.uncount()  # It cost nothing, and any site can send its visitors here.
+            raise
+        next_page = await self._sessions.resume_login(login)
         if self._provider is None:
             raise SignInRefused("no identity provider is configured")
         if query.error is not None:
@@ -128,7 +142,9 @@ class AuthPages:
             if refusal.person is not None:
                 await self._sessions.deny_sign_in(refusal.person, act=request.act())
             raise
-        return await self._start_session(request, person, next_page, delete_cookie(_login_cookie(query.state)))
+        response = await self._start_session(request, person, next_page, delete_cookie(_login_cookie(query.state)))
+        request.uncount()
+        return response
 
     async def link(self, request: Request, query: LinkQuery) -> Response[bytes]:
         """Show the page of an operator link. A button uses the link, so that programs that preview it do not."""
@@ -136,7 +152,6 @@ class AuthPages:
 
     async def use_link(self, request: Request, query: LinkQuery) -> Response[bytes]:
         """Sign the operator in. Each link works once."""
-        require_same_origin(request.headers)
         self._require_secure(request)
         await self._sessions.use_link(query.code)
         return await self._start_session(request, OPERATOR, DEFAULT_PAGE)
@@ -161,6 +176,10 @@ class AuthPages:
             act=request.act(),
         )
         log.info("signed_in", user_id=session.user.id)
+        browser = read_cookie(request.headers, BROWSER_COOKIE)
+        if browser is None or self._signer.verify_text(BROWSER_COOKIE, browser) is None:
+            browser = self._signer.sign_text(BROWSER_COOKIE, new_id())
+            cookies = (*cookies, set_cookie(BROWSER_COOKIE, browser, BROWSER_SECONDS))
         return redirect(next_page, cookies=(set_cookie(SESSION_COOKIE, session.secret), *cookies))
 
     def _is_secure(self, request: Request) -> bool:

@@ -8,8 +8,8 @@ from typing import Final
 
 from ingot.blobs.errors import SignatureInvalid
 from ingot.http.client_address import ClientAddressResolver
-from ingot.http.cookies import SESSION_COOKIE, read_cookie
-from ingot.http.csrf import SAFE_METHODS, require_same_origin
+from ingot.http.cookies import BROWSER_COOKIE, SESSION_COOKIE, read_cookie
+from ingot.http.csrf import SAFE_METHODS, require_page_request, require_same_origin
 from ingot.http.rate_limits import RateLimit, RateLimiter, TooManyFailures
 from ingot.http.request import Headers, Request
 from ingot.http.routes import Granted, Open, RateClass, Route, Signed
@@ -24,7 +24,8 @@ CREDENTIAL_HEADERS: Final = ("Authorization", "X-Worker-ID", "X-Worker-Secret")
 ANONYMOUS: Final = Caller(id="", kind="token", tenant="", grants=())
 BURST_SECONDS: Final = 2.0  # The burst of a caller, in seconds of its rate.
 FAILURE_RATE: Final = RateLimit(10, 200)  # Failed authentications from one address. Above it, the store is not queried.
-ANONYMOUS_RATE: Final = RateLimit(2, 60)  # Requests without a credential from one address, for expensive routes.
+# Requests without a credential for expensive routes, from one known browser or from one address.
+ANONYMOUS_RATE: Final = RateLimit(2, 60)
 ALL_ANONYMOUS_RATE: Final = RateLimit(200, 2000)  # The same from all addresses, because a client can have many.
 TENANT_RATE_FACTOR: Final = 4  # The rate of all callers of a tenant, in multiples of the rate of one caller.
 
@@ -80,6 +81,7 @@ class RequestAuthenticator:
         Raises `Unauthorized`, `Forbidden`, `SignatureInvalid`, `TenantNotFound` or `TooManyRequests`.
         """
         caller, tenant, signed_params = ANONYMOUS, "", None
+        uncount: Callable[[], None] = _no_op
         if isinstance(route.needs, Signed):
             signed_params = self._verify_signature((route.needs.purpose or target[0], *target[1:]), headers, client)
         elif not isinstance(route.needs, Open):
@@ -90,10 +92,9 @@ class RequestAuthenticator:
             _authorize(route, caller)
             tenant = await self._tenant_of(headers, caller)
         elif route.limit_by_address:
-            self._anonymous_limiter.take(
-                (self._address_resolver.rate_limit_key(client, headers), "open"), ANONYMOUS_RATE
-            )
-            self._anonymous_limiter.take(("", "all"), ALL_ANONYMOUS_RATE)
+            check_origin = require_page_request if route.method in SAFE_METHODS else require_same_origin
+            check_origin(headers)
+            uncount = self._count_anonymous(headers, client)
         return Request(
             caller=caller,
             tenant=tenant,
@@ -103,7 +104,30 @@ class RequestAuthenticator:
             client=client,
             signed_params=signed_params,
             resolve_address=self._resolve_address,
+            uncount=uncount,
         )
+
+    def _count_anonymous(self, headers: Headers, client: tuple[str, int] | None) -> Callable[[], None]:
+        """Count a request without a credential, and return a function that takes this back.
+
+        A browser in which somebody signed in before has a limit of its own, which other clients cannot use up. Raises
+        `TooManyRequests`.
+        """
+        cookie = read_cookie(headers, BROWSER_COOKIE)
+        browser = None if cookie is None or self._signer is None else self._signer.verify_text(BROWSER_COOKIE, cookie)
+        if browser is not None:
+            buckets = [((browser, "browser"), ANONYMOUS_RATE)]
+        else:
+            address = self._address_resolver.rate_limit_key(client, headers)
+            buckets = [((address, "open"), ANONYMOUS_RATE), (("", "all"), ALL_ANONYMOUS_RATE)]
+        for bucket, limit in buckets:
+            self._anonymous_limiter.take(bucket, limit)
+
+        def uncount() -> None:
+            for bucket, _ in buckets:
+                self._anonymous_limiter.refund(bucket)
+
+        return uncount
 
     async def reauthenticate(self, route: Route, request: Request) -> None:
         """Check that the caller of an open request is still allowed to make it, and that the tenant still exists.
@@ -224,6 +248,10 @@ class RequestAuthenticator:
             tenant_id = (await self._tenants.get(slug)).id
             self._tenant_id_cache[slug] = tenant_id, time.monotonic() + CREDENTIAL_CACHE_SECONDS
         return tenant_id
+
+
+def _no_op() -> None:
+    """Take nothing back."""
 
 
 def _sent_credential_headers(headers: Headers) -> list[str]:

@@ -9,6 +9,8 @@ from ingot.http.request import Headers
 # Browsers accept the prefix `__Host-` only over HTTPS or from the local machine.
 SESSION_COOKIE: Final = "__Host-ingot_session"
 LOGIN_COOKIE: Final = "__Host-ingot_login"
+BROWSER_COOKIE: Final = "__Host-ingot_browser"  # Marks a browser in which somebody signed in before.
+BROWSER_SECONDS: Final = 400 * 86_400.0  # The maximum that browsers allow.
 COOKIE_ATTRIBUTES: Final = "Path=/; Secure; HttpOnly; SameSite=Lax"
 
 

@@ -34,6 +34,18 @@ def require_same_origin(headers: Headers) -> None:
         raise CrossSite("the request was sent by a page of another site")
 
 
+def require_page_request(headers: Headers) -> None:
+    """Raise `CrossSite` for a request that a page of another site makes without showing our page instead of itself.
+
+    Such a page can make a browser request images, frames and prefetches without end, but can show our page only once.
+    """
+    if headers.get("sec-fetch-site") in (None, "none", "same-origin"):
+        return
+    is_shown = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    if not is_shown or headers.has("sec-purpose"):
+        raise CrossSite("a page of another site requested this page without showing it")
+
+
 def is_loopback_host(host: str | None) -> bool:
     """Return whether a host name or address, with or without a port, is a loopback one."""
     try:

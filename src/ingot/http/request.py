@@ -80,6 +80,7 @@ class Request(msgspec.Struct, kw_only=True):
     # Returns the address of the client, seen through trusted proxies.
     resolve_address: Callable[[tuple[str, int] | None, Headers], str | None] | None = None
     reservation: Reservation | None = None  # The bytes of this request and its response that are in memory.
+    uncount: Callable[[], None] = lambda: None  # Takes back that the request counts against the limit of its client.
     undo: Callable[[], Awaitable[None]] | None = None  # Set by the handler, and called if the response cannot be sent.
 
     def act(self) -> Act:

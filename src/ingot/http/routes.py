@@ -88,7 +88,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     A handler with `waits` is canceled when the client disconnects. `headers` are request headers that only some routes
     support. `response_content_type` is the content type of a response other than JSON. `limit_by_address` limits the
-    requests of each client address to a route that needs no credential. `example` is a valid body.
+    requests of each browser and client address to a page that needs no credential. `example` is a valid body.
     """
 
     method: str

@@ -35,6 +35,20 @@ class Signer:
         query = urlencode([*sorted(params.items()), (EXPIRES, expires)], quote_via=quote, safe="")
         return f"{path}?{query}&{SIGNATURE}={self._signature_of(method, path, query.encode())}"
 
+    def sign_text(self, purpose: str, text: str) -> str:
+        """Return a text without dots, followed by a dot and its signature for a purpose."""
+        return f"{text}.{self._text_signature(purpose, text)}"
+
+    def verify_text(self, purpose: str, signed: str) -> str | None:
+        """Return the text that `sign_text` signed, or `None` if the signature is not valid."""
+        text, _, signature = signed.partition(".")
+        is_valid = signature.isascii() and hmac.compare_digest(signature, self._text_signature(purpose, text))
+        return text if is_valid else None
+
+    def _text_signature(self, purpose: str, text: str) -> str:
+        # A signed URL has two line breaks, so that no signature is valid for both.
+        return hmac.new(self._key, f"{purpose}\n{text}".encode(), hashlib.sha256).hexdigest()
+
     def verify(self, method: str, path: str, query: bytes) -> dict[str, str]:
         """Return the parameters of a signed URL. One for GET is also valid for HEAD. Raises `SignatureInvalid`."""
         signed_query, _, signature = query.rpartition(_SIGNATURE_SEPARATOR)

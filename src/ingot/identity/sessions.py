@@ -98,11 +98,10 @@ class Sessions:
         )
         return SignInLink(secret=secret, expires_at=to_datetime(expires_at))
 
-    async def resume_login(self, secret: str | None, state: str | None) -> tuple[Login, str]:
-        """Return the login with which a browser returns from the provider, and the page to show afterwards.
+    def verify_login(self, secret: str | None, state: str | None) -> Login:
+        """Return the login with which a browser returns from the provider, without querying the store.
 
-        Raises `SignInRefused` unless the login was begun in this browser within `LOGIN_SECONDS` and is used for the
-        first time.
+        Raises `SignInRefused` unless this browser has the secret from which the state was derived.
         """
         if secret is None or not credential_secrets.is_well_formed(secret, credential_secrets.LOGIN_PREFIX):
             raise SignInRefused(
@@ -111,7 +110,14 @@ class Sessions:
         login = Login(secret)
         if state is None or not credential_secrets.constant_time_equal(state, login.state):
             raise SignInRefused("the response belongs to another sign-in (state)", hint="Start again at /auth/login.")
-        return login, await self._consume_login(secret, is_link=False)
+        return login
+
+    async def resume_login(self, login: Login) -> str:
+        """Use up a login, and return the page to show after the sign-in.
+
+        Raises `SignInRefused` unless the login was begun within `LOGIN_SECONDS` and is used for the first time.
+        """
+        return await self._consume_login(login.secret, is_link=False)
 
     async def use_link(self, secret: str) -> None:
         """Use up a sign-in link. Raises `SignInRefused` if it is not valid, was used before or has expired."""

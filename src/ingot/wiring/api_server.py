@@ -83,7 +83,7 @@ def build_routes(
         AuditApi(ingot.audit),
         PeopleApi(ingot.members, ingot.users, ingot.sessions, public_url=public_url),
         MeApi(ingot.tenants, ingot.sessions, ingot.credentials, ingot.members),
-        AuthPages(ingot.sessions, ingot.provider, public_url=public_url),
+        AuthPages(ingot.sessions, ingot.provider, ingot.signer, public_url=public_url),
         MePage(ingot.sessions, ingot.members),
         ops,
     )
