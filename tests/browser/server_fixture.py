@@ -130,6 +130,21 @@ class Site:
         self.visitors.append(visitor)
         return visitor
 
+    @asynccontextmanager
+    async def open_browser_with_page_cache(self) -> AsyncIterator[Visitor]:
+        """Open a visitor in another browser, which keeps pages in memory for Back. Playwright switches that off."""
+        browser = await self._browser.browser_type.launch(
+            executable_path=browser_program(),
+            args=browser_arguments(),
+            ignore_default_args=["--disable-back-forward-cache"],
+        )
+        try:
+            context = await browser.new_context()
+            context.set_default_timeout(WAIT_MS_MAX)
+            yield Visitor(context, await context.new_page(), self)
+        finally:
+            await browser.close()
+
     async def link(self) -> str:
         """Create a sign-in link of the operator."""
         headers = {"authorization": f"Bearer {self.served.operator}"}
@@ -198,10 +213,14 @@ async def open_shared_browser() -> AsyncIterator[SharedBrowser]:
         listening = stack.enter_context(listen("127.0.0.1", 0))
         provider = await stack.enter_async_context(real_provider(f"{url_of(listening)}/auth/callback"))
         driver = await stack.enter_async_context(playwright())
-        arguments = [*ARGUMENTS, "--no-sandbox"] if os.geteuid() == 0 else list(ARGUMENTS)
-        browser = await driver.chromium.launch(executable_path=browser_program(), args=arguments)
+        browser = await driver.chromium.launch(executable_path=browser_program(), args=browser_arguments())
         stack.push_async_callback(browser.close)
         yield SharedBrowser(browser, provider, listening)
+
+
+def browser_arguments() -> list[str]:
+    """Return the arguments of a browser."""
+    return [*ARGUMENTS, "--no-sandbox"] if os.geteuid() == 0 else list(ARGUMENTS)
 
 
 def url_of(listening: socket.socket) -> str:

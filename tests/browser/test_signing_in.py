@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ingot.http.cookies import SESSION_COOKIE
+from ingot.events.audit import Act
+from ingot.http.cookies import BROWSER_COOKIE, SESSION_COOKIE
 from tests.browser.server_fixture import Site
 
 
@@ -18,7 +19,7 @@ async def test_a_person_signs_in_sees_their_account_and_signs_out(site: Site) ->
     text = await bob.text()
     assert "Email bob@example.com" in text
     assert "Groups staff" in text
-    assert "default member" in text
+    assert "default (chosen) member" in text
     assert f"Provider {site.provider.issuer}" in text
     (user,) = await site.users()
     (session,) = await site.sessions(user["id"])
@@ -52,8 +53,10 @@ async def test_sign_in_leads_to_the_requested_page(site: Site) -> None:
 async def test_the_session_cookie_is_bound_to_the_host_and_hidden_from_scripts(site: Site) -> None:
     bob = await site.visitor()
     await bob.sign_in()
-    (cookie,) = await bob.context.cookies(site.url)
-    assert cookie["name"] == SESSION_COOKIE == "__Host-ingot_session"
+    cookies = {cookie["name"]: cookie for cookie in await bob.context.cookies(site.url)}
+    assert set(cookies) == {SESSION_COOKIE, BROWSER_COOKIE}
+    assert SESSION_COOKIE == "__Host-ingot_session"
+    cookie = cookies[SESSION_COOKIE]
     assert (cookie["domain"], cookie["path"]) == ("localhost", "/")
     assert (cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (True, True, "Lax")
     assert cookie["expires"] == -1
@@ -137,3 +140,40 @@ async def test_a_session_of_another_browser_is_listed_and_can_be_ended(site: Sit
     assert await here.status_of() == 200
     (user,) = await site.users()
     assert [one["agent"] for one in await site.sessions(user["id"])] == ["Desk/1.0"]
+
+
+async def test_back_shows_no_data_after_signing_out(site: Site) -> None:
+    """The browser is not the one of other tests: it keeps pages in memory for Back, as people's browsers do."""
+    async with site.open_browser_with_page_cache() as bob:
+        await bob.sign_in()
+        await bob.go("/api/v1/me")
+        assert "bob@example.com" in await bob.text()
+        await bob.go("/me")
+        await bob.press("Sign out")
+        for _ in range(3):
+            await bob.page.go_back()
+            assert "bob@example.com" not in await bob.page.content(), bob.path
+
+
+async def test_a_person_accepts_an_invitation_and_changes_and_leaves_tenants(site: Site) -> None:
+    bob = await site.visitor()
+    await bob.sign_in()
+    acme = (await site.served.ingot.tenants.create("acme")).id
+    beta = (await site.served.ingot.tenants.create("beta")).id
+    for tenant in (acme, beta):
+        await site.served.ingot.members.put(tenant, role="admin", email="bob@example.com", act=Act())
+    await bob.page.reload()
+    assert "default (chosen) member" in await bob.text()
+    assert "acme as admin" in await bob.text()
+    await bob.press("Accept the invitation to acme")
+    assert "acme admin" in await bob.text()
+    assert "default (chosen) member" in await bob.text()
+    await bob.press("Decline the invitation to beta")
+    assert "Your invitations" not in await bob.text()
+    await bob.press("Choose acme")
+    assert "acme (chosen) admin" in await bob.text()
+    await bob.press("Leave acme")
+    assert "No tenant is chosen" in await bob.text()
+    await bob.press("Choose default")
+    assert "default (chosen) member" in await bob.text()
+    assert await bob.status_of("/api/v1/jobs") == 200

@@ -268,14 +268,13 @@ async def test_a_choice_applies_to_its_session_and_to_later_ones(people: PeopleF
 async def test_the_valid_tokens_of_a_person_are_limited(people: PeopleFixture) -> None:
     other = (await people.bench.tenants.create("other")).id
     ann, bob = await people.sign_in("ann"), await people.sign_in("bob")
-    for number in range(PERSON_TOKENS_MAX):
-        last = await people.token(ann, other if number % 2 else None)
+    tokens = [await people.token(ann, other if number % 2 else None) for number in range(PERSON_TOKENS_MAX)]
     for tenant in (None, other):
         with pytest.raises(TooManyTokens):
             await people.token(ann, tenant)
     await people.token(bob)
     service = Credentials(people.store, people.access, people.bench.clock)
-    await service.revoke_token(None, last)
+    await service.revoke_token(None, tokens[-1])
     await people.token(ann)
     with pytest.raises(TooManyTokens):
         await people.token(ann)

@@ -15,7 +15,6 @@ from ingot.identity.ports import (
     ConsumeLogin,
     DenySignIn,
     EndSession,
-    FindMember,
     FindSession,
     FindToken,
     ListSessions,

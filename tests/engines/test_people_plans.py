@@ -48,8 +48,8 @@ FILL_SQLITE: Final = """
 FILL_POSTGRES: Final = """
     CREATE TEMP TABLE others AS SELECT n, ('f0000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid AS id,
         ('f1000000-0000-7000-8000-' || lpad(n::text, 12, '0'))::uuid AS other FROM generate_series(1, {people}) AS n;
-    INSERT INTO ingot.users SELECT id, 'i', n, n || '@x.de', n || '@x.de', true, NULL, NULL, true, 0, 0, false, '{tenant}'
-        FROM others;
+    INSERT INTO ingot.users SELECT id, 'i', n, n || '@x.de', n || '@x.de', true, NULL, NULL, true, 0, 0, false,
+        '{tenant}' FROM others;
     INSERT INTO ingot.user_groups SELECT id, 'everybody' FROM others UNION ALL SELECT id, 'g' || n FROM others;
     INSERT INTO ingot.members SELECT '{tenant}', id, 'viewer', 0, 'process' FROM others;
     INSERT INTO ingot.invitations SELECT other, '{tenant}', other || '@x.de', 'viewer', 0, 'process', NULL, {never}

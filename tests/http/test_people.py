@@ -74,11 +74,11 @@ async def test_a_foreign_invitation_or_group_does_not_change_what_a_session_does
     await served.call("POST", "/admin/tenants", json={"slug": "evil"})
     evil = (await served.ingot.tenants.get("evil")).id
     admin = await served.sign_in("admins", subject="ann")
-    own_tenant = {"email": "ada@example.com", "email_verified": True}
+    own_tenant: dict[str, Any] = {"email": "ada@example.com", "email_verified": True}
     ada = await served.sign_in("readers", **own_tenant)
     ada_id = await id_of(served, ada)
     for target in ({"email": "ada@example.com"}, {"user": ada_id}):
-        invited = await served.ingot.members.put(evil, role="admin", act=Act(), **target)  # type: ignore[arg-type]
+        invited = await served.ingot.members.put(evil, role="admin", act=Act(), **target)
         assert (await request(served, ada, "GET", "/jobs")).status_code == 200
         assert (invited.name, invited.email) == (None, target.get("email"))
     await served.call("PATCH", "/admin/tenants/evil", json={"groups": {"readers": "admin"}})

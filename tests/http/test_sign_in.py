@@ -487,7 +487,7 @@ async def test_other_clients_cannot_use_up_the_limit_of_a_browser_that_signed_in
         assert (await browser.sign_in()).status_code == 303
         assert browser.cookies[BROWSER_COOKIE] == first
         for forged in ("x", f"{first}0", f"other.{first.partition('.')[2]}", ".", "é"):
-            cookie = {"cookie": f"{BROWSER_COOKIE}={forged}".encode()}
+            cookie = {b"cookie": f"{BROWSER_COOKIE}={forged}".encode()}
             assert (await served.client.get("/auth/start", headers=cookie)).status_code == 429, forged
         monkeypatch.setattr(authentication, "ANONYMOUS_RATE", RateLimit(0.001, 3))
         assert 429 in [(await browser.get("/auth/start")).status_code for _ in range(70)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.selections import BROWSER, PEOPLE, PROVIDER, PROVIDER_TOKENS, SECRETS, TOKENS
+from tests.mutants.selections import BROWSER, INVITATIONS, PEOPLE, PROVIDER, PROVIDER_TOKENS, SECRETS, TOKENS
 
 MUTANTS = [
     Mutant(
@@ -223,8 +223,8 @@ MUTANTS = [
         name="a page that the browser keeps",
         breaks="who signed out leaves nothing to go back to",
         file="dashboard/pages.py",
-        old='"cache-control": "no-store"',
-        new='"cache-control": "max-age=600"',
+        old='    "cross-origin-opener-policy": "same-origin",',
+        new='    "cross-origin-opener-policy": "same-origin", "cache-control": "max-age=600",',
         caught_by=f"{BROWSER}/test_signing_in.py::test_a_person_signs_in_sees_their_account_and_signs_out",
     ),
     Mutant(
@@ -282,6 +282,78 @@ MUTANTS = [
         old="        if not owner.user.is_local and to_micros(owner.user.signed_in_at) < signed_in_since:\n",
         new="        if signed_in_since < 0:\n",
         caught_by="tests/http/test_me.py::test_a_token_is_invalid_while_its_owner_has_not_signed_in_for_90_days",
+    ),
+    Mutant(
+        name="an invitation of another person can be accepted",
+        breaks="only the invited person accepts an invitation",
+        file="engines/sqlite/sql/people.sql",
+        old="    AND (i.user = u.id OR u.email_verified = 1 AND i.email = u.email_lower)\n",
+        new="",
+        caught_by=f"{INVITATIONS}::test_only_the_invited_person_can_answer_an_invitation",
+    ),
+    Mutant(
+        name="an unverified email accepts an invitation on PostgreSQL",
+        breaks="only the invited person accepts an invitation",
+        file="engines/postgres/functions/people.sql",
+        old="""AND (i."user" = of_user OR u.email_verified AND i.email = u.email_lower)""",
+        new="""AND (i."user" = of_user OR i.email = u.email_lower)""",
+        caught_by=f"{INVITATIONS}::test_only_the_invited_person_can_answer_an_invitation",
+    ),
+    Mutant(
+        name="a session that acts in the only tenant that is left",
+        breaks="a change of roles never changes the tenant of a session",
+        file="identity/roles.py",
+        old="(role for role in stored.owner.roles if role.tenant == stored.session.tenant)",
+        new="(role for role in stored.owner.roles if len(stored.owner.roles) == 1)",
+        caught_by="tests/http/test_people.py::test_a_foreign_invitation_or_group_does_not_change_what_a_session_does",
+    ),
+    Mutant(
+        name="a renewed session that chooses a tenant",
+        breaks="a change of roles never changes the tenant of a session",
+        file="engines/sqlite/people.py",
+        old="    if replaced_digest is not None:\n        for (replaced_tenant,)",
+        new="    if replaced_digest is None:\n        for (replaced_tenant,)",
+        caught_by=f"{INVITATIONS}::test_a_renewed_session_without_a_tenant_chooses_none",
+    ),
+    Mutant(
+        name="invitations that are counted without a lock",
+        breaks="a tenant has at most a certain number of invitations",
+        file="engines/postgres/functions/people.sql",
+        old="    PERFORM FROM ingot.tenants AS t WHERE t.id = of_tenant FOR NO KEY UPDATE;\n",
+        new="",
+        caught_by=f"{INVITATIONS}::test_the_invitations_of_a_tenant_are_limited",
+    ),
+    Mutant(
+        name="a group that brings back who left",
+        breaks="people who left a tenant have no role there by group",
+        file="engines/sqlite/people.py",
+        old="        tx.execute(SQL.insert_departure, tenant, command.user, tx.now)\n",
+        new="        pass\n",
+        caught_by=f"{INVITATIONS}::test_a_role_by_group_ends_when_the_person_leaves_and_returns_with_an_invitation",
+    ),
+    Mutant(
+        name="tokens of a refused person that stay valid",
+        breaks="a refused sign-in suspends the tokens of the person",
+        file="identity/people.py",
+        old="user.issuer == self.issuer and not user.refused and",
+        new="user.issuer == self.issuer and",
+        caught_by="tests/http/test_sign_in.py::test_a_refused_sign_in_ends_sessions_tokens_and_streams",
+    ),
+    Mutant(
+        name="images that count as sign-ins",
+        breaks="other sites cannot use up the limit of sign-ins",
+        file="http/csrf.py",
+        old="    if not is_shown or headers.has(",
+        new="    if headers.has(",
+        caught_by="tests/http/test_sign_in.py::test_a_page_of_another_site_cannot_use_up_the_limit_of_sign_ins",
+    ),
+    Mutant(
+        name="JSON that a browser keeps",
+        breaks="no response with personal data is stored",
+        file="http/app.py",
+        old="""        "cache-control": "no-store",\n""",
+        new="",
+        caught_by="tests/http/test_caching.py::test_responses_with_secrets_and_personal_data_are_not_stored",
     ),
     Mutant(
         name="one sign-in for all tabs",

@@ -32,3 +32,4 @@ OBJECT_POWER = (
 SERVERS = "tests/conformance/test_servers.py"
 CLOCK = "tests/faults/test_clock.py"
 ADDRESSES = "tests/objects/test_s3_signed_urls.py"
+INVITATIONS = "tests/conformance/test_invitations.py"

@@ -155,6 +155,22 @@ def test_a_tenant_can_be_created_changed_and_used(shell: Shell) -> None:
     assert (refused.code, "1 queued" in refused.stderr, "--yes" in refused.stderr) == (2, True, True)
 
 
+def test_members_are_invited_changed_and_removed(shell: Shell) -> None:
+    invited = shell.run("members", "invite", "Ada@example.com", "--role", "member")
+    assert (invited.code, "Invited" in invited.stderr) == (0, True)
+    (member,) = shell.json("members", "list")
+    assert (member["email"], member["role"], member["invited"]) == ("ada@example.com", "member", True)
+    assert shell.json("members", "change", member["id"], "--role", "viewer")["role"] == "viewer"
+    assert "invited" in shell.ok("members", "list")
+    wrong = shell.run("members", "invite", "bob@example.com", "--role", "owner")
+    assert (wrong.code, "admin" in wrong.stderr) == (2, True)
+    assert shell.json("members", "invite", member["id"], "--role", "viewer")["user"] == member["id"]
+    for listed in shell.json("members", "list"):
+        shell.ok("members", "remove", listed["id"])
+    assert shell.json("members", "list") == []
+    assert shell.run("members", "remove", member["id"]).code == 3
+
+
 def test_a_tenant_is_removed_only_after_confirmation(shell: Shell) -> None:
     shell.ok("tenants", "create", "doomed")
     kept, code = shell.on_terminal("tenants", "remove", "doomed", answer="n")

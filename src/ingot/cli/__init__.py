@@ -27,6 +27,7 @@ COMMANDS: Final = (
     "workers",
     "tokens",
     "tenants",
+    "members",
     "secrets",
     "events",
     "database",

@@ -127,9 +127,9 @@ class Authenticator:
     ) -> Caller:
         """Return the person whose session has this secret, in the tenant with this ID or slug.
 
-        Without `tenant`, the person acts in the tenant of the session, or in none if it was not chosen or the person has
-        no role there any more. Raises `Unauthorized`, `SessionStale` if the provider has to confirm the person again, or
-        `Forbidden` if they have no role in `tenant`.
+        Without `tenant`, the person acts in the tenant of the session, or in none if it was not chosen or the person
+        has no role there any more. Raises `Unauthorized`, `SessionStale` if the provider has to confirm the person
+        again, or `Forbidden` if they have no role in `tenant`.
         """
         stored = await self._sessions.get(
             credential_secrets.digest(secret),

@@ -11,7 +11,6 @@ from ingot.identity.grants import ANY, Grant, allows
 from ingot.identity.people import Session, TenantRole, User
 from ingot.kernel.errors import Conflict, IngotError, NotFound, TooMany
 
-
 PERSON_TOKENS_MAX: Final = 100  # Valid tokens of one person in all tenants.
 TENANT_TOKENS_MAX: Final = 10_000  # Valid tokens of one tenant, and of all operators.
 

@@ -155,7 +155,7 @@ class PeopleRules(msgspec.Struct, frozen=True, kw_only=True):
     token_days: float = 90.0
 
     def may_sign_in(self, user: User) -> bool:
-        """Return whether the person is local, or comes from the current provider, which still reports them as allowed."""
+        """Return whether the person is local, or the current provider reported them as allowed at the last sign-in."""
         return user.is_local or (user.issuer == self.issuer and not user.refused and self._is_in_allowed_group(user))
 
     def is_operator(self, user: User) -> bool:
@@ -212,7 +212,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """A person with a role in a tenant, or an invitation, which grants nothing before it is accepted.
 
     `id` is the ID of the person or invitation. `role` is the highest role of `sources`. An invitation shows only the
-    email or the ID with which it was created, so that it tells nothing about the person.
+    email or the ID with which it was created, and nothing about the person.
     """
 
     id: str

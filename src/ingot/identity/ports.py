@@ -94,8 +94,8 @@ class TenantStore(Store, Protocol):
 class CreateToken(Command[Token], frozen=True, kw_only=True):
     """Store a token with the digest of its text, and return it. The store sets `created_at`.
 
-    Raises `TenantNotFound`, `UserNotFound` if its person does not exist or is disabled, or `TooManyTokens` if the person
-    or the tenant has too many tokens that are neither revoked nor expired.
+    Raises `TenantNotFound`, `UserNotFound` if its person does not exist or is disabled, or `TooManyTokens` if the
+    person or the tenant has too many tokens that are neither revoked nor expired.
     """
 
     token: Token
@@ -310,8 +310,8 @@ class ChangeMember(Command[Member], frozen=True, kw_only=True):
 class AcceptInvitation(Command[Member], frozen=True, kw_only=True):
     """Give a person the role of an invitation, if it is for them or for their verified email, and remove it.
 
-    Of the new role and a role that the person has, the higher one counts. Roles by group apply again to a person who had
-    left the tenant. No session acts in another tenant than before. Raises `InvitationNotFound`.
+    Of the new role and a role that the person has, the higher one counts. Roles by group apply again to a person who
+    had left the tenant. No session acts in another tenant than before. Raises `InvitationNotFound`.
     """
 
     id: str

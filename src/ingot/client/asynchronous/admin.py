@@ -135,13 +135,18 @@ class AsyncAdmin:
         return self._http.iterate_items("/admin/members", Page[Member], query={})
 
     async def put_member(self, role: Role, *, email: str | None = None, user: str | None = None) -> Member:
-        """Give a person a role in the tenant, or invite somebody by email."""
+        """Invite a person to a role in the tenant, by email or ID, or change the role that was given to a member."""
         person = {"email": email} if user is None else {"user": user}
         body = {"role": role, **person}
         return await self._http.request("POST", "/admin/members", Member, body=body, idempotent=True)
 
+    async def change_member(self, member_id: str, role: Role) -> Member:
+        """Change the role that was given to a member, or that of an invitation."""
+        path = url_path("admin", "members", member_id)
+        return await self._http.request("PATCH", path, Member, body={"role": role}, idempotent=True)
+
     async def remove_member(self, member_id: str) -> Member:
-        """Remove a member or an invitation. Tokens that the person created in the tenant are revoked."""
+        """Remove a member, with the tokens that they created in the tenant, or revoke an invitation."""
         return await self._http.request("DELETE", url_path("admin", "members", member_id), Member)
 
     def users(self, *, email: str | None = None) -> AsyncIterator[User]:
