@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
-from tests.mutants.selections import AUDIT, PEOPLE, REMOVAL, REMOVAL_RACES
+from tests.mutants.selections import AUDIT, INVITATIONS, PEOPLE, REMOVAL, REMOVAL_RACES
 
 MUTANTS = [
     Mutant(
@@ -75,16 +75,16 @@ MUTANTS = [
         name="an invitation taken by an email that nobody verified",
         breaks="a role comes with an email only when the provider has verified it",
         file="engines/postgres/functions/people.sql",
-        old="    IF (person->>'email_verified')::boolean THEN\n",
-        new="    IF true THEN\n",
-        caught_by=f"{PEOPLE}::test_an_unverified_email_does_not_match_an_invitation",
+        old="""AND (i."user" = of_user OR u.email_verified AND i.email = u.email_lower)""",
+        new="""AND (i."user" = of_user OR i.email = u.email_lower)""",
+        caught_by=f"{INVITATIONS}::test_only_the_invited_person_can_answer_an_invitation",
     ),
     Mutant(
         name="a token made while its person is let out",
         breaks="removing a person ends their sessions and tokens",
         file="engines/postgres/functions/people.sql",
-        old=" AND (u.enabled OR NOT must_be_enabled) FOR SHARE",
-        new=" AND (u.enabled OR NOT must_be_enabled)",
+        old="    PERFORM FROM ingot.users AS u WHERE u.id = of_user AND u.enabled FOR NO KEY UPDATE;\n",
+        new="    PERFORM FROM ingot.users AS u WHERE u.id = of_user AND u.enabled;\n",
         caught_by="tests/engines/postgres/test_people.py::test_a_user_being_disabled_gets_no_session_and_no_token",
     ),
     Mutant(
@@ -99,9 +99,7 @@ MUTANTS = [
         name="tokens of who was removed from a tenant",
         breaks="removing a member ends their tokens there",
         file="engines/postgres/functions/people.sql",
-        old="""        UPDATE ingot.tokens AS t SET revoked_at = now
-        WHERE t."user" = of_id AND t.tenant = of_tenant AND t.revoked_at IS NULL;
-""",
+        old="        PERFORM ingot.revoke_tokens_of_user(of_id, of_tenant);\n",
         new="",
         caught_by="tests/conformance/test_members.py::test_a_removed_member_loses_role_and_tokens_only_in_that_tenant",
     ),

@@ -35,8 +35,7 @@ BEGIN
     PERFORM ingot.lock_tenant(of_tenant);
     PERFORM FROM ingot.tenants AS t WHERE t.id = of_tenant FOR NO KEY UPDATE;
     IF of_user IS NOT NULL THEN
-        PERFORM FROM ingot.users AS u WHERE u.id = of_user FOR NO KEY UPDATE;
-        PERFORM ingot.expect_user(of_user, true);
+        PERFORM ingot.expect_user(of_user);
         IF (SELECT count(*) FROM (
             SELECT FROM ingot.tokens AS t WHERE t."user" = of_user AND t.revoked_at IS NULL AND t.id <> new_id
                 AND coalesce(t.expires_at, now + 1) > now LIMIT {identity.credentials.PERSON_TOKENS_MAX}

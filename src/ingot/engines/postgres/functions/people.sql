@@ -93,12 +93,12 @@ BEGIN
 END
 $$;
 
--- Refuse a person who does not exist, or is disabled if `must_be_enabled`. The lock makes `enable_user` wait.
-CREATE OR REPLACE FUNCTION ingot.expect_user(of_user uuid, must_be_enabled boolean) RETURNS void
+-- Refuse a person who does not exist or is disabled. The lock makes `enable_user` and other calls for the person wait.
+CREATE OR REPLACE FUNCTION ingot.expect_user(of_user uuid) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-    PERFORM FROM ingot.users AS u WHERE u.id = of_user AND (u.enabled OR NOT must_be_enabled) FOR SHARE;
+    PERFORM FROM ingot.users AS u WHERE u.id = of_user AND u.enabled FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         PERFORM ingot.refuse('IN031', format('there is no person ''%s''', of_user));
     END IF;
