@@ -355,14 +355,6 @@ MUTANTS = [
         caught_by=f"{AUDIT}::test_a_change_that_cannot_be_recorded_is_rolled_back[sqlite-revoke_token]",
     ),
     Mutant(
-        name="a role by an email that nobody verified",
-        breaks="a role comes with an email only when the provider has verified it",
-        file="engines/sqlite/migrations/0007_people.sql",
-        old="p.email_verified = 1 AND ",
-        new="",
-        caught_by=f"{PEOPLE}::test_an_unverified_email_does_not_match_an_invitation",
-    ),
-    Mutant(
         name="tokens of who was let out",
         breaks="removing a person ends their sessions and tokens",
         file="engines/sqlite/people.py",
