@@ -203,14 +203,18 @@ class App:
             return await self._send_bytes(response, route, request, receive, send)
         if isinstance(response, StreamResponse):
             return await self._serve_stream(response, route, request, receive, send)
+        if is_paged:
+            response = seal_cursor(self._cursors, route, request, response)
+        return await self._send_content(response, route, request, receive, send)
+
+    async def _send_content(self, response: Any, route: Route, request: Request, receive: Receive, send: Send) -> int:
+        """Send what a handler returned: nothing, bytes, an object, or a `Response` with one of these."""
         status, content = route.status, response
         headers: dict[str, str] = {}
         cookies: tuple[str, ...] = ()
         if isinstance(response, Response):
             status, content = response.status or route.status, response.content
             headers, cookies = response.headers, response.cookies
-        if is_paged:
-            content = seal_cursor(self._cursors, route, request, content)
         if content is None:
             content = b""
         elif not isinstance(content, bytes):

@@ -508,3 +508,10 @@ for plural in ("sessions", "tokens"):
     row("GET", f"/me/{plural}")(lambda *_, plural=plural: [get("all", f"/me/{plural}")])
     simple("DELETE", f"/me/{plural}/{{}}", lambda inside, outside: {"outside": outside.token, "missing": MISSING})
 row("POST", "/me/tokens")(lambda *_: [post("new", "/me/tokens", new_token)])
+row("GET", "/me/invitations")(lambda *_: [get("all", "/me/invitations")])
+for verb in ("accept", "decline"):
+    simple("POST", f"/me/invitations/{{}}/{verb}", lambda _, outside: {"outside": outside.member, "missing": MISSING})
+for verb in ("choose", "leave"):
+    row("POST", f"/me/tenants/{{tenant}}/{verb}")(
+        lambda *_, verb=verb: [post("missing", f"/me/tenants/{MISSING}/{verb}")]
+    )
