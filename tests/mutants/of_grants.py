@@ -29,8 +29,8 @@ MUTANTS = [
         name="a list that reveals how many events the caller may not see",
         breaks=NARROW,
         file="api/events.py",
-        old="return visible, events[-1].id if len(events) == query_limit else after",
-        new="return visible, events[-1].id if events else after",
+        old="                return visible, visible[-1].id if visible else after\n",
+        new="                return visible, events[-1].id if events else after\n",
         caught_by=f"{GRANTS}::test_a_list_of_events_is_the_same_whatever_events_the_caller_may_not_see",
     ),
     Mutant(

@@ -277,8 +277,8 @@ MUTANTS = [
         name="a stream whose head waits for its first event",
         breaks="a stream is there as soon as it is asked for",
         file="http/app.py",
-        old='                await send({"type": "http.response.body", "more_body": True})',
-        new="                pass",
+        old='await send({"type": "http.response.body", "more_body": True})\n            await self._streams',
+        new="await self._streams",
         caught_by="tests/http/test_streams.py::test_parts_are_sent_as_they_arrive_followed_by_an_end_event",
     ),
     Mutant(
@@ -429,8 +429,8 @@ MUTANTS = [
         name="parts of an answer that stay open when their caller is gone",
         breaks="what is not sent any more holds no file",
         file="http/streaming_body.py",
-        old="            await close()\n",
-        new="            pass\n",
+        old="    finally:\n        await close_chunks(response)\n",
+        new="    finally:\n        pass\n",
         caught_by="tests/http/test_streaming_bodies.py::test_parts_are_produced_only_as_fast_as_they_are_read",
     ),
     Mutant(

@@ -64,7 +64,7 @@ def test_serve_accepts_connections_however_low_the_limit_of_open_files_is(tmp_pa
     assert json.loads(log_lines[0])["enough_for"] == 1
 
 
-@pytest.mark.parametrize(("concurrency", "warns"), [(37, False), (38, True)])
+@pytest.mark.parametrize(("concurrency", "warns"), [(33, False), (34, True)])
 def test_a_worker_raises_the_limit_of_open_files(tmp_path: Path, concurrency: int, warns: bool) -> None:
     (tmp_path / "app.py").write_text(APP.replace("CONCURRENCY", str(concurrency)), encoding="utf-8")
     log_lines, limit = run_with(
@@ -75,4 +75,4 @@ def test_a_worker_raises_the_limit_of_open_files(tmp_path: Path, concurrency: in
     )
     assert limit == "400"
     warnings = [line for line in map(json.loads, log_lines) if line["message"] == "open_files_limited"]
-    assert [(line["level"], line["enough_for"], line["slots"]) for line in warnings] == [("warning", 37, 38)] * warns
+    assert [(line["level"], line["enough_for"], line["slots"]) for line in warnings] == [("warning", 33, 34)] * warns

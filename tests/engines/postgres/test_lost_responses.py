@@ -25,6 +25,9 @@ class OneConnection:
     def __init__(self, *errors: Exception) -> None:
         self._errors = list(errors)
 
+    def get_max_size(self) -> int:
+        return 1
+
     async def acquire(self) -> OneConnection:
         return self
 
