@@ -6,19 +6,12 @@ import asyncio
 
 import pytest
 
-from ingot.engines.sqlite import SQLiteStore
 from ingot.identity import Limits
 from ingot.identity.model import JOB_TYPES_DEFAULT
 from ingot.jobs import Definition, JobStatus, NewJob, TypeLimitExceeded
 from ingot.jobs.job_options import new_job
 from tests.conformance.snapshots import refuses
 from tests.factories import Bench
-
-
-@pytest.fixture(autouse=True)
-def sqlite_only(bench: Bench) -> None:
-    if not isinstance(bench.store, SQLiteStore):
-        pytest.skip("PostgreSQL does not limit the types yet")
 
 
 async def set_limit(bench: Bench, types: int | None) -> None:

@@ -99,6 +99,13 @@ RULES: dict[str, str] = {
         SELECT tenant::text, status, sum(jobs) FROM (
             SELECT tenant, status, jobs FROM ingot.counts UNION ALL SELECT tenant, status, -jobs FROM ingot.count_totals
         ) AS c GROUP BY tenant, status HAVING sum(jobs) <> 0""",
+    "the types of jobs are listed and counted": """
+        SELECT tenant::text, type FROM (SELECT DISTINCT tenant, type FROM ingot.jobs) AS j WHERE NOT EXISTS (
+            SELECT FROM ingot.tenant_types AS u WHERE u.tenant = j.tenant AND u.type = j.type)
+        UNION ALL
+        SELECT tenant::text, sum(types)::text FROM (
+            SELECT tenant, 1 AS types FROM ingot.tenant_types UNION ALL SELECT tenant, -types FROM ingot.type_counts
+        ) AS c GROUP BY tenant HAVING sum(types) <> 0""",
     "no attempt ends before it began": """
         SELECT job::text, fence FROM ingot.outcomes WHERE finished_at < started_at""",
     "a finished job is listed in the endings": """

@@ -108,6 +108,8 @@ PLANTED: list[tuple[str, str]] = [
         "INSERT INTO ingot.count_totals SELECT tenant, 'dead', 1 FROM ingot.jobs LIMIT 1 "
         "ON CONFLICT (tenant, status) DO UPDATE SET jobs = count_totals.jobs + 1",
     ),
+    ("the types of jobs are listed and counted", "UPDATE ingot.tenant_types SET type = type || '2'"),
+    ("the types of jobs are listed and counted", "UPDATE ingot.type_counts SET types = types + 1"),
     ("no attempt ends before it began", "UPDATE ingot.outcomes SET started_at = 8e15"),
     ("a finished job is listed in the endings", "UPDATE ingot.endings SET finished_at = finished_at + 1"),
     ("a tag belongs to a job of its tenant", "UPDATE ingot.tags SET job = gen_random_uuid()"),

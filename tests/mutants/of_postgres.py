@@ -9,6 +9,7 @@ SCHEMA_CHECK = "tests/engines/postgres/test_schema_check.py"
 BATCHES = "tests/engines/postgres/test_batches.py"
 LONG_TRANSACTIONS = "tests/engines/postgres/test_long_transactions.py"
 MANY_TYPES = "tests/engines/postgres/test_many_types.py"
+TYPE_LIMIT = "tests/engines/postgres/test_type_limit.py"
 MUTANTS = [
     Mutant(
         name="uploads of a server that is running end",
@@ -353,6 +354,30 @@ MUTANTS = [
         old='if rows and rows[0]["is_partial"]:',
         new="if False:",
         caught_by=f"{MANY_TYPES}::test_a_list_is_complete_if_there_are_too_many_counts_to_choose_a_path",
+    ),
+    Mutant(
+        name="a type limit without a lock",
+        breaks="T7: a tenant has jobs of no more types than its limit",
+        file="engines/postgres/functions/types.sql",
+        old="IF ingot.lock_types(of_tenant) THEN",
+        new="IF true THEN",
+        caught_by=f"{TYPE_LIMIT}::test_two_enqueues_cannot_both_add_the_last_type[COMMIT]",
+    ),
+    Mutant(
+        name="a type that is removed during an enqueue",
+        breaks="T7: a tenant has jobs of no more types than its limit",
+        file="engines/postgres/functions/types.sql",
+        old="SET unused = pg_current_xact_id() WHERE",
+        new="SET unused = '1' WHERE",
+        caught_by=f"{TYPE_LIMIT}::test_a_type_of_an_open_enqueue_is_not_removed[COMMIT]",
+    ),
+    Mutant(
+        name="a removed type in an old snapshot",
+        breaks="T7: a tenant has jobs of no more types than its limit",
+        file="engines/postgres/functions/enqueue.sql",
+        old="<> 'read committed'",
+        new="= 'none'",
+        caught_by=f"{TYPE_LIMIT}::test_a_transaction_with_an_old_snapshot_does_not_use_a_removed_type",
     ),
     Mutant(
         name="totals that are not folded",

@@ -29,7 +29,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     max_unfinished_jobs: int | None = None
     """Maximum number of unfinished jobs."""
     max_job_types: int | None = None
-    """Maximum number of types of which the tenant can have jobs. The default is 10,000. SQLite only."""
+    """Maximum number of types of which the tenant can have jobs. The default is 10,000."""
     max_running_jobs: int | None = None
     """Maximum number of jobs that run at once."""
     query_seconds: float | None = None

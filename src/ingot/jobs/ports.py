@@ -74,8 +74,8 @@ class Enqueue(Command[list[Enqueued]], frozen=True, kw_only=True):
     - Dependents are moved soon after their last parent has ended, in bounded steps.
 
     Limits, which count new jobs and retries only: raises `JobLimitExceeded` if the tenant would have more than
-    `max_unfinished_jobs` blocked, queued and running jobs, on SQLite `TypeLimitExceeded` if it would have jobs of
-    more than `max_job_types` types, and `RateLimited` if it enqueues faster than `rate` and `burst` allow.
+    `max_unfinished_jobs` blocked, queued and running jobs, `TypeLimitExceeded` if it would have jobs of more than
+    `max_job_types` types, and `RateLimited` if it enqueues faster than `rate` and `burst` allow.
     """
 
     jobs: Sequence[NewJob]

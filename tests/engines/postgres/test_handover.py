@@ -184,6 +184,7 @@ async def test_a_job_of_a_later_transaction_is_not_handed_over(tmp_path: Path) -
         _owner_of(tmp_path) as owner,
         _owner_of(tmp_path) as observer,
     ):
+        await one.make_job_in(JobStatus.SUCCEEDED)  # One transaction at a time adds types.
         waiting = await _start_waiting_claim(one, limit=2)
         async with owner.transaction():
             await owner.execute("INSERT INTO ingot.dedupe_keys VALUES ($1, 'key', gen_random_uuid())", one.tenant)

@@ -176,6 +176,28 @@ async def test_totals_are_computed_from_the_counts_of_an_earlier_version(server:
         await connection.close()
 
 
+async def test_types_are_found_in_the_jobs_of_an_earlier_version(server: Server) -> None:
+    (url,) = await make_databases(server, "one")
+    await migrate(url)
+    (migration,) = [migration for migration in migrations() if migration.name == "type_limit"]
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute("SET ROLE ingot_owner; DROP TABLE ingot.tenant_types, ingot.type_counts")
+        await connection.execute("INSERT INTO ingot.tenants VALUES ($1, 'one', 1, 'UTC', '{}')", TENANT)
+        await connection.execute(
+            "INSERT INTO ingot.jobs (id, tenant, type, payload, created_at, source, depth) "
+            "SELECT gen_random_uuid(), $1, 'type ' || n % 2, 'null', 0, 'manual', 0 FROM generate_series(1, 5) AS n",
+            TENANT,
+        )
+        async with connection.transaction():
+            await connection.execute(migration.text)
+        rows = await connection.fetch("SELECT tenant::text, type, unused FROM ingot.tenant_types ORDER BY type")
+        assert [tuple(row) for row in rows] == [(TENANT, "type 0", None), (TENANT, "type 1", None)]
+        assert await connection.fetchval("SELECT types FROM ingot.type_counts WHERE tenant = $1", TENANT) == 2
+    finally:
+        await connection.close()
+
+
 async def test_a_store_keeps_working_while_functions_are_replaced(server: Server) -> None:
     (url,) = await make_databases(server, "one")
     await migrate(url)

@@ -49,6 +49,7 @@ from ingot.jobs.errors import (
     JobNotQueued,
     LeaseLost,
     RateLimited,
+    TypeLimitExceeded,
     WorkerNotFound,
 )
 from ingot.jobs.files import FileNotFound
@@ -179,6 +180,7 @@ ERRORS_BY_SQLSTATE: Final[dict[str, Callable[[str, str], IngotError]]] = {
     "IN071": lambda _, version: RecordChanged(version=int(version)),
     "IN072": lambda message, _: TooManyRecords(message),
     "IN073": lambda message, _: StoreError(message, hint="Nothing was changed. Create orders with new_job."),
+    "IN074": lambda message, _: TypeLimitExceeded(message),
 }
 
 

@@ -31,6 +31,7 @@ from ingot.kernel.ids import is_id
 
 GATE_TRIES_MAX: Final = 3
 GATE_PAUSE_SECONDS: Final = 0.02
+TYPE_PAUSE_SECONDS: Final = 0.05
 
 EnqueueAnswer = list[Enqueued] | IngotError
 SendResult = tuple[list[list[Enqueued] | None], bool]
@@ -285,7 +286,11 @@ async def _enqueue_alone(
                             return _gate_held_error()
                         await asyncio.sleep(GATE_PAUSE_SECONDS)  # Most transactions are short.
                         continue
-                    await db.call(CALL.expect_capacity, [order.tenant for order in new], read_only=True)
+                    tenants, types = [order.tenant for order in new], [order.type for order in new]
+                    await db.call(CALL.expect_capacity, tenants, read_only=True)
+                    ((has_new_types,),) = await db.call(CALL.expect_types, tenants, types, read_only=True)
+                    if has_new_types:
+                        await asyncio.sleep(TYPE_PAUSE_SECONDS)  # Another transaction adds types of the tenant.
                     continue
                 enqueued = result
         except RowAlreadyExists as error:

@@ -9,6 +9,7 @@ from ingot.engines.json_rows import decode
 from ingot.engines.postgres.context import Context
 from ingot.engines.postgres.function_calls import CALL
 from ingot.engines.postgres.lane_cache import ABOVE_ALL_IDS
+from ingot.engines.postgres.maintenance import fold_counts
 from ingot.engines.postgres.sql import SQL
 from ingot.engines.postgres.tenants import check_tenant
 from ingot.jobs.model import HistoryEntry, JobCollectionResult, RetentionPreview
@@ -16,12 +17,16 @@ from ingot.jobs.ports import CollectJobs, ListHistory, PreviewRetention
 from ingot.kernel.clock import to_datetime
 
 PREVIEW_JOBS_MAX: Final = 10_000
+FREED_TYPES_MAX: Final = 1000
 ABOVE_ALL_INSTANTS: Final = 2**62
 
 
 async def collect_jobs(context: Context, command: CollectJobs) -> JobCollectionResult:
     """Remove a bounded number of jobs whose retention has passed."""
     (row,) = await context.database.call(CALL.collect_jobs, command.limit)
+    if row["removed"]:
+        await fold_counts(context.database)  # Marks types that have no jobs any more.
+    await context.database.call(CALL.free_types, FREED_TYPES_MAX)
     return JobCollectionResult(removed=row["removed"], kept=row["kept"], more=row["more"])
 
 

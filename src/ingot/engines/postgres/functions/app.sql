@@ -270,7 +270,10 @@ BEGIN
             RETURN;
         END IF;
         PERFORM ingot.expect_parents(tenant, parents);
-        PERFORM ingot.expect_app_capacity(array_fill(tenant, ARRAY[cardinality(array_positions(is_new_flags, true))]));
+        PERFORM ingot.expect_app_capacity(
+            array_fill(tenant, ARRAY[cardinality(array_positions(is_new_flags, true))]),
+            ARRAY(SELECT t FROM unnest(types, is_new_flags) AS o (t, is_new) WHERE is_new)
+        );
         EXIT WHEN current_setting('transaction_isolation') IN ('repeatable read', 'serializable');
     END LOOP;
     RAISE EXCEPTION 'another transaction inserted one of the keys' USING ERRCODE = 'serialization_failure',
@@ -367,15 +370,19 @@ BEGIN
 END
 $$;
 
--- `expect_capacity` with the error details that applications get.
-CREATE OR REPLACE FUNCTION ingot.expect_app_capacity(of_tenants uuid[]) RETURNS void
+-- `expect_capacity` and `expect_types` with the error details that applications get.
+CREATE OR REPLACE FUNCTION ingot.expect_app_capacity(of_tenants uuid[], of_types text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
     retry_after_seconds text;
 BEGIN
-    PERFORM ingot.expect_capacity(of_tenants);
+    PERFORM ingot.expect_capacity(of_tenants), ingot.expect_types(of_tenants, of_types);
 EXCEPTION
+    WHEN SQLSTATE 'IN074' THEN
+        PERFORM ingot.refuse_app('IN074', 'type_limit_exceeded', SQLERRM,
+            'Use fewer types, wait until retention has removed all jobs of some types, '
+            'or ask an operator to raise `max_job_types`. Nothing was changed.');
     WHEN SQLSTATE 'IN008' THEN
         PERFORM ingot.refuse_app('IN008', 'job_limit_exceeded', SQLERRM,
             'Wait until jobs are finished, cancel some, or ask an operator to raise the limit. Nothing was changed.');

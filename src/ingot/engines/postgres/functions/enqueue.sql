@@ -1,7 +1,8 @@
 -- Enqueue jobs. All jobs of a command are accepted, or none. A command is left out of the result and changes nothing if a
 -- key of it is taken, if a tenant does not exist, or if an open transaction of an application holds the lock of a key or of
--- a tenant with a cap. The same goes for a command whose files are missing or exceed a quota, if there are several; for a
--- single command that is an error. `from_app` is true in the transaction of an application.
+-- a tenant with a cap, or if it has new types that exceed the limit of a tenant or while another transaction adds some. The
+-- same goes for a command whose files are missing or exceed a quota, if there are several; for a single command that is an
+-- error. `from_app` is true in the transaction of an application.
 CREATE OR REPLACE FUNCTION ingot.enqueue(
     commands integer[], ids uuid[], tenants uuid[], types text[], payloads bytea[], metadatas bytea[],
     priorities smallint[], run_ats bigint[], delays bigint[], max_attempts integer[],
@@ -144,6 +145,25 @@ BEGIN
     END IF;
     IF cardinality(refused_commands) > 0 THEN
         accepted := ARRAY(SELECT p FROM unnest(accepted) AS p WHERE commands[p] <> ALL (refused_commands));
+    END IF;
+    IF cardinality(accepted) > 0 THEN
+        PERFORM pg_current_xact_id();  -- Retention waits for transactions that had an ID when they looked (`types.sql`).
+        IF current_setting('transaction_isolation') <> 'read committed' THEN
+            -- The snapshot may be older than the transaction ID. The locks fail if it is older than a mark.
+            PERFORM FROM ingot.tenant_types AS u WHERE (u.tenant, u.type) IN (
+                SELECT tenants[p], types[p] FROM unnest(accepted) AS p
+            ) ORDER BY u.tenant, u.type FOR KEY SHARE;
+        END IF;
+        IF EXISTS (
+            SELECT FROM (SELECT DISTINCT tenants[p] AS tenant, types[p] AS type FROM unnest(accepted) AS p) AS o
+            LEFT JOIN LATERAL (
+                SELECT u.type, u.unused FROM ingot.tenant_types AS u WHERE u.tenant = o.tenant AND u.type = o.type LIMIT 1
+            ) AS u ON true
+            WHERE u.type IS NULL OR u.unused IS NOT NULL
+        ) THEN
+            refused_commands := refused_commands || ingot.add_types(commands, tenants, types, accepted, from_app);
+            accepted := ARRAY(SELECT p FROM unnest(accepted) AS p WHERE commands[p] <> ALL (refused_commands));
+        END IF;
     END IF;
 
     lowest := (lpad(to_hex(greatest(now / 1000 - 1000, 0)), 12, '0') || '00000000000000000000')::uuid;

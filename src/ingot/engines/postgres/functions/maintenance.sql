@@ -131,7 +131,7 @@ BEGIN
 END
 $$;
 
--- Add deltas to the counts, one process at a time.
+-- Add deltas to the counts, one process at a time, and mark their types that have no jobs any more.
 CREATE OR REPLACE FUNCTION ingot.fold_counts(deltas_max integer) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -144,6 +144,8 @@ SET jit = off
 AS $$
 DECLARE
     deltas_folded integer;
+    tenants uuid[];
+    types text[];
 BEGIN
     -- Lock a row instead of taking an advisory lock, which any role could take.
     PERFORM FROM ingot.migrations WHERE number = 1 FOR UPDATE SKIP LOCKED;
@@ -164,8 +166,16 @@ BEGIN
         SELECT tenant, status, sum(jobs) FROM folded_deltas GROUP BY tenant, status ORDER BY tenant, status
         ON CONFLICT (tenant, status) DO UPDATE SET jobs = c.jobs + excluded.jobs
     )
-    SELECT count(*) INTO deltas_folded FROM folded_deltas;
-    RETURN deltas_folded;
+    SELECT sum(t.deltas), array_agg(t.tenant), array_agg(t.type) INTO deltas_folded, tenants, types
+    FROM (SELECT tenant, type, count(*) AS deltas FROM folded_deltas GROUP BY tenant, type) AS t;
+    -- Rows that are locked are skipped: their types get jobs, unless the transaction fails and leaves them marked.
+    UPDATE ingot.tenant_types AS u SET unused = '0' WHERE u.ctid = ANY (ARRAY(
+        SELECT u.ctid FROM unnest(tenants, types) AS t (tenant, type)
+        JOIN ingot.tenant_types AS u ON u.tenant = t.tenant AND u.type = t.type
+        WHERE u.unused IS NULL AND NOT EXISTS (SELECT FROM ingot.jobs AS j WHERE j.tenant = t.tenant AND j.type = t.type)
+        FOR NO KEY UPDATE OF u SKIP LOCKED
+    ));
+    RETURN coalesce(deltas_folded, 0);
 END
 $$;
 

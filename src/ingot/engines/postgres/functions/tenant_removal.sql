@@ -178,6 +178,8 @@ BEGIN
         'batch_deltas',
         'batches',
         'buckets',
+        'tenant_types',
+        'type_counts',
         'usage',
         'usage_owed',
         'askers',

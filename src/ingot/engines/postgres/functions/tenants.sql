@@ -30,6 +30,7 @@ BEGIN
     RETURNING t.* INTO created;
     -- A call that is repeated after its answer was lost finds its own row.
     IF FOUND THEN
+        INSERT INTO ingot.type_counts (tenant, types) VALUES (id, 0);
         INSERT INTO ingot.tenant_groups (tenant, name, role) SELECT id, g.key, g.value FROM json_each_text(groups) AS g;
         PERFORM ingot.add_audit_entry(act::json, id, 'tenant.created', 'tenant/' || slug, NULL, ingot.tenant_audit_json(created));
     ELSIF NOT EXISTS (SELECT FROM ingot.tenants AS t WHERE t.id = id AND t.slug = slug) THEN
