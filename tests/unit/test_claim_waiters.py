@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+from typing import Any
+
 import pytest
 
+from ingot.jobs import claim_waiters as module
 from ingot.jobs.claim_waiters import ClaimWaiter, ClaimWaiters
 
 
@@ -90,3 +95,39 @@ def test_only_matching_claims_without_a_hint_are_woken_early() -> None:
     all_types = waiters.add(["echo", "noop"], None)
     assert waiters.wake_early("t", "noop", 9) == 1
     assert all_types.woken.is_set()
+
+
+def test_claims_of_all_tenants_and_of_one_are_woken_in_the_order_of_arrival() -> None:
+    waiters = ClaimWaiters()
+    added = [waiters.add(["a"], tenant) for tenant in ("t", None, "t", None)]
+    for woken in range(1, 5):
+        waiters.wake("t", "a", 1)
+        assert _woken(added) == [True] * woken + [False] * (4 - woken)
+
+
+def test_waking_costs_the_same_beside_many_claims_of_other_types_and_tenants() -> None:
+    waiters = ClaimWaiters()
+    alone = _lines_of_wakes(waiters)
+    for number in range(1000):
+        waiters.add([f"other-{number}"], None)
+        waiters.add(["type-1"], f"other-{number}")
+    assert _lines_of_wakes(waiters) == alone
+
+
+def _lines_of_wakes(waiters: ClaimWaiters) -> int:
+    """Return how many lines of the module are run to wake claims of 100 types."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace if frame.f_code.co_filename == module.__file__ else None
+
+    previous = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for number in range(100):
+            waiters.wake("t", f"type-{number}", 1)
+    finally:
+        sys.settrace(previous)
+    return lines

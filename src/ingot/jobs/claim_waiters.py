@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from heapq import merge
+from itertools import count, islice
+from operator import attrgetter
 
 import msgspec
 
@@ -16,6 +19,7 @@ class ClaimWaiter(msgspec.Struct, eq=False):
     types: frozenset[str]
     tenant: str | None
     woken: asyncio.Event
+    number: int
     worker_id: str = ""
     # The tenant and type for which the claim was woken, until it has queried the store.
     pending_hint: tuple[str, str] | None = None
@@ -25,20 +29,29 @@ class ClaimWaiters:
     """Wakes as many waiting claims as jobs became ready, longest waiting first, so that no claim has to poll."""
 
     def __init__(self) -> None:
+        self._numbers = count()
         self._waiters: dict[int, ClaimWaiter] = {}
+        self._waiters_by_type: dict[tuple[str | None, str], dict[int, ClaimWaiter]] = {}
 
     def __len__(self) -> int:
         return len(self._waiters)
 
     def add(self, types: Iterable[str], tenant: str | None, worker_id: str = "") -> ClaimWaiter:
         """Add a waiting claim. Call this before the first query of the store, so that no new job is missed."""
-        waiter = ClaimWaiter(frozenset(types), tenant, asyncio.Event(), worker_id)
-        self._waiters[id(waiter)] = waiter
+        waiter = ClaimWaiter(frozenset(types), tenant, asyncio.Event(), next(self._numbers), worker_id)
+        self._waiters[waiter.number] = waiter
+        for type in waiter.types:
+            self._waiters_by_type.setdefault((tenant, type), {})[waiter.number] = waiter
         return waiter
 
     def remove(self, waiter: ClaimWaiter) -> None:
         """Remove a waiting claim. If it was woken and has not queried the store since, wake another one instead."""
-        self._waiters.pop(id(waiter), None)
+        if self._waiters.pop(waiter.number, None) is not None:
+            for type in waiter.types:
+                waiters = self._waiters_by_type[waiter.tenant, type]
+                del waiters[waiter.number]
+                if not waiters:
+                    del self._waiters_by_type[waiter.tenant, type]
         if waiter.pending_hint is not None:
             self.wake(*waiter.pending_hint, 1)
 
@@ -76,11 +89,8 @@ class ClaimWaiters:
             waiter.woken.set()
         return len(woken)
 
-    def _next_waiters(self, tenant: str, type: str, count: int) -> list[ClaimWaiter]:
-        waiters: list[ClaimWaiter] = []
-        for waiter in self._waiters.values():
-            if len(waiters) >= count:
-                break
-            if waiter.pending_hint is None and type in waiter.types and waiter.tenant in (None, tenant):
-                waiters.append(waiter)
-        return waiters
+    def _next_waiters(self, tenant: str, type: str, limit: int) -> list[ClaimWaiter]:
+        """Return the longest waiting claims without a hint. Claims of other types and tenants cost nothing."""
+        queues = [self._waiters_by_type.get((key, type), {}).values() for key in (None, tenant)]
+        waiters = merge(*queues, key=attrgetter("number"))
+        return list(islice((waiter for waiter in waiters if waiter.pending_hint is None), limit))
