@@ -23,6 +23,8 @@ def attempts(port: int) -> dict[str, str]:
         "connect": lambda: socket.create_connection(("127.0.0.1", port), 5),
         "lookup": lambda: socket.getaddrinfo("localhost", port),
         "program": lambda: subprocess.run(["/bin/bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{port}"], check=True),
+        # A datagram socket of a pair could send to any other local socket, and receive a connected one from it.
+        "datagram pair": partial(socket.socketpair, socket.AF_UNIX, socket.SOCK_DGRAM),
         **{name: partial(socket.socket, family, socket.SOCK_DGRAM) for name, family in families.items()},
     }
     return {name: outcome(attempt) for name, attempt in tries.items()}

@@ -18,6 +18,14 @@ MUTANTS = [
         caught_by="tests/http/test_isolated_network.py::test_an_isolated_handler_has_no_network",
     ),
     Mutant(
+        name="a handler of untrusted data with a local datagram socket",
+        breaks="an isolated handler sends nothing to anybody",
+        file="worker/isolation/network.py",
+        old="        (_JUMP_IF_EQUAL, 1, 0, socket.SOCK_SEQPACKET),",
+        new="        (_JUMP_IF_EQUAL, 1, 0, socket.SOCK_DGRAM),",
+        caught_by="tests/http/test_isolated_network.py::test_an_isolated_handler_has_no_network",
+    ),
+    Mutant(
         name="a worker that relays requests to any place",
         breaks="an isolated handler sends nothing to anybody",
         file="worker/isolation/transfers.py",

@@ -1,7 +1,7 @@
 """Cutting a process off from the network.
 
 A seccomp filter makes the kernel refuse new sockets to this process and to all programs that it starts. It needs no
-privileges and works in containers. Pairs of connected sockets and pipes still work.
+privileges and works in containers. Pipes and pairs of connected stream sockets still work.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import platform
+import socket
 import struct
 import sys
 from typing import Any, Final, NamedTuple
@@ -22,8 +23,11 @@ _GET_ACTION_AVAILABLE: Final = 2
 _ALL_THREADS: Final = 1  # SECCOMP_FILTER_FLAG_TSYNC
 _RETURN_ALLOW: Final = 0x7FFF_0000
 _RETURN_ERRNO: Final = 0x0005_0000
-_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_GREATER_OR_EQUAL, _RETURN = 0x20, 0x15, 0x35, 0x06  # Instructions of classic BPF.
-_SYSCALL_OFFSET, _ARCHITECTURE_OFFSET = 0, 4  # In `struct seccomp_data`.
+# Instructions of classic BPF.
+_LOAD, _AND, _JUMP_IF_EQUAL, _JUMP_IF_GREATER_OR_EQUAL, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x06
+# In `struct seccomp_data` of little-endian machines. The last two are the first two arguments of the system call.
+_SYSCALL_OFFSET, _ARCHITECTURE_OFFSET, _DOMAIN_OFFSET, _TYPE_OFFSET = 0, 4, 16, 24
+_SOCKET_TYPE_MASK: Final = 0xF  # The other bits are flags.
 _X32_SYSCALLS: Final = 0x4000_0000  # Numbers from here on are a second set of system calls of x86_64.
 # Requests in an io_uring are not filtered, and could open sockets.
 _IO_URING_SETUP: Final = 425
@@ -32,13 +36,14 @@ _IO_URING_SETUP: Final = 425
 class _SystemCalls(NamedTuple):
     architecture: int
     socket: int
+    socketpair: int
     connect: int
     seccomp: int
 
 
 _SYSTEM_CALLS: Final = {
-    "x86_64": _SystemCalls(0xC000_003E, socket=41, connect=42, seccomp=317),
-    "aarch64": _SystemCalls(0xC000_00B7, socket=198, connect=203, seccomp=277),
+    "x86_64": _SystemCalls(0xC000_003E, socket=41, socketpair=53, connect=42, seccomp=317),
+    "aarch64": _SystemCalls(0xC000_00B7, socket=198, socketpair=199, connect=203, seccomp=277),
 }
 
 
@@ -71,7 +76,11 @@ def block_network() -> None:
 
 
 def _filter_of(calls: _SystemCalls) -> bytes:
-    """Return a program that refuses these system calls, and all calls in the format of another architecture."""
+    """Return a program that refuses these system calls, and all calls in the format of another architecture.
+
+    Of the pairs of sockets, it allows those that are connected for good. A local datagram socket can send to any other
+    one, such as that of syslog, and can receive open sockets from other processes.
+    """
     refused = ((calls.socket, errno.EACCES), (calls.connect, errno.EACCES), (_IO_URING_SETUP, errno.ENOSYS))
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE_OFFSET),
@@ -83,7 +92,17 @@ def _filter_of(calls: _SystemCalls) -> bytes:
     ]
     for number, error in refused:
         program += [(_JUMP_IF_EQUAL, 0, 1, number), (_RETURN, 0, 0, _RETURN_ERRNO | error)]
-    program.append((_RETURN, 0, 0, _RETURN_ALLOW))
+    program += [
+        (_JUMP_IF_EQUAL, 0, 7, calls.socketpair),
+        (_LOAD, 0, 0, _DOMAIN_OFFSET),
+        (_JUMP_IF_EQUAL, 0, 4, socket.AF_UNIX),
+        (_LOAD, 0, 0, _TYPE_OFFSET),
+        (_AND, 0, 0, _SOCKET_TYPE_MASK),
+        (_JUMP_IF_EQUAL, 2, 0, socket.SOCK_STREAM),
+        (_JUMP_IF_EQUAL, 1, 0, socket.SOCK_SEQPACKET),
+        (_RETURN, 0, 0, _RETURN_ERRNO | errno.EACCES),
+        (_RETURN, 0, 0, _RETURN_ALLOW),
+    ]
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
