@@ -97,3 +97,18 @@ async def test_a_read_that_waits_until_its_deadline_is_refused(bench: Bench, slo
     with pytest.raises(StoreBusy):
         await bench.store.database.read(bench.tenant, "SELECT 1")
     assert [type(answer) for answer in await slow_reads.finish()] == [list] * 10
+
+
+async def test_a_repeated_order_does_not_wait_with_the_reads_of_its_tenant(
+    bench: Bench, slow_reads: SlowReads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answers of a batch contain jobs of several tenants, and are sent together."""
+    monkeypatch.setattr(fair_slots, "WAITING_READS_MAX", 10)
+    other = (await bench.tenants.create("other")).id
+    first = await bench.make_job(idempotency_key="k")
+    await slow_reads.begin(14)
+    answers = await asyncio.gather(
+        bench.jobs.enqueue(bench.tenant, "noop", idempotency_key="k"), bench.jobs.enqueue(other, "noop")
+    )
+    assert [(answer.job.tenant, answer.created) for answer in answers] == [(bench.tenant, False), (other, True)]
+    assert answers[0].job.id == first.id

@@ -312,9 +312,13 @@ class Database:
 
     async def read(self, tenant: str, statement: str, *values: Any) -> list[Record]:
         """Run a statement that sees only the rows of one tenant."""
-        statements = [(statement, values)]
         async with self._read_slot(tenant):
-            return (await self._retry(lambda connection: _read(connection, tenant, statements), read_only=True))[0]
+            return await self.read_at_once(tenant, statement, *values)
+
+    async def read_at_once(self, tenant: str, statement: str, *values: Any) -> list[Record]:
+        """Run a statement as `read` does, without waiting for a slot. For batches, which contain other tenants."""
+        statements = [(statement, values)]
+        return (await self._retry(lambda connection: _read(connection, tenant, statements), read_only=True))[0]
 
     async def read_snapshot(self, tenant: str, run: Callable[[Any], Awaitable[T]]) -> T:
         """Run several statements in one snapshot that see only the rows of one tenant."""

@@ -354,7 +354,7 @@ async def _check_parents(db: Database, orders: Sequence[NewJob]) -> None:
     for tenant in {order.tenant for order in orders if order.after}:
         tenant_orders = [order for order in orders if order.tenant == tenant]
         parents = {parent for order in tenant_orders for parent in order.after} - {order.id for order in tenant_orders}
-        existing = {job.id for job in map(job_of, await db.read(tenant, SQL.get_jobs, list(parents)))}
+        existing = {job.id for job in map(job_of, await db.read_at_once(tenant, SQL.get_jobs, list(parents)))}
         for parent in sorted(parents - existing):
             raise ParentNotFound(f"there is no job {parent} in this tenant")
 
@@ -398,6 +398,6 @@ async def _read_jobs(db: Database, orders: Sequence[NewJob], ids: set[str]) -> d
     if not ids:
         return {}
     tenants = {order.tenant for order in orders}
-    rows = chain.from_iterable([await db.read(tenant, SQL.get_jobs, list(ids)) for tenant in tenants])
+    rows = chain.from_iterable([await db.read_at_once(tenant, SQL.get_jobs, list(ids)) for tenant in tenants])
     jobs: list[Job] = [job_of(row) for row in rows]
     return {job.id: Enqueued(job=job, created=False) for job in jobs}
