@@ -19,6 +19,7 @@ from ingot.identity.people import MemberNotFound, SignInRefused, UserNotFound
 from ingot.identity.ports import (
     AcceptInvitation,
     BeginLogin,
+    ChangeMember,
     ConsumeLogin,
     CreateToken,
     DeclineInvitation,
@@ -188,3 +189,33 @@ async def test_a_disable_ends_uncommitted_sessions_and_tokens(
     await people.users.enable(ann.id, enabled=True, act=people.act())
     assert await people.store.run(FindSession(digest=b"early")) is None
     assert not await people.holds(token.id)
+
+
+async def test_a_role_changed_while_its_invitation_is_accepted_is_that_of_the_member(people: PeopleFixture) -> None:
+    tenant, ann = people.bench.tenant, await people.sign_in()
+    invited = await people.members.put(tenant, role="member", user=ann.id, act=people.act())
+    async with open_transaction(people) as first:
+        await people_rows.accept_invitation(first, AcceptInvitation(id=invited.id, user=ann.id, act=people.act()))
+        later = asyncio.create_task(people.members.put(tenant, role="viewer", user=ann.id, act=people.act()))
+        await wait_for_blocked_calls(people, 1)
+    member = await later
+    assert (member.id, member.role, member.invited) == (ann.id, "viewer", False)
+
+
+@pytest.mark.parametrize("call", ["change", "remove", "leave"])
+async def test_a_member_who_leaves_at_the_same_time_is_not_found(people: PeopleFixture, call: str) -> None:
+    tenant, ann = people.bench.tenant, await people.sign_in()
+    invited = await people.members.put(tenant, role="member", user=ann.id, act=people.act())
+    await people.members.accept(invited.id, user=ann.id, act=people.act())
+    calls = {
+        "change": ChangeMember(tenant=tenant, id=ann.id, role="viewer", act=people.act()),
+        "remove": RemoveMember(tenant=tenant, id=ann.id, act=people.act()),
+        "leave": LeaveTenant(tenant=tenant, user=ann.id, act=people.act()),
+    }
+    async with open_transaction(people) as first:
+        await people_rows.leave_tenant(first, LeaveTenant(tenant=tenant, user=ann.id, act=people.act()))
+        later = asyncio.ensure_future(people.store.run(calls[call]))
+        await wait_for_blocked_calls(people, 1)
+    with pytest.raises(MemberNotFound):
+        await later
+    assert [entry.action for entry in await people.acts(tenant)].count("member.left") == 1

@@ -18,7 +18,7 @@ from ingot.engines.migrations import Migration, read_migrations
 from ingot.kernel.build import read_build
 
 REVISION: Final = 2
-DIGEST: Final = "820fe9108bc33db1c66b8cf64d6212f9e8c3d3bb9abb4cda48d9406c79db5718"
+DIGEST: Final = "3897919c6108ca8bf2e302365cb76246a267784ff508c0387b63ee170f0bcf4e"
 # Programs from this revision on can use the schema. Raise it when something that an earlier release needs is removed or
 # changes its meaning; before that, keep it for one release.
 OLDEST_REVISION: Final = 1

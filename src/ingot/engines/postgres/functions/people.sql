@@ -321,8 +321,18 @@ BEGIN
 END
 $$;
 
--- Invite a person or an email address, or change the role of a person who has one of their own. Returns the member. The lock
--- makes other calls for the tenant wait, so that the number of invitations is exact.
+-- Make other calls that change members or invitations of a tenant wait until the transaction ends, so that each of them sees
+-- the result of the one before. Refuse a tenant that does not exist.
+CREATE OR REPLACE FUNCTION ingot.lock_members(of_tenant uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    PERFORM ingot.lock_tenant(of_tenant);
+    PERFORM FROM ingot.tenants AS t WHERE t.id = of_tenant FOR NO KEY UPDATE;
+END
+$$;
+
+-- Invite a person or an email address, or change the role of a person who has one of their own. Returns the member.
 CREATE OR REPLACE FUNCTION ingot.put_member(
     of_tenant uuid, new_role text, of_user uuid, of_email text, new_invitation uuid, act json
 ) RETURNS text
@@ -334,8 +344,7 @@ DECLARE
     invitation uuid;
     old_value json;
 BEGIN
-    PERFORM ingot.lock_tenant(of_tenant);
-    PERFORM FROM ingot.tenants AS t WHERE t.id = of_tenant FOR NO KEY UPDATE;
+    PERFORM ingot.lock_members(of_tenant);
     IF EXISTS (SELECT FROM ingot.members AS m WHERE m.tenant = of_tenant AND m."user" = of_user) THEN
         RETURN ingot.change_member(of_tenant, of_user, new_role, act);
     END IF;
@@ -369,7 +378,7 @@ AS $$
 DECLARE
     old_value json;
 BEGIN
-    PERFORM ingot.lock_tenant(of_tenant);
+    PERFORM ingot.lock_members(of_tenant);
     old_value := ingot.member_json(of_tenant, of_id);
     IF old_value IS NULL THEN
         PERFORM ingot.refuse('IN032', format('there is no member ''%s'' in this tenant', of_id));
@@ -394,7 +403,7 @@ AS $$
 DECLARE
     old_value json;
 BEGIN
-    PERFORM ingot.expect_tenant(of_tenant);
+    PERFORM ingot.lock_members(of_tenant);
     IF ingot.is_in_audit_log(act) THEN
         RETURN ingot.audited_member(act);
     END IF;
@@ -464,8 +473,8 @@ BEGIN
     IF ingot.is_in_audit_log(act) THEN
         RETURN (SELECT ingot.member_json(a.tenant, of_user) FROM ingot.audit AS a WHERE a.id = (act->>'id')::uuid);
     END IF;
+    PERFORM ingot.lock_members((SELECT i.tenant FROM ingot.invitations AS i WHERE i.id = of_id));
     SELECT i.tenant, i.role INTO in_tenant, new_role FROM ingot.take_invitation(of_id, of_user) AS i;
-    PERFORM ingot.lock_tenant(in_tenant);
     old_value := ingot.member_json(in_tenant, of_user);
     DELETE FROM ingot.departures AS d WHERE d.tenant = in_tenant AND d."user" = of_user;
     INSERT INTO ingot.members AS m (tenant, "user", role, created_at, created_by)
@@ -488,6 +497,7 @@ BEGIN
     IF ingot.is_in_audit_log(act) THEN
         RETURN;
     END IF;
+    PERFORM ingot.lock_members((SELECT i.tenant FROM ingot.invitations AS i WHERE i.id = of_id));
     SELECT ingot.member_json(i.tenant, i.id) INTO old_value FROM ingot.invitations AS i WHERE i.id = of_id;
     SELECT i.tenant INTO in_tenant FROM ingot.take_invitation(of_id, of_user) AS i;
     PERFORM ingot.audit_member(act, in_tenant, 'invitation.declined', of_id, old_value, NULL);
@@ -520,7 +530,7 @@ AS $$
 DECLARE
     old_value json;
 BEGIN
-    PERFORM ingot.lock_tenant(of_tenant);
+    PERFORM ingot.lock_members(of_tenant);
     IF ingot.is_in_audit_log(act) THEN
         RETURN ingot.audited_member(act);
     END IF;
