@@ -148,3 +148,11 @@ async def test_roles_whose_transactions_cannot_be_ended_are_listed(pair: TenantP
         ]
         await watch.run_once()
         await _until_closed(worker)
+
+
+async def test_a_worker_of_a_removed_tenant_is_disconnected(pair: TenantPair) -> None:
+    worker = await pair.as_worker(pair.tenants[1])
+    await pair.bench.tenants.remove(pair.tenants[1])
+    await _hold_open(worker)
+    await TransactionWatch(_store(pair).database, app_seconds_max=APP_SECONDS).run_once()
+    await _until_closed(worker)

@@ -27,13 +27,18 @@ BEGIN
 END
 $$;
 
--- The roles whose transactions are limited, and whether each is that of workers.
+-- The roles whose transactions are limited, and whether each is that of workers. Worker roles of removed tenants, and of other
+-- databases of the server, have no row here, but they can log in. Roles that may grant `ingot_worker` are those of operators.
 CREATE OR REPLACE FUNCTION ingot.limited_roles() RETURNS TABLE (role name, tenant uuid, is_worker boolean)
 LANGUAGE sql STABLE
 AS $$
     SELECT w.role, w.tenant, true FROM ingot.worker_roles AS w
     UNION ALL
     SELECT a.role, a.tenant, false FROM ingot.app_roles AS a
+    UNION ALL
+    SELECT p.rolname, NULL, true FROM pg_auth_members AS m JOIN pg_roles AS p ON p.oid = m.member
+    WHERE m.roleid = to_regrole('ingot_worker') AND NOT m.admin_option
+        AND NOT EXISTS (SELECT FROM ingot.worker_roles AS w WHERE w.role = p.rolname)
 $$;
 
 -- The roles of workers and applications whose long transactions `end_long_transactions` cannot end, whether any role can
