@@ -1,4 +1,4 @@
-"""Slots for reads, which tenants share: no tenant uses all of them, and waiting tenants take turns."""
+"""Slots for calls, which tenants share: no tenant uses all of them, and waiting tenants take turns."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 
 from ingot.kernel.errors import TenantBusy
 
-WAITING_READS_MAX: Final = 1_000  # Reads of one tenant that wait for a slot.
+WAITING_READS_MAX: Final = 1_000  # Calls of one tenant that wait for a slot.
 
 
 class FairSlots:
     """A number of slots, of which each tenant uses up to `tenant_slots` at once. Used on one event loop.
 
-    Reads of no tenant, such as looking up a token, may use all slots.
+    Calls of no tenant, such as looking up a token, may use all slots.
     """
 
     def __init__(self, slots: int, *, tenant_slots: int) -> None:
@@ -27,7 +27,7 @@ class FairSlots:
     def enter(self, tenant: str | None, start: Callable[[], None]) -> None:
         """Call `start` when there is a slot, at once if possible. `leave` has to follow each call of it.
 
-        Raises `TenantBusy` if too many reads of the tenant are waiting.
+        Raises `TenantBusy` if too many calls of the tenant are waiting.
         """
         if self._has_slot(tenant):
             self._start(tenant, start)

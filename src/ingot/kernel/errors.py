@@ -89,7 +89,7 @@ class TooMany(IngotError):
 
 
 class TenantBusy(TooMany):
-    """Too many reads of this tenant are already waiting for the store."""
+    """Too many calls of this tenant are already waiting for the store."""
 
     code = "tenant_busy"
     hint = "Send fewer requests at once, and try again in a moment."

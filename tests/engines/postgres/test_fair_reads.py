@@ -12,6 +12,7 @@ import pytest
 from ingot.engines import fair_slots
 from ingot.engines.postgres import PostgresStore
 from ingot.engines.postgres.command_scope import SCOPE, CommandScope
+from ingot.jobs import Job, JobStatus
 from ingot.kernel.errors import StoreBusy, TenantBusy
 from tests.factories import Bench, open_bench
 from tests.postgres import database_for
@@ -112,3 +113,25 @@ async def test_a_repeated_order_does_not_wait_with_the_reads_of_its_tenant(
     )
     assert [(answer.job.tenant, answer.created) for answer in answers] == [(bench.tenant, False), (other, True)]
     assert answers[0].job.id == first.id
+
+
+async def test_slow_writes_of_one_tenant_leave_connections_to_others(bench: Bench, tmp_path: Path) -> None:
+    """Commands that are not batched wait for a lock."""
+    other, job = (await bench.tenants.create("other")).id, await bench.make_job()
+    other_job = await bench.make_job(tenant=other)
+    locker = await asyncpg.connect((await database_for(tmp_path / "data")).owner_url)
+    try:
+        await locker.execute("BEGIN")
+        await locker.execute("SELECT FROM ingot.ready WHERE id = $1 FOR UPDATE", job.id)
+        cancels = [asyncio.create_task(bench.jobs.cancel(bench.tenant, job.id)) for _ in range(100)]
+        await asyncio.sleep(0.3)
+        async with asyncio.timeout(10):
+            assert (await bench.jobs.get(other, other_job.id)).id == other_job.id
+            assert (await bench.jobs.cancel(other, other_job.id)).status is JobStatus.CANCELED
+        for task in cancels[50:60]:
+            task.cancel()
+        await locker.execute("ROLLBACK")
+        answers = await asyncio.gather(*cancels, return_exceptions=True)
+        assert [type(answer) for answer in answers].count(Job) == 90
+    finally:
+        await locker.close()

@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
@@ -225,6 +225,7 @@ class Database:
         self.rejected: str | None = None  # The last error of a statement that the schema may not fit.
         self._timeouts: set[asyncio.Timeout] = set()  # Of the calls that are running.
         connections = pool.get_max_size()
+        self._command_slots = FairSlots(connections, tenant_slots=max(1, connections // 2))
         self._read_slots = FairSlots(
             max(1, connections - CONNECTIONS_WITHOUT_READS), tenant_slots=max(1, (connections - 1) // 2)
         )
@@ -312,7 +313,7 @@ class Database:
 
     async def read(self, tenant: str, statement: str, *values: Any) -> list[Record]:
         """Run a statement that sees only the rows of one tenant."""
-        async with self._read_slot(tenant):
+        async with _slot_of(self._read_slots, tenant):
             return await self.read_at_once(tenant, statement, *values)
 
     async def read_at_once(self, tenant: str, statement: str, *values: Any) -> list[Record]:
@@ -322,36 +323,15 @@ class Database:
 
     async def read_snapshot(self, tenant: str, run: Callable[[Any], Awaitable[T]]) -> T:
         """Run several statements in one snapshot that see only the rows of one tenant."""
-        async with self._read_slot(tenant):
+        async with _slot_of(self._read_slots, tenant):
             return await self._retry(lambda connection: _read_snapshot(connection, tenant, run), read_only=True)
 
-    @asynccontextmanager
-    async def _read_slot(self, tenant: str) -> AsyncIterator[None]:
-        """Wait for a slot for reads. Raises `TenantBusy`, or `StoreBusy` at the deadline of the command."""
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
+    def command_slot(self, tenant: str | None) -> AbstractAsyncContextManager[None]:
+        """Wait for a slot for a command that is not batched. Those of one tenant use half of the connections at most.
 
-        def start() -> None:
-            if turn.done():  # The caller was canceled while it waited.
-                loop.call_soon(self._read_slots.leave, tenant)
-            else:
-                turn.set_result(None)
-
-        self._read_slots.enter(tenant, start)
-        try:
-            if not turn.done():
-                async with asyncio.timeout_at(next_deadline()):
-                    await turn
-        except BaseException as error:
-            if not turn.cancel() and not turn.cancelled():  # The slot arrived meanwhile.
-                self._read_slots.leave(tenant)
-            if isinstance(error, TimeoutError):
-                raise StoreBusy("Reads of the tenant took too long, and this one was not sent.") from None
-            raise
-        try:
-            yield
-        finally:
-            self._read_slots.leave(tenant)
+        Commands of no tenant do not wait. Raises `TenantBusy`, or `StoreBusy` at the deadline of the command.
+        """
+        return nullcontext() if tenant is None else _slot_of(self._command_slots, tenant)
 
     async def inspect(self, run: Callable[[Any], Awaitable[T]], *, in_transaction: bool = True) -> T:
         """Run several statements that change nothing, in one transaction or without."""
@@ -480,6 +460,35 @@ class Database:
             error = StoreError("The database is unavailable.")
         error.is_logged = True
         return error
+
+
+@asynccontextmanager
+async def _slot_of(slots: FairSlots, tenant: str) -> AsyncIterator[None]:
+    """Wait for a slot. Raises `TenantBusy`, or `StoreBusy` at the deadline of the command."""
+    loop = asyncio.get_running_loop()
+    turn: asyncio.Future[None] = loop.create_future()
+
+    def start() -> None:
+        if turn.done():  # The caller was canceled while it waited.
+            loop.call_soon(slots.leave, tenant)
+        else:
+            turn.set_result(None)
+
+    slots.enter(tenant, start)
+    try:
+        if not turn.done():
+            async with asyncio.timeout_at(next_deadline()):
+                await turn
+    except BaseException as error:
+        if not turn.cancel() and not turn.cancelled():  # The slot arrived meanwhile.
+            slots.leave(tenant)
+        if isinstance(error, TimeoutError):
+            raise StoreBusy("Other calls of the tenant took too long, and this one was not sent.") from None
+        raise
+    try:
+        yield
+    finally:
+        slots.leave(tenant)
 
 
 async def close_connection(connection: asyncpg.Connection[Record]) -> None:

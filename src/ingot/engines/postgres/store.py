@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 import asyncpg
 
 from ingot.blobs.servers import GONE_AFTER_MICROS
+from ingot.engines.command_tenants import tenant_of
 from ingot.engines.listeners import ObservableStore, notify_all
 from ingot.engines.postgres import maintenance
 from ingot.engines.postgres.command_batches import CommandBatches
@@ -58,7 +59,10 @@ class PostgresStore(ObservableStore):
         self.listener = listener
         self.batches = CommandBatches(context, dependents)
         self.commands: BoundCommands = {
-            **{kind: partial(run_in_scope, partial(function, context)) for kind, function in COMMANDS.items()},
+            **{
+                kind: partial(run_in_scope, partial(_run_in_slot, partial(function, context), db))
+                for kind, function in COMMANDS.items()
+            },
             **self.batches.commands,
         }
         self._horizon = Horizon()
@@ -158,6 +162,12 @@ class PostgresStore(ObservableStore):
 
     def coalesce_commands(self) -> None:
         """See `JobStore`. This engine always batches commands that arrive while others are running."""
+
+
+async def _run_in_slot(run: Callable[[Any], Awaitable[A]], db: Database, command: Any) -> A:
+    """Run a command that is not batched. Its tenant leaves connections to others."""
+    async with db.command_slot(tenant_of(command)):
+        return await run(command)
 
 
 async def _check_session(connection: Any) -> None:
