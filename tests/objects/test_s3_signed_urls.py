@@ -90,10 +90,11 @@ async def test_an_empty_object_can_be_put(store: BucketStore) -> None:
 
 async def test_a_plan_names_and_signs_all_required_headers(store: BucketStore) -> None:
     planned = await plan(store, store.new_storage_key())
-    assert set(planned.headers) == {"Content-Length", "x-amz-checksum-sha256", "If-None-Match"}
+    described = set(s3.OBJECT_HEADERS)
+    assert set(planned.headers) == {"Content-Length", "x-amz-checksum-sha256", "If-None-Match"} | described
     assert (planned.headers["Content-Length"], planned.headers["If-None-Match"]) == (str(len(BODY)), "*")
     assert planned.url is not None
-    signed = "content-length%3Bhost%3Bif-none-match%3Bx-amz-checksum-sha256"
+    signed = "%3B".join(sorted(name.lower() for name in {*planned.headers, "host"}))
     assert f"X-Amz-SignedHeaders={signed}&" in planned.url
 
 
@@ -107,6 +108,17 @@ async def test_a_plan_names_and_signs_all_required_headers(store: BucketStore) -
         pytest.param(BODY, {"x-amz-checksum-sha256": None}, id="no digest"),
         pytest.param(BODY, {"If-None-Match": None}, id="no condition"),
         pytest.param(BODY, {"If-None-Match": '"x"'}, id="another condition"),
+        *(
+            pytest.param(BODY, {name: text}, id=f"{name}: {text}")
+            for name, text in (
+                ("Content-Encoding", "gzip"),
+                ("Cache-Control", "public, max-age=31536000"),
+                ("Expires", "Thu, 01 Jan 2099 00:00:00 GMT"),
+                ("Content-Type", "text/html"),
+                ("Content-Disposition", "inline"),
+                ("Content-Language", "en"),
+            )
+        ),
     ],
 )
 async def test_a_put_that_differs_from_its_plan_is_rejected(
@@ -115,6 +127,20 @@ async def test_a_put_that_differs_from_its_plan_is_rejected(
     storage_key = store.new_storage_key()
     assert await send(await plan(store, storage_key), body, **changed) in (400, 403)
     assert await store.object_size(storage_key) is None
+
+
+async def test_a_signed_url_hides_how_an_object_describes_itself(store: BucketStore) -> None:
+    storage_key = store.new_storage_key()
+    hidden = {"ContentEncoding": "gzip", "CacheControl": "public, max-age=99", "ContentLanguage": "en"}
+    key = f"{prefix_of(store)}blobs/{storage_key[:2]}/{storage_key}"
+    await asyncio.to_thread(
+        client_of(server_url()).put_object, Bucket=bucket(), Key=key, Body=BODY, Expires="2099-01-01T00:00:00Z", **hidden
+    )
+    url = await store.sign_read_url(storage_key, seconds=60, content_type="text/plain", disposition="attachment")
+    response = await asyncio.to_thread(requests.get, url, timeout=SECONDS_MAX)
+    assert (response.status_code, response.content) == (200, BODY)
+    described = {name: response.headers.get(name) for name in s3.OBJECT_HEADERS}
+    assert described == s3.OBJECT_HEADERS | {"Content-Type": "text/plain"}
 
 
 @pytest.mark.parametrize("digest", [True, False])
@@ -130,7 +156,7 @@ async def test_a_second_put_is_rejected_and_the_first_object_stays(store: Bucket
 async def test_a_plan_without_a_digest_still_enforces_the_length(store: BucketStore) -> None:
     storage_key = store.new_storage_key()
     planned = await plan(store, storage_key, digest=False)
-    assert set(planned.headers) == {"Content-Length", "If-None-Match"}
+    assert set(planned.headers) == {"Content-Length", "If-None-Match", *s3.OBJECT_HEADERS}
     assert await send(planned, BODY + b"x", **{"Content-Length": None}) == 403
     assert await store.object_size(storage_key) is None
     assert await send(planned, BODY) == 200

@@ -51,6 +51,24 @@ OWNER_OBJECT: Final = "database.id"  # The object with the ID of the database th
 TRANSFER_SECONDS: Final = 60
 RETRIES_MAX: Final = 3
 UNSUPPORTED_STATUSES: Final = frozenset({400, 501})  # Responses of stores that do not support a condition.
+EXPIRED: Final = "Thu, 01 Jan 1970 00:00:00 GMT"  # SeaweedFS accepts only a complete date.
+# Every header with which a PUT could describe its object. They are signed with these values, so that a client cannot
+# choose how its bytes are decoded, cached or shown later.
+OBJECT_HEADERS: Final = {
+    "Cache-Control": "private, no-cache",
+    "Content-Disposition": "attachment",
+    "Content-Encoding": "identity",
+    "Content-Language": "und",
+    "Content-Type": "application/octet-stream",
+    "Expires": EXPIRED,
+}
+# Headers of the response to a signed GET, whatever the object says. Objects of earlier versions may have others.
+RESPONSE_HEADERS: Final = {
+    "response-cache-control": "private, no-cache",
+    "response-content-encoding": "identity",
+    "response-content-language": "und",
+    "response-expires": EXPIRED,
+}
 
 
 def bucket_store_id(bucket: str, prefix: str) -> str:
@@ -290,7 +308,7 @@ class BucketStore:
     # -- transfers between clients and the bucket -----------------------------------------------------------
 
     async def plan(self, storage_key: str, *, size: int, sha256: str | None) -> TransferPlan:
-        """Plan one PUT with signed length, digest (if known) and condition, or parts above 64 MiB."""
+        """Plan one PUT whose headers are signed, with digest (if known) and condition, or parts above 64 MiB."""
         multipart = (
             await self._multipart_uploads.begin(self._object_key(storage_key)) if size > SINGLE_PUT_BYTES_MAX else None
         )
@@ -302,7 +320,7 @@ class BucketStore:
         """Sign a new plan, because signed URLs expire."""
         if multipart is not None:
             return TransferPlan(multipart=multipart, part_bytes=part_size(size, PART_BYTES_MIN))
-        headers = {"Content-Length": str(size)}
+        headers = {"Content-Length": str(size)} | OBJECT_HEADERS
         if sha256 is not None:
             headers[SHA256_HEADER] = base64_digest(sha256)
         if self.conditional_writes:
@@ -355,8 +373,12 @@ class BucketStore:
             raise error_for_exception(error) from error
 
     async def sign_read_url(self, storage_key: str, *, seconds: int, content_type: str, disposition: str) -> str:
-        """Sign a URL to read an object, whole or in ranges, with this content type and disposition in the response."""
-        query = {"response-content-type": content_type, "response-content-disposition": disposition}
+        """Sign a URL to read an object, whole or in ranges. It determines all headers that describe the response."""
+        query = {
+            **RESPONSE_HEADERS,
+            "response-content-type": content_type,
+            "response-content-disposition": disposition,
+        }
         return self._client.presigned_url("GET", self._object_key(storage_key), seconds=seconds, query=query)
 
 
