@@ -18,6 +18,7 @@ from ingot.blobs.model import (
     Key,
     QuotaEventData,
     StoredUpload,
+    TombstonedBlob,
     Upload,
     UploadState,
     Usage,
@@ -28,6 +29,7 @@ from ingot.blobs.ports import (
     DeleteKey,
     EndUpload,
     FinishUpload,
+    ForgetTrash,
     GetKey,
     GetUpload,
     GetUsage,
@@ -48,7 +50,7 @@ from ingot.jobs.job_options import new_job
 from ingot.kernel.clock import MICROS
 from ingot.kernel.commands import Store
 from ingot.kernel.ids import new_id
-from tests.conformance.tables import count_references
+from tests.conformance.tables import count_deleted, count_references
 from tests.factories import Bench
 
 OWNER = "token:ann"
@@ -67,6 +69,11 @@ def content_of(data: bytes, storage_key: str | None = None) -> Content:
         inline=data if storage_key is None else None,
         part_checksums=b"" if storage_key is None else b"c" * 16,
     )
+
+
+def stored(content: Content) -> Content:
+    """A stored content without what `content_of` does not know."""
+    return msgspec.structs.replace(content, tenant=None, etag=None)
 
 
 def id_of(data: bytes) -> str:
@@ -135,9 +142,24 @@ class BlobFixture:
     async def collect(self, *, grace: int = HOUR, limit: int = 100) -> list[int]:
         """A round of collecting: the sizes of what was taken away."""
         condemned = await self.store.run(ListTombstonedBlobs(grace=grace, limit=limit))
-        sizes = [await self.store.run(CollectBlob(blob_id=id, grace=grace)) for id in condemned]
+        sizes = [await self.collect_blob(blob.blob_id, grace=grace, holder=blob.holder) for blob in condemned]
         await self.check()
         return [size for size in sizes if size is not None]
+
+    async def collect_blob(
+        self, blob_id: str, *, grace: int = HOUR, holder: str | None = None, dry_run: bool = False
+    ) -> int | None:
+        """Collect one blob of the tenant, or of another one."""
+        holder = holder or self.tenant
+        return await self.store.run(CollectBlob(holder=holder, blob_id=blob_id, grace=grace, dry_run=dry_run))
+
+    async def forget(self, *storage_keys: str) -> None:
+        """The objects at these places are deleted."""
+        await self._run(self.store.run(ForgetTrash(storage_keys=storage_keys)))
+
+    async def deleted(self, owner: str | None = None) -> int:
+        """The bytes that are deleted and still there."""
+        return (await self.store.run(GetUsage(tenant=self.tenant, owner=owner))).deleted_bytes
 
     def order(
         self,
@@ -227,7 +249,13 @@ class BlobFixture:
 
     async def condemned(self) -> set[str]:
         """Blobs that have a tombstone."""
-        return set(await self.store.run(ListTombstonedBlobs(grace=0, limit=100)))
+        return {*await self.tombstoned()}
+
+    async def tombstoned(self, *, grace: int = 0, limit: int = 100, after: str | None = None) -> list[str]:
+        """The same in order, of those that have been there for so long."""
+        position = None if after is None else TombstonedBlob(holder=self.tenant, blob_id=after)
+        command = ListTombstonedBlobs(grace=grace, limit=limit, after=position)
+        return [blob.blob_id for blob in await self.store.run(command)]
 
     async def references(self, blob_id: str) -> int:
         """How many references there are to a blob in all tenants, those of uploads under way with them."""
@@ -243,10 +271,13 @@ class BlobFixture:
 
     async def check(self) -> None:
         """Usage is what a recount says, of the tenant and of every owner."""
-        counted = await self.recount()
+        counted, deleted = await self.recount(), await count_deleted(self.bench, self.tenant)
         for owner in (None, *self.owners):
             usage = await self.store.run(GetUsage(tenant=self.tenant, owner=owner))
-            assert msgspec.structs.replace(usage, quota_bytes=None) == counted.get(owner, Usage()), owner
+            plain = msgspec.structs.replace(usage, quota_bytes=None, deleted_bytes=0, freed_from=None, freed_by=None)
+            assert plain == counted.get(owner, Usage()), owner
+            assert usage.deleted_bytes == (deleted.total() if owner is None else deleted[owner]), owner
+            assert (usage.freed_by is None) is (usage.deleted_bytes == 0)
             purged = await self.store.run(PreviewPurge(tenant=self.tenant, owner=owner))
             assert purged.keys == usage.keys
 

@@ -47,6 +47,43 @@ WHERE r.blob IS NOT NULL GROUP BY 1
 """
 
 
+# Deleted bytes by owner, of blobs that nothing refers to and of objects to delete.
+DELETED_IN_POSTGRES = """
+SELECT owner, sum(size)::bigint FROM (
+    SELECT t.owner, b.size FROM ingot.tombstones AS t JOIN ingot.blobs AS b ON
+        b.holder = t.holder AND b.digest = t.digest
+    WHERE t.holder = $1
+    UNION ALL
+    SELECT o.owner, o.size FROM ingot.trash AS o WHERE o.holder = $1
+) AS d GROUP BY owner
+"""
+DELETED_IN_SQLITE = """
+SELECT owner, sum(size) FROM (
+    SELECT t.owner, b.size FROM tombstones AS t JOIN blobs AS b ON b.number = t.blob
+    WHERE t.holder = ?1 AND b.holder = ?1
+    UNION ALL
+    SELECT o.owner, o.size FROM trash AS o WHERE o.holder = ?1
+) GROUP BY owner
+"""
+# Blobs whose tombstone is missing although nothing refers to them, or there although something does.
+MISPLACED_TOMBSTONES_IN_POSTGRES = """
+SELECT count(*) FROM ingot.blobs AS b WHERE b.holder = $1
+AND (ingot.count_references(b.holder, b.digest) > 0)
+    = EXISTS (SELECT FROM ingot.tombstones AS t WHERE t.holder = b.holder AND t.digest = b.digest)
+"""
+MISPLACED_TOMBSTONES_IN_SQLITE = """
+SELECT count(*) FROM blobs AS b WHERE b.holder = ?1
+AND (
+    EXISTS (SELECT 1 FROM keys AS k WHERE k.blob = b.number)
+    OR EXISTS (SELECT 1 FROM job_files AS f WHERE f.blob = b.number)
+    OR EXISTS (
+        SELECT 1 FROM uploads AS u WHERE u.blob_id = b.id AND u.tenant = b.holder AND u.state = 'done' AND u.key IS NULL
+            AND coalesce(u.file, 'output') = 'output'
+    )
+) = EXISTS (SELECT 1 FROM tombstones AS t WHERE t.blob = b.number)
+"""
+
+
 class Filled(msgspec.Struct):
     """Tables that have a column for the tenant: those with a row of it, and those without."""
 
@@ -133,6 +170,19 @@ async def count_references(bench: Bench) -> Counter[str]:
         async with _connected(with_database(server_url(), name)) as owner:
             return Counter(dict(await owner.fetch(REFERENCES_IN_POSTGRES)))
     return Counter(dict(bench.sqlite.connection.execute(REFERENCES_IN_SQLITE)))
+
+
+async def count_deleted(bench: Bench, tenant: str) -> Counter[str]:
+    """The deleted bytes of a tenant that are still stored, by owner. Every blob without a reference has a tombstone."""
+    if isinstance(bench.store, PostgresStore):
+        ((name,),) = await bench.store.database.call("SELECT current_database()")
+        async with _connected(with_database(server_url(), name)) as owner:
+            assert await owner.fetchval(MISPLACED_TOMBSTONES_IN_POSTGRES, tenant) == 0
+            return Counter(dict(await owner.fetch(DELETED_IN_POSTGRES, tenant)))
+    number = bench.sqlite.writer_state.tenant_numbers.get(tenant)
+    connection = bench.sqlite.connection
+    assert connection.execute(MISPLACED_TOMBSTONES_IN_SQLITE, (number,)).get == 0
+    return Counter(dict(connection.execute(DELETED_IN_SQLITE, (number,))))
 
 
 @asynccontextmanager

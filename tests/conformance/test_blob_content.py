@@ -10,7 +10,7 @@ import pytest
 from ingot.blobs.errors import BlobNotFound
 from ingot.blobs.model import Content
 from ingot.blobs.ports import CollectBlob, ListTrash, OpenKey, RecordScrub
-from tests.conformance.blob_fixture import HOUR, BlobFixture, blobs, content_of, id_of
+from tests.conformance.blob_fixture import HOUR, BlobFixture, blobs, content_of, id_of, stored
 from tests.conformance.snapshots import snapshot
 
 __all__ = ["blobs"]
@@ -38,7 +38,7 @@ async def test_content_without_bytes_refers_to_a_stored_blob(blobs: BlobFixture,
     for key in ("k", "l"):
         found = await blobs.store.run(OpenKey(tenant=blobs.tenant, key=key))
         assert found is not None
-        assert found[1] == whole
+        assert stored(found[1]) == whole
     assert [(one.storage_key, one.multipart) for one in await blobs.store.run(ListTrash(limit=10))] == [
         ("place-2", "parts")
     ]
@@ -61,7 +61,7 @@ async def test_content_without_bytes_for_a_missing_blob_is_refused(blobs: BlobFi
 
 async def test_content_without_bytes_does_not_repair_a_damaged_blob(blobs: BlobFixture) -> None:
     await blobs.put("k", content_of(DATA, "place-1"))
-    await blobs.store.run(RecordScrub(damaged=[(BLOB, "place-1")]))
+    await blobs.store.run(RecordScrub(damaged=[(blobs.tenant, BLOB, "place-1")]))
     await blobs.put("l", bare())
     found = await blobs.store.run(OpenKey(tenant=blobs.tenant, key="k"))
     assert found is not None
@@ -78,7 +78,7 @@ async def test_an_object_not_named_by_the_content_goes_to_the_trash(blobs: BlobF
     ]
     found = await blobs.store.run(OpenKey(tenant=blobs.tenant, key="k"))
     assert found is not None
-    assert found[1] == content
+    assert stored(found[1]) == content
 
 
 # -- digests announced late ---------------------------------------------------------------------------------
@@ -96,6 +96,7 @@ async def test_a_digest_can_be_announced_during_an_upload_and_changed(blobs: Blo
     assert await blobs.collect(grace=0) == [5]
     await blobs.note(begun.upload.id, begun.epoch, blob_id=id_of(b"other"))
     assert await blobs.condemned() == set()
+    assert await blobs.deleted() == 5, "its object waits to be deleted"
 
 
 # -- dry runs -----------------------------------------------------------------------------------------------
@@ -104,7 +105,7 @@ async def test_a_digest_can_be_announced_during_an_upload_and_changed(blobs: Blo
 async def test_a_dry_run_of_the_collector_returns_the_size_and_changes_nothing(blobs: BlobFixture) -> None:
     async def would_go(grace: int = 0) -> Any:
         before = await snapshot(blobs.bench), await blobs.condemned(), await blobs.trash()
-        size = await blobs.store.run(CollectBlob(blob_id=BLOB, grace=grace, dry_run=True))
+        size = await blobs.store.run(CollectBlob(holder=blobs.tenant, blob_id=BLOB, grace=grace, dry_run=True))
         assert (await snapshot(blobs.bench), await blobs.condemned(), await blobs.trash()) == before
         return size
 
@@ -116,5 +117,5 @@ async def test_a_dry_run_of_the_collector_returns_the_size_and_changes_nothing(b
     await blobs.delete("k")
     blobs.bench.clock.advance(seconds=10)
     assert [await would_go(HOUR), await would_go()] == [None, 5]
-    assert await blobs.store.run(CollectBlob(blob_id=BLOB, grace=0)) == 5
+    assert await blobs.store.run(CollectBlob(holder=blobs.tenant, blob_id=BLOB, grace=0)) == 5
     assert await would_go() is None

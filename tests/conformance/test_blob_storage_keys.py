@@ -36,7 +36,7 @@ async def test_late_damage_of_the_old_storage_key_does_not_mark_a_repaired_blob(
 ) -> None:
     store = blobs.store
     await blobs.put("k", content_of(DATA, before))
-    read = (BLOB, before)
+    read = (blobs.tenant, BLOB, before)
     await store.run(RecordScrub(damaged=[read]))
     assert await is_damaged(blobs)
     await blobs.put("l", content_of(DATA, after))
@@ -45,28 +45,28 @@ async def test_late_damage_of_the_old_storage_key_does_not_mark_a_repaired_blob(
     await store.run(RecordScrub(damaged=[read]))
     assert not await is_damaged(blobs)
     assert await store.run(ListBlobsToScrub(before=blobs.bench.clock.micros(), limit=5)) == mended, "it was not read"
-    await store.run(RecordScrub(damaged=[(BLOB, after)]))
+    await store.run(RecordScrub(damaged=[(blobs.tenant, BLOB, after)]))
     assert await is_damaged(blobs)
 
 
 async def test_a_blob_becomes_intact_only_through_its_own_storage_key(blobs: BlobFixture) -> None:
     await blobs.put("k", content_of(DATA, "place-1"))
-    await blobs.store.run(RecordScrub(damaged=[(BLOB, "place-1")]))
+    await blobs.store.run(RecordScrub(damaged=[(blobs.tenant, BLOB, "place-1")]))
     for other in ("place-2", None):
-        await blobs.store.run(RecordScrub(intact=[(BLOB, other)]))
+        await blobs.store.run(RecordScrub(intact=[(blobs.tenant, BLOB, other)]))
         assert await is_damaged(blobs)
-    await blobs.store.run(RecordScrub(intact=[(BLOB, "place-1")]))
+    await blobs.store.run(RecordScrub(intact=[(blobs.tenant, BLOB, "place-1")]))
     assert not await is_damaged(blobs)
 
 
 async def test_one_call_records_many_scrubbed_blobs(blobs: BlobFixture) -> None:
     for n in range(6):
         await blobs.put(f"{n}", content_of(b"%d" % n, f"place-{n}" if n % 2 else None))
-    read = [(id_of(b"%d" % n), f"place-{n}" if n % 2 else None) for n in range(6)]
+    read = [(blobs.tenant, id_of(b"%d" % n), f"place-{n}" if n % 2 else None) for n in range(6)]
     await blobs.store.run(RecordScrub(intact=read[:3], damaged=read[2:]))
     blobs.bench.clock.advance(seconds=1)
     found = await blobs.store.run(ListBlobsToScrub(before=blobs.bench.clock.micros(), limit=10))
-    assert {one.id for one in found if one.damaged} == {id for id, _ in read[2:]}
+    assert {one.id for one in found if one.damaged} == {id for _, id, _ in read[2:]}
 
 
 # -- storage keys that rows name ----------------------------------------------------------------------------
@@ -86,7 +86,7 @@ async def test_a_storage_key_is_known_from_its_upload_until_its_trash_is_forgott
     assert await known_storage_keys(blobs) == {"place-1"}
     await blobs.delete("k")
     assert await known_storage_keys(blobs) == {"place-1"}
-    assert await blobs.store.run(CollectBlob(blob_id=BLOB, grace=0)) == 5
+    assert await blobs.store.run(CollectBlob(holder=blobs.tenant, blob_id=BLOB, grace=0)) == 5
     assert (await blobs.trash(), await known_storage_keys(blobs)) == (["place-1"], {"place-1"})
     await blobs.store.run(ForgetTrash(storage_keys=["place-1"]))
     assert await known_storage_keys(blobs) == set()

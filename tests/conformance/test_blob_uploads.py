@@ -23,7 +23,7 @@ from ingot.blobs.ports import (
 )
 from ingot.identity import TenantNotFound
 from ingot.kernel.ids import new_id
-from tests.conformance.blob_fixture import HOUR, OWNER, BlobFixture, blobs, content_of, id_of
+from tests.conformance.blob_fixture import HOUR, OWNER, BlobFixture, blobs, content_of, id_of, stored
 
 __all__ = ["blobs"]
 
@@ -229,7 +229,7 @@ async def test_a_finished_upload_makes_its_blob_readable_in_its_tenant(blobs: Bl
     await blobs.finish(begun.upload.id, b"12345")
     found = await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=id_of(b"12345")))
     assert found is not None
-    assert found[0] == content_of(b"12345")
+    assert stored(found[0]) == content_of(b"12345")
     (reference,) = found[1]
     assert (reference.kind, reference.name, reference.since) == (
         "upload",

@@ -9,7 +9,7 @@ import pytest
 from ingot.blobs import garbage_collector
 from ingot.blobs.garbage_collector import GarbageCollector
 from ingot.blobs.model import TrashedObject
-from ingot.blobs.ports import GetBlobMetrics, ListTombstonedBlobs, ListTrash
+from ingot.blobs.ports import GetBlobMetrics, ListTrash
 from ingot.kernel.errors import StoreError
 from tests.conformance.blob_fixture import BlobFixture, blobs, id_of
 
@@ -63,15 +63,15 @@ async def make_tombstoned_blobs(blobs: BlobFixture, count: int) -> list[str]:
 
 async def test_tombstoned_blobs_are_listed_after_a_given_blob(blobs: BlobFixture) -> None:
     blob_ids = await make_tombstoned_blobs(blobs, 5)
-    assert await blobs.store.run(ListTombstonedBlobs(grace=0, limit=2, after=blob_ids[1])) == blob_ids[2:4]
-    assert await blobs.store.run(ListTombstonedBlobs(grace=0, limit=2, after=blob_ids[4])) == []
-    assert await blobs.store.run(ListTombstonedBlobs(grace=0, limit=2, after=id_of(b"never there"))) == blob_ids[:2]
+    assert await blobs.tombstoned(limit=2, after=blob_ids[1]) == blob_ids[2:4]
+    assert await blobs.tombstoned(limit=2, after=blob_ids[4]) == []
+    assert await blobs.tombstoned(limit=2, after=id_of(b"never there")) == blob_ids[:2]
     await blobs.put("again", b"3")
     blobs.bench.clock.advance(seconds=1)
     await blobs.delete("again")
-    found = await blobs.store.run(ListTombstonedBlobs(grace=0, limit=10))
+    found = await blobs.tombstoned(grace=0, limit=10)
     assert sorted(found) == sorted(blob_ids), "each blob is listed once"
-    after_each = [await blobs.store.run(ListTombstonedBlobs(grace=0, limit=10, after=one)) for one in found]
+    after_each = [await blobs.tombstoned(limit=10, after=one) for one in found]
     assert after_each == [found[n + 1 :] for n in range(5)]
 
 

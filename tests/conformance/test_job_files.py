@@ -13,7 +13,7 @@ from ingot.jobs import Definition, Done, FileNotFound, JobNotFound, LeaseLost, O
 from ingot.jobs.files import OUTPUTS_MAX
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.ids import new_id
-from tests.conformance.blob_fixture import OWNER, BlobFixture, blobs, content_of, id_of
+from tests.conformance.blob_fixture import OWNER, BlobFixture, blobs, content_of, id_of, stored
 from tests.conformance.job_files import BLOB, DATA, RUNNING, SIZE, SUCCEEDED, claim, status, upload
 from tests.conformance.snapshots import refuses, snapshot
 from tests.factories import LEASE_SECONDS
@@ -33,7 +33,7 @@ async def test_an_input_can_be_opened_only_under_the_current_fence(blobs: BlobFi
     running = await claim(blobs, enqueued.job, worker="press/1")
     file, content = await jobs.open_file(enqueued.job.id, running.fence, "input", "in.txt", tenant=blobs.tenant)
     assert (file.kind, file.name, file.blob_id, file.size) == ("input", "in.txt", BLOB, SIZE)
-    assert content == content_of(DATA)
+    assert stored(content) == content_of(DATA)
     assert await jobs.open_file(enqueued.job.id, running.fence, "input", "in.txt", worker="press")
     other = (await blobs.bench.tenants.create("other")).id
     refused: list[tuple[type[IngotError], dict[str, Any]]] = [

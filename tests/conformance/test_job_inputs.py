@@ -14,7 +14,7 @@ from ingot.identity import Limits
 from ingot.jobs import Definition, IdempotencyMismatch, JobLimitExceeded
 from ingot.jobs.files import INPUTS_MAX
 from ingot.kernel.errors import InvalidInput
-from tests.conformance.blob_fixture import BlobFixture, blobs, content_of, id_of
+from tests.conformance.blob_fixture import BlobFixture, blobs, content_of, id_of, stored
 from tests.conformance.job_files import BLOB, DATA, QUEUED, SIZE, claim, upload
 from tests.conformance.snapshots import refuses, refuses_each
 
@@ -197,7 +197,7 @@ async def test_a_payload_can_be_stored_as_a_blob(blobs: BlobFixture) -> None:
     assert (running.job.payload_blob, running.job.read("payload")) == (BLOB, None)
     assert (await blobs.bench.reload(enqueued.job)).payload_blob == BLOB
     file, content = await blobs.bench.jobs.open_file(enqueued.job.id, running.fence, "payload", "payload")
-    assert (file.kind, file.blob_id, content) == ("payload", BLOB, content_of(DATA))
+    assert (file.kind, file.blob_id, stored(content)) == ("payload", BLOB, content_of(DATA))
     assert (await blobs.bench.make_job("plain")).payload_blob is None
 
 

@@ -133,7 +133,7 @@ async def test_a_server_with_another_object_store_marks_nothing_damaged_and_forg
     await register(blobs, new_id())
     await blobs.put("k", content_of(b"bytes", "place-1"))
     await blobs.end((await blobs.begin(5, storage_key="place-2")).upload.id)
-    damaged = [(id_of(b"bytes"), "place-1")]
+    damaged = [(blobs.tenant, id_of(b"bytes"), "place-1")]
     with pytest.raises(ObjectsElsewhere):
         await blobs.store.run(RecordScrub(damaged=damaged, store_id="other"))
     with pytest.raises(ObjectsElsewhere):

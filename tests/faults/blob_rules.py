@@ -10,35 +10,31 @@ from tests.faults.blob_environment import BlobEnvironment
 from tests.faults.invariants import Broken
 
 RECOUNT = """
-    WITH kept (tenant, owner, bytes, reserved, keys) AS (
-        SELECT k.tenant, k.owner, b.size, 0, 1 FROM keys AS k JOIN blobs AS b ON b.number = k.blob
-        UNION ALL SELECT tenant, owner, iif(state = 'done' AND key IS NULL, size, 0), reserved, 0 FROM uploads
-    ),
-    counted AS (
-        SELECT tenant, owner, bytes, reserved, keys FROM kept
-        UNION ALL SELECT tenant, '', bytes, reserved, keys FROM kept
-    )
-    SELECT tenant, owner, sum(bytes), sum(reserved), sum(keys) FROM (
-        SELECT * FROM counted
-        UNION ALL SELECT tenant, owner, -bytes, -reserved, -keys FROM usage
-    )
-    GROUP BY tenant, owner HAVING (sum(bytes), sum(reserved), sum(keys)) <> (0, 0, 0)
-"""
-RECOUNT_POSTGRES = """
-    WITH kept (tenant, owner, bytes, reserved, keys) AS (
-        SELECT k.tenant, k.owner, b.size, 0, 1 FROM ingot.keys AS k JOIN ingot.blobs AS b ON b.digest = k.blob
+    WITH kept (tenant, owner, bytes, reserved, keys, deleted) AS (
+        SELECT k.tenant, k.owner, b.size, 0, 1, 0 FROM {schema}keys AS k JOIN {schema}blobs AS b ON {blob_of_key}
         UNION ALL
-        SELECT tenant, owner, CASE WHEN state = 'done' AND key IS NULL THEN size ELSE 0 END, reserved, 0
-        FROM ingot.uploads
+        SELECT tenant, owner, CASE WHEN state = 'done' AND key IS NULL THEN size ELSE 0 END, reserved, 0, 0
+        FROM {schema}uploads
+        UNION ALL SELECT t.holder, t.owner, 0, 0, 0, b.size
+        FROM {schema}tombstones AS t JOIN {schema}blobs AS b ON {blob_of_tombstone}
+        UNION ALL SELECT holder, owner, 0, 0, 0, size FROM {schema}trash WHERE holder IS NOT NULL
     ),
     counted AS (
-        SELECT tenant, owner, bytes, reserved, keys FROM kept
-        UNION ALL SELECT tenant, '', bytes, reserved, keys FROM kept
-        UNION ALL SELECT tenant, owner, -bytes, -reserved, -keys FROM ingot.usage
+        SELECT * FROM kept
+        UNION ALL SELECT tenant, '', bytes, reserved, keys, deleted FROM kept
+        UNION ALL SELECT tenant, owner, -bytes, -reserved, -keys, -deleted FROM {schema}usage
     )
-    SELECT tenant, owner, sum(bytes), sum(reserved), sum(keys) FROM counted
-    GROUP BY tenant, owner HAVING (sum(bytes), sum(reserved), sum(keys)) <> (0, 0, 0)
+    SELECT tenant, owner, sum(bytes), sum(reserved), sum(keys), sum(deleted) FROM counted
+    GROUP BY tenant, owner HAVING (sum(bytes), sum(reserved), sum(keys), sum(deleted)) <> (0, 0, 0, 0)
 """
+RECOUNT_SQLITE = RECOUNT.format(schema="", blob_of_key="b.number = k.blob", blob_of_tombstone="b.number = t.blob")
+RECOUNT_POSTGRES = RECOUNT.format(
+    schema="ingot.",
+    blob_of_key="b.holder = k.tenant AND b.digest = k.blob",
+    blob_of_tombstone="b.holder = t.holder AND b.digest = t.digest",
+)
+# An object that was deleted stays in the trash while clients have URLs to send it again.
+NEVER_DELETED = "due_at = 0"
 
 
 class Rules(NamedTuple):
@@ -62,56 +58,63 @@ RULES = {
             "B6 a blob has no reference and no tombstone": """
                 SELECT hex(id) FROM blobs
                 WHERE number NOT IN (SELECT blob FROM keys UNION SELECT blob FROM tombstones)
-                    AND id NOT IN (SELECT blob_id FROM uploads WHERE blob_id IS NOT NULL AND state <> 'failed')""",
+                    AND (holder, id) NOT IN (
+                        SELECT tenant, blob_id FROM uploads WHERE blob_id IS NOT NULL AND state = 'done')""",
             "B6 a tombstone has no blob": "SELECT blob FROM tombstones WHERE blob NOT IN (SELECT number FROM blobs)",
-            "B8 usage differs from a recount": RECOUNT,
+            "B8 usage differs from a recount": RECOUNT_SQLITE,
             "the totals are wrong": """
                 SELECT * FROM blob_totals
-                WHERE (blobs, bytes) <> (SELECT count(*), coalesce(sum(size), 0) FROM blobs)""",
+                WHERE (blobs, bytes) <> (SELECT count(*), coalesce(sum(size), 0) FROM blobs)
+                    OR deleted <> (SELECT deleted FROM usage WHERE owner = '')""",
         },
         blobs="SELECT place, id FROM blobs WHERE place IS NOT NULL",
         pending="SELECT place FROM uploads WHERE place IS NOT NULL UNION SELECT place FROM trash",
         uncollected={
             "a blob": """
-                SELECT hex(id) FROM blobs WHERE number NOT IN (SELECT blob FROM keys) AND id NOT IN (
-                    SELECT blob_id FROM uploads WHERE blob_id IS NOT NULL AND state IN ('open', 'verifying'))""",
-            "trash": "SELECT place FROM trash",
+                SELECT hex(id) FROM blobs WHERE number NOT IN (SELECT blob FROM keys) AND (holder, id) NOT IN (
+                    SELECT tenant, blob_id FROM uploads
+                    WHERE blob_id IS NOT NULL AND state IN ('open', 'verifying'))""",
+            "trash": f"SELECT place FROM trash WHERE {NEVER_DELETED}",
         },
         referenced="""SELECT place FROM blobs WHERE place IS NOT NULL
             UNION SELECT place FROM uploads WHERE place IS NOT NULL""",
     ),
     "postgres": Rules(
         violations={
-            "B1 a key has no blob": "SELECT key FROM ingot.keys WHERE blob NOT IN (SELECT digest FROM ingot.blobs)",
+            "B1 a key has no blob": """
+                SELECT key FROM ingot.keys WHERE (tenant, blob) NOT IN (SELECT holder, digest FROM ingot.blobs)""",
             "B1 a blob has neither bytes nor an object": """
-                SELECT encode(digest, 'hex') FROM ingot.blobs LEFT JOIN ingot.blob_contents AS c USING (digest)
+                SELECT encode(digest, 'hex') FROM ingot.blobs LEFT JOIN ingot.blob_contents AS c USING (holder, digest)
                 WHERE c.checks IS NULL OR (place IS NULL) <> (c.inline IS NOT NULL)""",
             "B4 an object of a blob is in the trash": "SELECT place FROM ingot.blobs JOIN ingot.trash USING (place)",
             "B4 an object of an upload is in the trash": """
                 SELECT place FROM ingot.uploads JOIN ingot.trash USING (place)""",
             "B6 a blob has no reference and no tombstone": """
-                SELECT encode(digest, 'hex') FROM ingot.blobs WHERE digest NOT IN (
-                    SELECT blob FROM ingot.keys UNION SELECT digest FROM ingot.tombstones
-                    UNION SELECT blob FROM ingot.uploads WHERE blob IS NOT NULL AND state <> 'failed')""",
+                SELECT encode(digest, 'hex') FROM ingot.blobs WHERE (holder, digest) NOT IN (
+                    SELECT tenant, blob FROM ingot.keys UNION SELECT holder, digest FROM ingot.tombstones
+                    UNION SELECT tenant, blob FROM ingot.uploads WHERE blob IS NOT NULL AND state = 'done')""",
             "B6 bytes have no blob": """
                 SELECT encode(digest, 'hex') FROM ingot.blob_contents
-                WHERE digest NOT IN (SELECT digest FROM ingot.blobs)""",
+                WHERE (holder, digest) NOT IN (SELECT holder, digest FROM ingot.blobs)""",
             "B8 usage differs from a recount": RECOUNT_POSTGRES,
             "the totals are wrong": """
-                SELECT * FROM (SELECT coalesce(sum(blobs), 0), coalesce(sum(bytes), 0) FROM ingot.blob_totals) AS t
-                EXCEPT SELECT count(*), coalesce(sum(size), 0) FROM ingot.blobs""",
+                SELECT coalesce(sum(blobs), 0), coalesce(sum(bytes), 0), coalesce(sum(deleted), 0)
+                FROM ingot.blob_totals
+                EXCEPT SELECT count(*), coalesce(sum(size), 0), (
+                    SELECT coalesce(sum(deleted), 0) FROM ingot.usage WHERE owner = ''
+                ) FROM ingot.blobs""",
         },
         blobs="SELECT place, digest FROM ingot.blobs WHERE place IS NOT NULL",
         pending="SELECT place FROM ingot.uploads WHERE place IS NOT NULL UNION SELECT place FROM ingot.trash",
         uncollected={
             "a blob": """
-                SELECT encode(digest, 'hex') FROM ingot.blobs WHERE digest NOT IN (
-                    SELECT blob FROM ingot.keys UNION SELECT blob FROM ingot.uploads
+                SELECT encode(digest, 'hex') FROM ingot.blobs WHERE (holder, digest) NOT IN (
+                    SELECT tenant, blob FROM ingot.keys UNION SELECT tenant, blob FROM ingot.uploads
                     WHERE blob IS NOT NULL AND state IN ('open', 'verifying'))""",
             "a tombstone without a blob": """
                 SELECT encode(digest, 'hex') FROM ingot.tombstones
-                WHERE digest NOT IN (SELECT digest FROM ingot.blobs)""",
-            "trash": "SELECT place FROM ingot.trash",
+                WHERE (holder, digest) NOT IN (SELECT holder, digest FROM ingot.blobs)""",
+            "trash": f"SELECT place FROM ingot.trash WHERE {NEVER_DELETED}",
         },
         referenced="""SELECT place FROM ingot.blobs WHERE place IS NOT NULL
             UNION SELECT place FROM ingot.uploads WHERE place IS NOT NULL""",

@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from ingot.blobs.uploads import LATE_SECONDS
+from ingot.identity import Limits
+from ingot.kernel.clock import ManualClock
+from ingot.objects.s3 import WRITE_URL_SECONDS, BucketStore
+from tests import s3
 from tests.http.bucket_settings import bucket_settings
 from tests.http.serving import Served, serving
 from tests.http.upload_requests import begin, complete, send
@@ -39,6 +44,75 @@ async def test_requests_that_need_no_bytes_are_answered_without_the_bucket(bucke
     ):
         for path in ("/keys/a", f"/blobs/{created.json()['blob_id']}"):
             assert (await bucket.call("GET", path, headers=headers)).status_code == status, headers
+
+
+def _object_keys(server: Served) -> list[str]:
+    """The keys of all objects of blobs in the bucket of a server."""
+    assert isinstance(server.ingot.object_store, BucketStore)
+    prefix = f"{s3.prefix_of(server.ingot.object_store)}blobs/"
+    response = s3.client_of(s3.server_url()).list_objects_v2(Bucket=s3.bucket(), Prefix=prefix)
+    return [entry["Key"] for entry in response.get("Contents", [])]
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("changed", [DATA[:-1], DATA[1:] + DATA[:1], None], ids=["cut", "other bytes", "missing"])
+async def test_a_changed_object_is_not_redirected_to(bucket: Served, changed: bytes | None) -> None:
+    created = await bucket.call("PUT", "/keys/a", content=DATA)
+    blob_id = created.json()["blob_id"]
+    assert (await bucket.call("GET", "/keys/a")).status_code == 307
+    (key,) = _object_keys(bucket)
+    client = s3.client_of(s3.server_url())
+    if changed is None:
+        client.delete_object(Bucket=s3.bucket(), Key=key)
+    else:
+        client.put_object(Bucket=s3.bucket(), Key=key, Body=changed)
+    for path in (f"/blobs/{blob_id}/url", "/keys/a", f"/blobs/{blob_id}"):
+        refused = await bucket.call("GET", path)
+        assert (refused.status_code, refused.json()["code"]) == (500, "blob_damaged"), path
+    repaired = await bucket.call("PUT", "/keys/b", content=DATA)
+    assert repaired.status_code == 201
+    assert (await bucket.call("GET", "/keys/a")).status_code == 307, "the second upload repaired the blob"
+
+
+@pytest.mark.s3
+async def test_equal_bytes_of_two_tenants_are_two_objects(bucket: Served) -> None:
+    other = await bucket.ingot.tenants.create("other")
+    assert (await bucket.call("PUT", "/keys/a", content=DATA)).status_code == 201
+    acting = {"Ingot-Tenant": other.slug}
+    assert (await bucket.call("PUT", "/keys/a", content=DATA, headers=acting)).status_code == 201
+    assert len(_object_keys(bucket)) == 2
+
+
+@pytest.mark.s3
+async def test_a_late_put_counts_and_is_deleted_when_its_url_has_expired(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    async with serving(tmp_path / "data", bucket_settings(), clock=clock, maintenance=False) as bucket:
+        await _send_late(bucket, clock)
+
+
+async def _send_late(bucket: Served, clock: ManualClock) -> None:
+    tenant = bucket.ingot.default_tenant.id
+    await bucket.ingot.tenants.change(tenant, limits=Limits(quota_bytes=150_000))
+    plan = await begin(bucket, size=len(DATA))
+    assert (await bucket.call("DELETE", f"/blobs/uploads/{plan['upload']['id']}")).status_code == 204
+    collector = bucket.ingot.garbage_collector
+    await collector.run_once()
+    refused = await bucket.call("POST", "/blobs/uploads", json={"size": len(DATA)})
+    problem = refused.json()
+    assert (refused.status_code, problem["code"], problem["deleted_bytes"]) == (507, "quota_exceeded", len(DATA))
+    usage = (await bucket.call("GET", "/usage")).json()
+    assert (usage["bytes"], usage["reserved_bytes"], usage["deleted_bytes"]) == (0, 0, len(DATA))
+    assert usage["freed_by"] == problem["freed_by"]
+    assert (await send(plan, DATA)).is_success
+    assert len(_object_keys(bucket)) == 1
+    await collector.run_once()
+    assert len(_object_keys(bucket)) == 1, "another client may still send it"
+    clock.advance(seconds=WRITE_URL_SECONDS + LATE_SECONDS)
+    await collector.run_once()
+    assert _object_keys(bucket) == []
+    assert (await bucket.call("GET", "/usage")).json()["deleted_bytes"] == 0
 
 
 @pytest.mark.s3

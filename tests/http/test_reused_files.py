@@ -442,7 +442,7 @@ async def test_two_tenants_with_the_same_file_get_separate_jobs_after_the_same_r
     assert len({job.id for job, _ in created}) == 2
     requests = [[(each.method, each.url.path.count("/")) for each in sender.transport.requests] for sender in senders]
     assert requests[0] == requests[1], "neither tenant can see that the other has the file"
-    assert (await site.ingot.blobs.metrics()).blobs == 1
+    assert (await site.ingot.blobs.metrics()).blobs == 2
     await plain.submit(b"something else")
     for token, (job, _) in zip(tokens, created, strict=True):
         again = await post(site, "/jobs", ORDER, token=token)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 from tests.mutants.selections import CHECKPOINTS, HANDOVER, OUTAGES, REUSED_UPLOADS, SERVERS, WORKERS
 
+DELETED_BYTES = "tests/conformance/test_deleted_bytes.py"
 SCHEMA_CHECK = "tests/engines/postgres/test_schema_check.py"
 BATCHES = "tests/engines/postgres/test_batches.py"
 LONG_TRANSACTIONS = "tests/engines/postgres/test_long_transactions.py"
@@ -39,8 +40,8 @@ MUTANTS = [
         name="damage recorded by a server with another object store",
         breaks="D2: a server that is not the owner marks nothing damaged",
         file="engines/postgres/functions/blob_collect.sql",
-        old="    PERFORM ingot.lock_object_store(of_store);\n    PERFORM ingot.record_scrub(",
-        new="    PERFORM ingot.record_scrub(",
+        old="    PERFORM ingot.lock_object_store(of_store);\n    PERFORM FROM unnest(of_holders",
+        new="    PERFORM FROM unnest(of_holders",
         caught_by=f"{SERVERS}::test_a_server_with_another_object_store_marks_nothing_damaged_and_forgets_no_trash",
     ),
     Mutant(
@@ -556,20 +557,28 @@ MUTANTS = [
         caught_by="tests/engines/postgres/test_app.py::test_committed_jobs_and_events_equal_those_created_over_the_api",
     ),
     Mutant(
-        name="a reference that does not hold its blob",
+        name="a collection that does not wait for references",
         breaks="B4: a blob with a reference is never collected",
-        file="engines/postgres/functions/blobs.sql",
-        old="ANY (accepted) ORDER BY b.digest FOR KEY SHARE)",
-        new="ANY (accepted) ORDER BY b.digest)",
+        file="engines/postgres/functions/blob_collect.sql",
+        old="        PERFORM ingot.lock_usage(ARRAY[of_holder]);\n",
+        new="",
         caught_by="tests/engines/postgres/test_blobs.py::test_a_blob_with_an_uncommitted_reference_is_not_collected",
     ),
     Mutant(
-        name="blobs that are taken for new",
-        breaks="B4: a blob with a reference is never collected",
-        file="engines/postgres/functions/blobs.sql",
-        old="EXIT WHEN blobs_inserted = cardinality(accepted);",
-        new="EXIT;",
-        caught_by="tests/engines/postgres/test_blobs.py::test_a_blob_with_an_uncommitted_reference_is_not_collected",
+        name="deleted bytes that are forgotten on PostgreSQL",
+        breaks="B8: deleted bytes count against the quota until they are gone",
+        file="engines/postgres/functions/blob_bytes.sql",
+        old="UPDATE ingot.usage AS u SET deleted = u.deleted + c.size\n",
+        new="UPDATE ingot.usage AS u SET deleted = u.deleted\n",
+        caught_by=f"{DELETED_BYTES}::test_puts_and_deletes_in_a_loop_stay_within_the_quota[postgres]",
+    ),
+    Mutant(
+        name="an address that outlives its reservation on PostgreSQL",
+        breaks="B8: a signed address never outlives its reservation unseen",
+        file="engines/postgres/functions/blob_collect.sql",
+        old=" AND t.sent_until <= t.due_at AND t.due_at <= now\n",
+        new="\n",
+        caught_by=f"{DELETED_BYTES}::test_an_ended_upload_counts_while_a_client_may_send_its_object[postgres]",
     ),
     Mutant(
         name="a job that does not wait for its uploads",
@@ -599,8 +608,8 @@ MUTANTS = [
         name="an input that does not hold its blob",
         breaks="B4: a blob that a job was given is never collected",
         file="engines/postgres/functions/job_files.sql",
-        old=")) ORDER BY b.digest FOR KEY SHARE;",
-        new=")) ORDER BY b.digest;",
+        old=" ORDER BY b.holder, b.digest FOR KEY SHARE OF b;\n    SELECT array_agg(f.command",
+        new=" ORDER BY b.holder, b.digest;\n    SELECT array_agg(f.command",
         caught_by="tests/engines/postgres/test_job_files.py"
         "::test_the_collector_keeps_a_blob_named_by_an_uncommitted_order",
     ),

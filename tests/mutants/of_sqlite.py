@@ -22,6 +22,7 @@ from tests.mutants.selections import (
 )
 
 FAIRNESS = "tests/engines/sqlite/test_fairness.py"
+DELETED_BYTES = "tests/conformance/test_deleted_bytes.py"
 MUTANTS = [
     Mutant(
         name="a store whose time follows the latest stored time",
@@ -398,9 +399,35 @@ MUTANTS = [
         name="collecting what something refers to",
         breaks="B4: no blob with a reference is ever taken away",
         file="engines/sqlite/blobs.py",
-        old="    if tx.execute(SQL.is_blob_referenced, blob.number, id).get:\n",
+        old="    if tx.execute(SQL.is_blob_referenced, number, id, holder).get:\n",
         new="    if False:\n",
-        caught_by=f"{BLOB_KEYS}::test_an_older_tombstone_does_not_affect_a_key_set_again[sqlite]",
+        caught_by="tests/conformance/test_blob_content.py"
+        "::test_a_digest_can_be_announced_during_an_upload_and_changed[sqlite]",
+    ),
+    Mutant(
+        name="deleted bytes that are forgotten",
+        breaks="B8: deleted bytes count against the quota until they are gone",
+        file="engines/sqlite/quota.py",
+        old="            tx.effects.usage[tenant, counted_owner] += StorageUsage(deleted=size)\n",
+        new="            pass\n",
+        caught_by=f"{DELETED_BYTES}::test_puts_and_deletes_in_a_loop_stay_within_the_quota[sqlite]",
+    ),
+    Mutant(
+        name="an address that outlives its reservation",
+        breaks="B8: a signed address never outlives its reservation unseen",
+        file="engines/sqlite/sql/objects.sql",
+        old="WHERE o.sent_until <= o.due_at AND o.due_at <= ?2\n",
+        new="WHERE ?2\n",
+        caught_by=f"{DELETED_BYTES}::test_an_ended_upload_counts_while_a_client_may_send_its_object[sqlite]",
+    ),
+    Mutant(
+        name="an object that tenants share and the first one deletes",
+        breaks="B4: no object is deleted that a blob has",
+        file="engines/sqlite/blobs.py",
+        old=" and not tx.execute(SQL.is_object_shared, storage_key, number).get:",
+        new=":",
+        caught_by="tests/engines/sqlite/test_shared_objects.py"
+        "::test_an_object_that_tenants_shared_is_deleted_with_its_last_blob",
     ),
     Mutant(
         name="a quota that forgets what came with it",

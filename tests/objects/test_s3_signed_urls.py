@@ -134,7 +134,12 @@ async def test_a_signed_url_hides_how_an_object_describes_itself(store: BucketSt
     hidden = {"ContentEncoding": "gzip", "CacheControl": "public, max-age=99", "ContentLanguage": "en"}
     key = f"{prefix_of(store)}blobs/{storage_key[:2]}/{storage_key}"
     await asyncio.to_thread(
-        client_of(server_url()).put_object, Bucket=bucket(), Key=key, Body=BODY, Expires="2099-01-01T00:00:00Z", **hidden
+        client_of(server_url()).put_object,
+        Bucket=bucket(),
+        Key=key,
+        Body=BODY,
+        Expires="2099-01-01T00:00:00Z",
+        **hidden,
     )
     url = await store.sign_read_url(storage_key, seconds=60, content_type="text/plain", disposition="attachment")
     response = await asyncio.to_thread(requests.get, url, timeout=SECONDS_MAX)

@@ -173,7 +173,10 @@ def test_put_beyond_the_quota_exits_with_5(shell: Shell) -> None:
         assert f"of {MIB} bytes" in done.stderr
         assert "`ingot blobs usage`" in done.stderr
     assert shell.json("blobs", "usage", "--tenant", "small") == {
-        "bytes": 0, "reserved_bytes": 0, "keys": 0, "quota_bytes": MIB,
+        "bytes": 0, "reserved_bytes": 0,
+        "deleted_bytes": 0,
+        "freed_from": None,
+        "freed_by": None, "keys": 0, "quota_bytes": MIB,
     }  # fmt: skip
 
 

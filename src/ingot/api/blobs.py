@@ -230,7 +230,8 @@ class BlobsApi:
     async def collect(self, request: Request, body: CollectBlobsRequest) -> BlobCollectionResult:
         """Run one round of the garbage collector, or preview it."""
         request.require_operator("can run the garbage collector")
-        return await self._garbage_collector.preview() if body.dry_run else await self._garbage_collector.run_once()
+        collector = self._garbage_collector
+        return await (collector.preview(now=body.now) if body.dry_run else collector.collect(now=body.now))
 
 
 def _require_upload_grant(request: Request, body: BeginUploadRequest) -> None:

@@ -24,12 +24,19 @@ class Downloads:
     """Sends the bytes of blobs, and signs URLs at which they can be downloaded without a credential."""
 
     def __init__(
-        self, signer: Signer, bucket: SigningStore | None, counters: BlobCounters, *, public_url: str | None
+        self,
+        signer: Signer,
+        bucket: SigningStore | None,
+        counters: BlobCounters,
+        *,
+        public_url: str | None,
+        bucket_url_seconds: int = URL_SECONDS,
     ) -> None:
         self._signer = signer
         self._bucket = bucket
         self._counters = counters
         self._public_url = public_url
+        self._bucket_url_seconds = bucket_url_seconds
 
     async def respond(
         self, request: Request, opened: OpenBlob, *, content_type: str, name: str
@@ -42,10 +49,20 @@ class Downloads:
         content = opened.content
         in_bucket = self._bucket is not None and content.storage_key is not None
         if in_bucket and request.method == "GET" and _selected_range(request, content).status != 304:
-            url = await self.bucket_url(content, content_type=content_type, name=name, seconds=URL_SECONDS)
+            if not await self._has_verified_object(content):
+                opened.report_damage()
+                raise _changed_error(content)
+            url = await self.bucket_url(content, content_type=content_type, name=name)
             headers = {"location": url, "etag": f'"{content.id}"'}
             return Response(b"", status=307, headers=headers)
         return self.respond_with_bytes(request, opened, content_type=content_type, name=name)
+
+    async def _has_verified_object(self, content: Content) -> bool:
+        """Return whether the object in the bucket has the size and the ETag that it had when it was verified."""
+        assert self._bucket is not None
+        assert content.storage_key is not None
+        stored = await self._bucket.describe(content.storage_key)
+        return stored is not None and stored.size == content.size and content.etag in (None, stored.etag)
 
     def respond_with_bytes(
         self, request: Request, opened: OpenBlob, *, content_type: str, name: str
@@ -92,6 +109,9 @@ class Downloads:
             raise BlobDamaged(f"the blob {content.id} is damaged")
         self._counters.signed_urls += 1
         if self._bucket is not None and content.storage_key is not None:
+            if not await self._has_verified_object(content):
+                raise _changed_error(content)
+            seconds = min(seconds, self._bucket_url_seconds)
             url = await self.bucket_url(content, content_type=content_type, name=name, seconds=seconds)
             return SignedUrl(url=url, expires_in=seconds)
         path = f"{PREFIX}/blobs/{content.id}/bytes"
@@ -99,16 +119,20 @@ class Downloads:
         signed = self._signer.sign("GET", path, params, seconds)
         return SignedUrl(url=f"{self._public_url or request.base_url}{signed}", expires_in=seconds)
 
-    async def bucket_url(self, content: Content, *, content_type: str, name: str, seconds: int) -> str:
-        """Sign a URL of the bucket for a blob that is stored there."""
+    async def bucket_url(self, content: Content, *, content_type: str, name: str, seconds: int = URL_SECONDS) -> str:
+        """Sign a URL of the bucket for a blob that is stored there. It expires before a deleted blob is collected."""
         assert self._bucket is not None
         assert content.storage_key is not None
         return await self._bucket.sign_read_url(
             content.storage_key,
-            seconds=seconds,
+            seconds=min(seconds, self._bucket_url_seconds),
             content_type=safe_content_type(content_type),
             disposition=content_disposition(name),
         )
+
+
+def _changed_error(content: Content) -> BlobDamaged:
+    return BlobDamaged(f"the object of the blob {content.id} is missing or was changed")
 
 
 def _selected_range(request: Request, content: Content) -> SelectedRange:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 from ingot.kernel.errors import Conflict, IngotError, InvalidInput, NotFound, StoreMisconfigured
@@ -109,28 +110,55 @@ class BlobDamaged(IngotError):
 
     code = "blob_damaged"
     status = 500
-    hint = "No damaged bytes were sent. Repair the blob: upload the same file again, or restore it from a backup."
+    hint = "Repair the blob: upload the same file again, or restore it from a backup."
 
 
 class QuotaExceeded(IngotError):
     """The bytes would exceed the quota.
 
-    `scope` names whose quota it is. `usage` is the number of bytes used and reserved, `limit` the quota.
+    `scope` names whose quota it is. `usage` is the number of bytes used, reserved and deleted but not free yet, and
+    `limit` the quota. `deleted` is the last part of the usage, with the times when the first and all of these bytes of
+    the tenant become free.
     """
 
     code = "quota_exceeded"
     status = 507
     hint = "Nothing was kept. Delete files that are not needed, or ask an operator to raise the quota."
+    deleted_hint = (
+        "Nothing was kept. Try again when deleted bytes are free. An operator can free some of them earlier with "
+        "`ingot blobs collect --now`, or raise the quota."
+    )
 
-    def __init__(self, *, scope: Literal["tenant", "token"], usage: int, limit: int, requested: int = 0) -> None:
-        super().__init__(
+    def __init__(
+        self,
+        *,
+        scope: Literal["tenant", "token"],
+        usage: int,
+        limit: int,
+        requested: int = 0,
+        deleted: int = 0,
+        freed: tuple[datetime, datetime] | None = None,
+    ) -> None:
+        detail = (
             f"{requested} bytes would exceed the quota: {usage} of {limit} bytes of the {scope} are used or reserved"
         )
+        if deleted and freed is not None:
+            first, last = (time.strftime("%Y-%m-%d %H:%M:%S") for time in freed)
+            when = f"by {last} UTC" if first == last else f"between {first} and {last} UTC"
+            detail += f"; {deleted} of them belong to deleted files and become free {when}"
+        super().__init__(detail)
+        if usage - deleted + requested <= limit:
+            self.hint = self.deleted_hint
         self.scope: Literal["tenant", "token"] = scope
         self.usage = usage
         self.limit = limit
         self.requested = requested
+        self.deleted = deleted
+        self.freed = freed
         self.members: dict[str, object] = {"scope": scope, "usage_bytes": usage, "quota_bytes": limit}
+        if deleted and freed is not None:
+            first_time, last_time = (time.isoformat().replace("+00:00", "Z") for time in freed)
+            self.members |= {"deleted_bytes": deleted, "freed_from": first_time, "freed_by": last_time}
         self.headers = {"ingot-usage-bytes": str(usage), "ingot-quota-bytes": str(limit)}
 
     def without_usage(self) -> QuotaExceeded:

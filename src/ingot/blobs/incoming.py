@@ -76,8 +76,9 @@ class IncomingBlob(msgspec.Struct, frozen=True, kw_only=True):
         multipart: str | None = None,
         server: str | None = None,
         lifetime: int = UPLOAD_LIFETIME_MICROS,
+        url_lifetime: int = 0,
     ) -> BeginUpload:
-        """Create the command that begins an upload of this blob. `lifetime` is in microseconds."""
+        """Create the command that begins an upload of this blob. Both lifetimes are in microseconds."""
         return BeginUpload(
             id=id or new_id(),
             tenant=self.tenant,
@@ -100,6 +101,7 @@ class IncomingBlob(msgspec.Struct, frozen=True, kw_only=True):
             multipart=multipart,
             owner_quota=self.owner_quota,
             server=server,
+            url_lifetime=url_lifetime,
         )
 
 
@@ -175,7 +177,14 @@ class BoundedWriter:
         except QuotaExceeded as error:
             # The reservation of this blob is part of the reported usage, but not what stands in its way.
             usage = error.usage - self._reserved
-            raise QuotaExceeded(scope=error.scope, usage=usage, limit=error.limit, requested=size) from None
+            raise QuotaExceeded(
+                scope=error.scope,
+                usage=usage,
+                limit=error.limit,
+                requested=size,
+                deleted=error.deleted,
+                freed=error.freed,
+            ) from None
 
     async def _record_progress(self, reserved: int | None) -> None:
         stored = await self._store.run(

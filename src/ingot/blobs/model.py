@@ -8,9 +8,12 @@ from typing import Final, Literal
 
 import msgspec
 
+from ingot.kernel.clock import MICROS, to_datetime
+
 INLINE_BYTES_MAX: Final = 16 * 1024  # Blobs up to this size are stored in the database and need no object.
 PART_BYTES: Final = 1024 * 1024  # The number of bytes that one part checksum covers.
 CHECKSUM_BYTES: Final = 16
+GRACE_MICROS: Final = 4500 * MICROS  # How long deleted blobs are kept, unless a server has recorded another time.
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +29,10 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     """XXH3-128 of each `PART_BYTES` of the blob, concatenated. Bytes are compared with it before they are sent."""
     damaged: bool = False
     """Whether the stored bytes differ from the digests."""
+    tenant: str | None = None
+    """Tenant whose blob it is; `None` if it is not stored yet."""
+    etag: str | None = None
+    """ETag that the object store gave to the object when it was verified; `None` if unknown."""
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +169,24 @@ class BlobScope(msgspec.Struct, frozen=True, kw_only=True):
 FULL_SCOPE: Final = BlobScope()
 
 
+class FreedTimes(msgspec.Struct, frozen=True, array_like=True):
+    """When deleted bytes become free, in microseconds: deleted blobs, and objects that clients may still send."""
+
+    blobs_from: int | None = None
+    blobs_by: int | None = None
+    objects_from: int | None = None
+    objects_by: int | None = None
+
+    def freed_from(self, now: int) -> datetime:
+        """Return when the first bytes become free. `now` is in microseconds."""
+        times = [at for at in (self.blobs_from, self.objects_from) if at is not None]
+        return to_datetime(max(now, min(times, default=now)))
+
+    def freed_by(self, now: int) -> datetime:
+        """Return when all bytes are free. `now` is in microseconds."""
+        return to_datetime(max(now, self.blobs_by or now, self.objects_by or now))
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """The bytes that a tenant, or one owner in it, keeps."""
 
@@ -169,10 +194,16 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Total size in bytes of everything that keys, job files and finished uploads refer to."""
     reserved_bytes: int = 0
     """Bytes reserved for unfinished uploads. They count against the quota until the uploads end."""
+    deleted_bytes: int = 0
+    """Bytes of deleted blobs and ended uploads that are still stored. They count against the quota."""
+    freed_from: datetime | None = None
+    """When the first of the deleted bytes of the tenant become free; `null` if there are none."""
+    freed_by: datetime | None = None
+    """When all deleted bytes of the tenant are free, at the latest; `null` if there are none."""
     keys: int = 0
     """Number of keys."""
     quota_bytes: int | None = None
-    """Maximum of `bytes` and `reserved_bytes` together; `null` if there is no limit."""
+    """Maximum of `bytes`, `reserved_bytes` and `deleted_bytes` together; `null` if there is no limit."""
 
 
 class QuotaEventData(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,6 +235,13 @@ class StoreIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a running server uses this object store; only set if another one was to be registered."""
 
 
+class TombstonedBlob(msgspec.Struct, frozen=True, kw_only=True):
+    """A blob without references that will be deleted. `holder` is its tenant, or a name if that was removed."""
+
+    holder: str
+    blob_id: str
+
+
 class TrashedObject(msgspec.Struct, frozen=True, kw_only=True):
     """An object in the trash. Nothing refers to it, and its storage key is never used again."""
 
@@ -222,6 +260,12 @@ class BlobCollectionResult(msgspec.Struct, frozen=True, kw_only=True):
     """Number of expired uploads that were removed."""
     objects: int = 0
     """Number of objects deleted from the trash."""
+    waiting_bytes: int = 0
+    """Bytes that are deleted, but were still needed, or may still be read or sent."""
+    freed_from: datetime | None = None
+    """When the first of the waiting bytes become free; `null` if there are none."""
+    freed_by: datetime | None = None
+    """When all of the waiting bytes are free, at the latest; `null` if there are none."""
     dry_run: bool = False
     """Whether this is a preview that changed nothing."""
 
@@ -244,6 +288,9 @@ class BlobMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
     blobs: int = 0
     bytes: int = 0
+    deleted_bytes: int = 0
+    freed_from: datetime | None = None
+    freed_by: datetime | None = None
     damaged: int = 0
     tombstones: int = 0
     trash: int = 0

@@ -34,6 +34,10 @@ class OpenBlob:
         self._objects = objects
         self._on_damage = on_damage
 
+    def report_damage(self) -> None:
+        """Report that the object of the blob is missing or was changed."""
+        self._on_damage(self.content)
+
     async def chunks(self, start: int = 0, end: int | None = None) -> AsyncGenerator[BlobChunk, None]:
         """Yield the bytes from `start` up to `end`. Raises `BlobDamaged` before a damaged part is yielded."""
         end = self.content.size if end is None else end

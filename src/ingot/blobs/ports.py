@@ -3,12 +3,14 @@
 Bytes are always durable in the object store before a command names them.
 
 **References keep a blob:** a key, an upload, or a file of a job. A removed reference leaves a tombstone with the time.
-A blob is collected when nothing refers to it and its youngest tombstone is older than the grace. The same transaction
-puts its object into the trash. The object is deleted afterwards. Its storage key is never used again, so a late
-deletion cannot hit newer bytes.
+A blob belongs to one tenant: equal bytes of two tenants are two blobs. It is collected when nothing in its tenant
+refers to it and its tombstone is older than the grace. The same transaction puts its object into the trash. The
+object is deleted afterwards. Its storage key is never used again, so a late deletion cannot hit newer bytes. While a
+client may have a signed URL to send the object, it stays in the trash, and is deleted again when the URL has expired.
 
 **Usage** of a tenant, and of each owner in it, is the total size of its keys, its job files and its done uploads that
-belong to neither, plus the reservations of open uploads. Each reference counts, also several to the same blob. The
+belong to neither, plus the reservations of open uploads, plus the bytes that were deleted and are still stored. Each
+reference counts, also several to the same blob. Deleted bytes count once, for the owner of the last reference. The
 quota of a tenant is in its limits; that of a token comes with the command (`owner_quota`). A command that would exceed
 one of them raises `QuotaExceeded`. A command with which usage reaches 80 % of a quota emits `quota.warning`.
 """
@@ -32,6 +34,7 @@ from ingot.blobs.model import (
     Reference,
     StoredUpload,
     StoreIdentity,
+    TombstonedBlob,
     TrashedObject,
     Usage,
 )
@@ -52,6 +55,9 @@ class BeginUpload(Command[StoredUpload], frozen=True, kw_only=True):
 
     With the ID of a `server`, the bytes arrive in one request to this server. The upload ends when the server is gone,
     because no client can continue it.
+
+    `url_lifetime` is how long a client may be able to send the object with a signed URL after the upload has ended, in
+    microseconds. For this time, an object that is not kept stays in the trash.
     """
 
     id: str
@@ -75,6 +81,7 @@ class BeginUpload(Command[StoredUpload], frozen=True, kw_only=True):
     multipart: str | None = None
     owner_quota: int | None = None
     server: str | None = None
+    url_lifetime: int = 0
 
 
 class TakeOverUpload(Command[StoredUpload], frozen=True, kw_only=True):
@@ -114,10 +121,10 @@ class FinishUpload(Command[FinishedUpload], frozen=True, kw_only=True):
 
     The reservation becomes usage of exactly the size. With an `epoch`, only the writer of that epoch can finish.
 
-    If any tenant already has the same bytes, their object stays and the new one goes to the trash; if the stored object
-    is damaged, the new one replaces it. Content without a storage key and without inline bytes names a blob that is
-    already stored; `BlobNotFound` is raised if there is none. An object of the upload that the content does not name
-    goes to the trash.
+    If the tenant already has the same bytes, their object stays and the new one goes to the trash; if the stored object
+    is damaged, the new one replaces it. Content without a storage key and without inline bytes names a blob that the
+    tenant already has; `BlobNotFound` is raised if there is none. An object of the upload that the content does not
+    name goes to the trash.
 
     Repeating the command with the same bytes returns the same result, with other bytes it raises `UploadEnded`. Raises
     `UploadNotFound`, `UploadTaken`, `KeyExists`, `KeyChanged`, `QuotaExceeded` or `LeaseLost`, and leaves the upload
@@ -133,7 +140,7 @@ class FinishUpload(Command[FinishedUpload], frozen=True, kw_only=True):
 
 
 class EndUpload(Command[None], frozen=True, kw_only=True):
-    """End an upload that is not done: give back its reservation and put its object into the trash.
+    """End an upload that is not done: put its object into the trash, where its reservation counts as deleted bytes.
 
     With an `error` code, the upload is failed and is kept for `lifetime` microseconds; without, it is removed. An
     upload that is done or does not exist is not changed.
@@ -201,19 +208,20 @@ class SweepUploads(Command[int], frozen=True, kw_only=True):
 class CollectBlob(Command[int | None], frozen=True, kw_only=True):
     """Delete a blob if nothing has referred to it for `grace` microseconds; return its size, or `None` if it is kept.
 
-    The same transaction removes tombstones that are not needed: those of a deleted blob, and those of a blob that has a
-    reference again. With `dry_run` nothing changes; the result is what it would be.
+    The bytes of a blob without an object are free then. With `dry_run` nothing changes; the result is what it would be.
     """
 
+    holder: str
     blob_id: str
     grace: int
     dry_run: bool = False
 
 
 class ForgetTrash(Command[None], frozen=True, kw_only=True):
-    """Remove rows from the trash whose objects have been deleted from the store with the ID `store_id`.
+    """Record that these objects have been deleted from the store with the ID `store_id`: their bytes are free.
 
-    Raises `ObjectsElsewhere` if the objects of the database are in another store.
+    An object that a client could send at that time stays in the trash, and `ListTrash` returns it again when that is no
+    longer possible. Raises `ObjectsElsewhere` if the objects of the database are in another store.
     """
 
     storage_keys: Sequence[str]
@@ -223,15 +231,15 @@ class ForgetTrash(Command[None], frozen=True, kw_only=True):
 class RecordScrub(Command[None], frozen=True, kw_only=True):
     """Record that these blobs were read completely, and which of them are damaged.
 
-    Each blob ID comes with the storage key that was read, or `None` for inline bytes. A blob that has another storage
-    key by now, or is deleted, is not changed, because its present bytes were not read.
+    Each blob is given by its tenant, its ID, and the storage key that was read, or `None` for inline bytes. A blob that
+    has another storage key by now, or is deleted, is not changed, because its present bytes were not read.
 
     Objects were read from the store with the ID `store_id`. Raises `ObjectsElsewhere`, and marks nothing damaged, if
     the objects of the database are in another store.
     """
 
-    intact: Sequence[tuple[str, str | None]] = ()
-    damaged: Sequence[tuple[str, str | None]] = ()
+    intact: Sequence[tuple[str, str, str | None]] = ()
+    damaged: Sequence[tuple[str, str, str | None]] = ()
     store_id: str | None = None
 
 
@@ -243,11 +251,14 @@ class RegisterObjectStore(Command[StoreIdentity], frozen=True, kw_only=True):
 
     With `exclusive`, only one server at a time can have the object store open. Earlier servers are gone then, and their
     uploads end, see `BeginUpload`. On SQLite this is always so.
+
+    `grace` is recorded as the time in microseconds for which deleted blobs are kept, for `GetUsage` and error messages.
     """
 
     store_id: str
     server: str | None = None
     exclusive: bool = False
+    grace: int | None = None
 
 
 class RenewServer(Command[int], frozen=True, kw_only=True):
@@ -336,19 +347,19 @@ class PreviewPurge(Command[PurgeResult], frozen=True, kw_only=True):
     owner: str | None
 
 
-class ListTombstonedBlobs(Command[list[str]], frozen=True, kw_only=True):
-    """List blobs with a tombstone older than `grace` microseconds, oldest first, with or without references.
+class ListTombstonedBlobs(Command[list[TombstonedBlob]], frozen=True, kw_only=True):
+    """List blobs with a tombstone older than `grace` microseconds, oldest first.
 
     The list continues after the blob `after`. It starts at the beginning if that blob no longer has a tombstone.
     """
 
     grace: int
     limit: int
-    after: str | None = None
+    after: TombstonedBlob | None = None
 
 
 class ListTrash(Command[list[TrashedObject]], frozen=True, kw_only=True):
-    """List objects to delete that follow `after`, in the order of their storage keys."""
+    """List objects to delete now that follow `after`, in the order of their storage keys."""
 
     limit: int
     after: str = ""
@@ -429,6 +440,9 @@ class ObjectStore(Protocol):
     async def delete(self, trash: TrashedObject) -> None:
         """Delete an object, finished or not. Succeeds if there is none."""
 
+    async def etag(self, storage_key: str) -> str | None:
+        """Return the ETag of a finished object, which changes with its bytes, or `None` if the store has no ETags."""
+
     async def register_owner(self, database: str) -> str:
         """Record `database` as the owner of the objects unless another one is recorded, and return the owner."""
 
@@ -480,11 +494,18 @@ class SigningStore(ObjectStore, Protocol):
         object.
         """
 
-    async def object_size(self, storage_key: str) -> int | None:
-        """Return the size of an object, or `None` if there is none."""
+    async def describe(self, storage_key: str) -> ObjectDescription | None:
+        """Return the size and the ETag of an object, or `None` if there is none."""
 
     async def sign_read_url(self, storage_key: str, *, seconds: int, content_type: str, disposition: str) -> str:
         """Sign a URL from which the object can be read for `seconds`."""
+
+
+class ObjectDescription(msgspec.Struct, frozen=True):
+    """The size of an object, and its ETag if the store has one."""
+
+    size: int
+    etag: str | None
 
 
 class ObjectPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ class Scrub(Loop):
         self._bytes_per_second = bytes_per_second
         self._counters = counters or BlobCounters()
         self._more = False
-        self._retry_at: dict[str, int] = {}  # Skipped blobs, and until when.
+        self._retry_at: dict[tuple[str | None, str], int] = {}  # Skipped blobs of tenants, and until when.
 
     async def run_once(self) -> int:
         """Read a batch of blobs that are due, and return their number.
@@ -54,11 +54,11 @@ class Scrub(Loop):
         A blob that cannot be read now, as when the object store is unreachable, is skipped: it is not damaged.
         """
         now = self._clock.micros()
-        self._retry_at = {id: until for id, until in self._retry_at.items() if until > now}
+        self._retry_at = {blob: until for blob, until in self._retry_at.items() if until > now}
         candidates = await self._store.run(
             ListBlobsToScrub(before=now - SCRUB_INTERVAL_MICROS, limit=BATCH_BLOBS + len(self._retry_at))
         )
-        due = [content for content in candidates if content.id not in self._retry_at][:BATCH_BLOBS]
+        due = [content for content in candidates if (content.tenant, content.id) not in self._retry_at][:BATCH_BLOBS]
         read = 0
         for content in due:
             try:
@@ -66,7 +66,7 @@ class Scrub(Loop):
             except (IngotError, OSError) as error:
                 report("blob_not_read", error, blob_id=content.id)
                 if len(self._retry_at) < UNREADABLE_BLOBS_MAX:
-                    self._retry_at[content.id] = now + RETRY_DELAY_MICROS
+                    self._retry_at[content.tenant, content.id] = now + RETRY_DELAY_MICROS
                 continue
             await self._record(content, intact=intact)
             read += 1
@@ -96,7 +96,7 @@ class Scrub(Loop):
 
     async def _record(self, content: Content, *, intact: bool) -> None:
         self._counters.blobs_scrubbed += 1
-        blobs = [(content.id, content.storage_key)]
+        blobs = [(content.tenant or "", content.id, content.storage_key)]
         if intact:
             await self._store.run(RecordScrub(intact=blobs, store_id=self._objects.store_id))
         else:

@@ -24,6 +24,7 @@ from ingot.blobs.model import (
     PurgeResult,
     Reference,
     StoredUpload,
+    TrashedObject,
     Usage,
 )
 from ingot.blobs.open_blob import OpenBlob
@@ -33,9 +34,11 @@ from ingot.blobs.ports import (
     EndUpload,
     FindBlob,
     FinishUpload,
+    ForgetTrash,
     GetBlobMetrics,
     GetKey,
     GetReusableBytes,
+    GetUpload,
     GetUsage,
     ListKeys,
     ObjectStore,
@@ -146,6 +149,7 @@ class Blobs:
             content = hasher.content(storage_key=storage_key)
             check_announced(content, size=incoming.size, blob_id=incoming.blob_id, sha256=incoming.sha256)
             await writer.finish()
+            content = msgspec.structs.replace(content, etag=await self._objects.etag(storage_key))
             finish = FinishUpload(
                 tenant=incoming.tenant,
                 id=stored.upload.id,
@@ -156,7 +160,7 @@ class Blobs:
             )
             finished = await self._store.run(finish)
         except BaseException:
-            await asyncio.shield(self._end_upload(incoming.tenant, stored.upload.id, writer))
+            await asyncio.shield(self._end_upload(incoming.tenant, stored.upload.id, storage_key, writer))
             raise
         assert finished.key is not None, "an upload for a key has a key when it is finished"
         return finished.key
@@ -170,12 +174,19 @@ class Blobs:
                 raise
             return await self._store.run(msgspec.structs.replace(command, reserve=minimum_reservation))
 
-    async def _end_upload(self, tenant: str, upload: str, writer: ObjectWriter | None) -> None:
-        """End an upload after an error. One that cannot be ended now expires and is swept later."""
+    async def _end_upload(self, tenant: str, upload: str, storage_key: str, writer: ObjectWriter | None) -> None:
+        """End an upload after an error, and delete its object, so that its bytes no longer count.
+
+        If that fails, the upload expires and is swept later, or the garbage collector deletes the object.
+        """
         try:
             if writer is not None:
                 await writer.abort()
             await self._store.run(EndUpload(tenant=tenant, id=upload))
+            if await self._store.run(GetUpload(tenant=tenant, id=upload)) is None:  # It was not done.
+                await self._objects.delete(TrashedObject(storage_key=storage_key))
+                forget = ForgetTrash(storage_keys=[storage_key], store_id=self._objects.store_id)
+                await self._store.run(forget)
         except Exception as error:
             report("upload_not_ended", error)
 
@@ -309,7 +320,7 @@ class Blobs:
 
     async def _record_damage(self, content: Content) -> None:
         try:
-            blobs = [(content.id, content.storage_key)]
+            blobs = [(content.tenant or "", content.id, content.storage_key)]
             await self._store.run(RecordScrub(damaged=blobs, store_id=self._objects.store_id))
         except Exception as error:
             report("damage_not_recorded", error, blob_id=content.id)

@@ -54,12 +54,14 @@ from ingot.blobs.ports import (
 from ingot.blobs.service import BLOB_BYTES_MAX, check_database_space
 from ingot.blobs.upload_writer import UploadWriter
 from ingot.blobs.verification import REJECTIONS, Verifier
+from ingot.kernel.clock import MICROS
 from ingot.kernel.commands import Store
 from ingot.kernel.errors import IngotError, InvalidInput, StoreError
 from ingot.kernel.ids import is_id
 from ingot.kernel.logs import report
 
 SYNC_VERIFY_BYTES_MAX: Final = 64 * 1024 * 1024  # Larger uploads are verified in the background.
+LATE_SECONDS: Final = 300  # How long after the expiry of its URL a PUT may arrive: it began before, or clocks differ.
 FIRST_WRITER_EPOCH: Final = 2  # An upload begins with epoch 1; its first writer gets the next one.
 
 
@@ -98,6 +100,7 @@ class Uploads:
         self._signing = signing
         self.counters = counters or BlobCounters()
         self.bytes_max = bytes_max
+        self._url_lifetime = 0 if signing is None else (signing.write_url_seconds + LATE_SECONDS) * MICROS
         self._writers: dict[str, UploadWriter] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.verifier = Verifier(store, objects, signing, self.counters)
@@ -157,6 +160,7 @@ class Uploads:
         if storage_key is not None and content is None and self._signing is not None:
             plan = await self._signing.plan(storage_key, size=size, sha256=incoming.sha256)
         multipart = None if plan is None else plan.multipart
+        has_url = self._signing is not None and plan is not None and plan.url is not None
         command = incoming.begin_command(
             id=id,
             key=key,
@@ -165,6 +169,7 @@ class Uploads:
             storage_key=storage_key,
             store_id=self._objects.store_id,
             multipart=multipart,
+            url_lifetime=self._url_lifetime if has_url else 0,
         )
         return PreparedUpload(command=command, plan=plan, content=content or existing)
 
@@ -467,10 +472,10 @@ class Uploads:
             if parts and (received := sum(part.size for part in parts)) < (stored.upload.size or 0):
                 return received
             await signing.join_parts(stored.storage_key, stored.multipart, parts)
-        size = await signing.object_size(stored.storage_key)
-        if size is None:
+        description = await signing.describe(stored.storage_key)
+        if description is None:
             raise UploadIncomplete
-        return size
+        return description.size
 
     async def _done_result(self, stored: StoredUpload) -> FinishedUpload:
         upload = stored.upload

@@ -64,7 +64,8 @@ class Verifier:
         """
         upload, storage_key = stored.upload, await self._sealed_storage_key(stored)
         try:
-            if self._signing is not None and await self._signing.object_size(storage_key) != upload.size:
+            before = None if self._signing is None else await self._signing.describe(storage_key)
+            if self._signing is not None and (before is None or before.size != upload.size):
                 raise WrongLength(f"{upload.size} bytes were announced, but the object has another size")
             content = await hash_object(self._objects, storage_key, upload.size or 0)
             check_announced(content, size=upload.size, blob_id=upload.blob_id, sha256=upload.sha256)
@@ -72,6 +73,8 @@ class Verifier:
                 parts = self._objects.read(storage_key, 0, content.size)
                 data = b"".join([part async for part in parts]) if content.size else b""
                 content = msgspec.structs.replace(content, storage_key=None, inline=data)
+            elif before is not None:
+                content = msgspec.structs.replace(content, etag=before.etag)
             return await self.finish(stored, content)
         except IngotError as error:
             if isinstance(error, WrongDigest | WrongLength):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Annotated, Final
 
 import typer
@@ -157,6 +158,7 @@ def usage(
             ("keys", usage.keys),
             ("used", f"{format_size(usage.bytes)} ({usage.bytes} bytes)"),
             ("reserved", reserved),
+            ("deleted", _deleted_text(usage.deleted_bytes, usage.freed_from, usage.freed_by)),
             ("quota", _quota_text(usage)),
         ],
     )
@@ -244,18 +246,25 @@ def purge(
     context.out.outcome(purged, f"{_key_count_text(purged.keys)} deleted, {format_size(purged.bytes)}.")
 
 
-@app.command(epilog=examples_epilog("ingot blobs collect --dry-run", "ingot blobs collect"))
+@app.command(epilog=examples_epilog("ingot blobs collect --dry-run", "ingot blobs collect --now"))
 @server_command
-def collect(context: CommandContext, dry_run: DryRun = False) -> None:
+def collect(
+    context: CommandContext,
+    dry_run: DryRun = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Include blobs in their grace period that no reader can still need.")
+    ] = False,
+) -> None:
     """Delete unreferenced blobs and leftovers of uploads whose grace period is over; for operators.
 
     The server also does this regularly.
     """
-    collected = context.client.blobs.collect(dry_run=dry_run)
+    collected = context.client.blobs.collect(dry_run=dry_run, now=now)
     facts = [
         ("blobs", f"{collected.blobs} ({format_size(collected.bytes)})"),
         ("uploads", collected.uploads),
         ("objects", collected.objects),
+        ("waiting", _deleted_text(collected.waiting_bytes, collected.freed_from, collected.freed_by)),
     ]
     context.out.details(collected, facts)
 
@@ -269,12 +278,20 @@ def _key_count_text(keys: int) -> str:
     return f"{keys} key{'' if keys == 1 else 's'}"
 
 
+def _deleted_text(size: int, freed_from: datetime | None, freed_by: datetime | None) -> str | None:
+    """Describe bytes that are deleted and not free yet."""
+    if not size or freed_from is None or freed_by is None:
+        return None
+    first, last = (f"{time:%Y-%m-%d %H:%M} UTC" for time in (freed_from, freed_by))
+    return f"{format_size(size)}, free {f'by {last}' if first == last else f'from {first} to {last}'}"
+
+
 def _quota_text(usage: Usage) -> str:
     if usage.quota_bytes is None:
         return "none"
     if usage.quota_bytes == 0:
         return "0 B"
-    used = (usage.bytes + usage.reserved_bytes) / usage.quota_bytes
+    used = (usage.bytes + usage.reserved_bytes + usage.deleted_bytes) / usage.quota_bytes
     return f"{format_size(usage.quota_bytes)} ({usage.quota_bytes} bytes), {used:.0%} used"
 
 

@@ -37,6 +37,7 @@ class UploadFields(msgspec.Struct):
     verifying_at: int | None = None
     done_at: int | None = None
     server: str | None = None
+    url_lifetime: int = 0
 
     def upload(self) -> Upload:
         """Return the upload as clients see it."""

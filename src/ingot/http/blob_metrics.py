@@ -25,8 +25,9 @@ COUNTERS: Final = {
     "ingot_blob_strays_deleted": ("orphans_deleted", "Objects deleted because no row referred to them."),
 }
 GAUGES: Final = {
-    "ingot_blobs": ("blobs", "Blobs of all tenants. A blob that several tenants have counts once."),
+    "ingot_blobs": ("blobs", "Blobs of all tenants. Equal bytes of several tenants are several blobs."),
     "ingot_blob_bytes": ("bytes", "Bytes of all blobs."),
+    "ingot_blob_bytes_deleted": ("deleted_bytes", "Bytes of deleted blobs and ended uploads that are still stored."),
     "ingot_blobs_damaged": ("damaged", "Damaged blobs, which are not served."),
     "ingot_blob_tombstones": (
         "tombstones",

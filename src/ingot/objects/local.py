@@ -137,6 +137,10 @@ class LocalStore:
         """
         await run_in_thread(self._pool, partial(self._delete, trash.storage_key))
 
+    async def etag(self, _: str) -> str | None:
+        """Return `None`: files have no ETag."""
+        return None
+
     async def register_owner(self, database: str) -> str:
         """Record `database` as the owner of the files unless they belong to another one, and return the owner."""
         return await run_in_thread(self._pool, partial(register_owner, self._syscalls, self._layout, database))

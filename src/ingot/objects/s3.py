@@ -21,7 +21,7 @@ from obstore.store import S3Store
 
 from ingot.blobs.errors import BlobDamaged, UploadIncomplete
 from ingot.blobs.model import PART_BYTES, TrashedObject
-from ingot.blobs.ports import ObjectPart, ObjectWriter, SignedPart, TransferPlan
+from ingot.blobs.ports import ObjectDescription, ObjectPart, ObjectWriter, SignedPart, TransferPlan
 from ingot.kernel.clock import Clock, to_micros
 from ingot.kernel.errors import StoreError, StoreMisconfigured
 from ingot.objects.s3_parts import OBJECT_EXISTS, SHA256_HEADER, MultipartUploads, base64_digest, part_size
@@ -365,8 +365,21 @@ class BucketStore:
 
     async def object_size(self, storage_key: str) -> int | None:
         """Return the size of an object, or `None` if there is none."""
+        description = await self.describe(storage_key)
+        return None if description is None else description.size
+
+    async def etag(self, storage_key: str) -> str | None:
+        """Return the ETag of an object. Raises `StoreError` if there is none."""
+        description = await self.describe(storage_key)
+        if description is None:
+            raise StoreError("The object no longer exists in the object store.")
+        return description.etag
+
+    async def describe(self, storage_key: str) -> ObjectDescription | None:
+        """Return the size and the ETag of an object, or `None` if there is none."""
         try:
-            return (await obstore.head_async(self._transfer_client, self._object_key(storage_key)))["size"]
+            head = await obstore.head_async(self._transfer_client, self._object_key(storage_key))
+            return ObjectDescription(head["size"], head["e_tag"])
         except FileNotFoundError:
             return None
         except (BaseError, OSError) as error:

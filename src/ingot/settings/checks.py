@@ -46,8 +46,7 @@ BUCKET_PREFIX_CHARS_MAX = 200
 MAX_BLOB_BYTES_LIMIT = 5 * 1024**4  # The largest object that S3 supports.
 SPARE_BYTES_MAX = 1024**4
 COLLECT_SECONDS_MAX = 86_400.0
-READ_URL_SECONDS = 3600.0
-GRACE_SECONDS_MIN = READ_URL_SECONDS + 60  # A blob must outlive the signed URLs for reading it.
+GRACE_SECONDS_MIN = 120.0  # URLs for reading objects of a bucket are valid for 60 seconds less.
 GRACE_SECONDS_MAX = 31_536_000.0
 SCRUB_RATE_MAX = 10**12
 SECRET_KEY_BYTES_MIN = 32
@@ -208,7 +207,7 @@ def check_blob_limits(settings: Settings) -> None:
         bounds = f"between {GRACE_SECONDS_MIN:.0f} and {GRACE_SECONDS_MAX:.0f}"
         raise SettingsError(
             f"INGOT_COLLECT_GRACE_SECONDS must be {bounds}, got {settings.collect_grace_seconds}",
-            hint=f"A signed URL is valid for {READ_URL_SECONDS:.0f} s, and its blob has to be kept for longer.",
+            hint="With a bucket, signed download URLs are valid for at most 60 s less than this.",
         )
 
 

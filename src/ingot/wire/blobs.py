@@ -237,6 +237,8 @@ class CollectBlobsRequest(RequestStruct, frozen=True, kw_only=True):
 
     dry_run: bool = True
     """Whether to return a preview and change nothing."""
+    now: bool = False
+    """Whether to include deleted blobs in their grace period that no reader can still need."""
 
 
 class VerifyBlobResponse(msgspec.Struct, frozen=True, kw_only=True):

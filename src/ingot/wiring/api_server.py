@@ -59,7 +59,13 @@ def build_routes(
         expect_fitting_schema=ingot.expect_fitting_schema,
     )
     upload_urls = UploadUrls(ingot.signer, public_url=public_url)
-    downloads = Downloads(ingot.signer, ingot.bucket, ingot.blobs.counters, public_url=public_url)
+    downloads = Downloads(
+        ingot.signer,
+        ingot.bucket,
+        ingot.blobs.counters,
+        public_url=public_url,
+        bucket_url_seconds=ingot.bucket_url_seconds,
+    )
     apis = (
         JobsApi(ingot.jobs, ingot.blobs, ingot.uploads, upload_urls),
         FilesApi(ingot.jobs, ingot.uploads, downloads, upload_urls),

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from ingot.blobs.counters import BlobCounters
-from ingot.blobs.garbage_collector import GarbageCollector
+from ingot.blobs.garbage_collector import READ_SECONDS, GarbageCollector
 from ingot.blobs.model import StoreIdentity
 from ingot.blobs.orphan_sweep import OrphanSweep
 from ingot.blobs.ports import ObjectStore, SigningStore
@@ -61,6 +61,9 @@ if TYPE_CHECKING:
     from ingot.wiring.stores import AnyObjectStore, EngineStore
 
 
+BUCKET_URL_SECONDS_MAX: Final = 3600  # Validity of signed URLs to read objects of a bucket.
+
+
 class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     """An open store with the services of all rooms."""
 
@@ -82,6 +85,7 @@ class Ingot(msgspec.Struct, frozen=True, kw_only=True):
     orphan_sweep: OrphanSweep
     object_store: ObjectStore
     bucket: SigningStore | None  # The object store if it is a bucket, which clients read and write with signed URLs.
+    bucket_url_seconds: int
     signer: Signer
     cursors: CursorCipher
     secrets: Secrets
@@ -123,7 +127,8 @@ async def open(  # noqa: A001 - read as `ingot.open`
         objects = await open_object_store(settings, clock)
         # A process that does not renew its registration would soon be considered gone.
         server = new_id() if maintenance or store.is_exclusive else None
-        store_identity = await bind_object_store(store, objects, server=server)
+        grace_seconds = settings.collect_grace_seconds
+        store_identity = await bind_object_store(store, objects, server=server, grace_seconds=grace_seconds)
         if server is not None:
             registration = ServerRegistration(store, server=server, store_id=objects.store_id)
             await registration.run_once()
@@ -189,6 +194,8 @@ async def _build_services(
         tenants.on_removed(callback)
     bucket = None if isinstance(objects, LocalStore) else objects
     counters, bytes_max = BlobCounters(), settings.max_blob_bytes
+    # The bucket serves these URLs without contacting the server, so they must expire before the blob can be collected.
+    bucket_url_seconds = min(BUCKET_URL_SECONDS_MAX, int(settings.collect_grace_seconds - READ_SECONDS))
     return Ingot(
         jobs=jobs,
         workers=workers,
@@ -208,12 +215,14 @@ async def _build_services(
             objects,
             every_seconds=settings.collect_seconds,
             grace_seconds=settings.collect_grace_seconds,
+            read_seconds=READ_SECONDS if bucket is None else bucket_url_seconds + READ_SECONDS,
             counters=counters,
         ),
         scrub=Scrub(store, objects, clock, bytes_per_second=settings.scrub_bytes_per_second, counters=counters),
         orphan_sweep=OrphanSweep(store, objects, database_id=store_identity.database_id, counters=counters),
         object_store=objects,
         bucket=bucket,
+        bucket_url_seconds=bucket_url_seconds,
         signer=Signer(keys[0], clock),
         cursors=cursors,
         secrets=Secrets(store, keys),

@@ -11,7 +11,7 @@ import structlog
 from ingot.blobs.errors import ObjectsElsewhere
 from ingot.blobs.model import StoreIdentity
 from ingot.blobs.ports import RegisterObjectStore
-from ingot.kernel.clock import Clock
+from ingot.kernel.clock import MICROS, Clock
 from ingot.kernel.errors import StoreError, StoreMisconfigured, StoreTooNew
 from ingot.kernel.msgspec_warmup import prepare_structs
 from ingot.objects.local import LocalStore
@@ -115,7 +115,9 @@ def objects_elsewhere_error(*, in_use: bool) -> ObjectsElsewhere:
     )
 
 
-async def bind_object_store(store: EngineStore, objects: AnyObjectStore, *, server: str | None) -> StoreIdentity:
+async def bind_object_store(
+    store: EngineStore, objects: AnyObjectStore, *, server: str | None, grace_seconds: float | None = None
+) -> StoreIdentity:
     """Register the object store and the `server` with the database, and the database with the object store.
 
     Raises `ObjectsElsewhere` if the blobs of the database are in another object store, where they would all be missing
@@ -123,7 +125,12 @@ async def bind_object_store(store: EngineStore, objects: AnyObjectStore, *, serv
     database: each database would delete the objects of the other one.
     """
     store_identity = await store.run(
-        RegisterObjectStore(store_id=objects.store_id, server=server, exclusive=objects.is_exclusive)
+        RegisterObjectStore(
+            store_id=objects.store_id,
+            server=server,
+            exclusive=objects.is_exclusive,
+            grace=None if grace_seconds is None else round(grace_seconds * MICROS),
+        )
     )
     if store_identity.store_id != objects.store_id:
         raise objects_elsewhere_error(in_use=store_identity.in_use)

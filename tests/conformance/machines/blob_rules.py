@@ -178,6 +178,10 @@ class Blobs(RuleBasedStateMachine):
         upload = self.upload(pick)
         self.world.run(self.world.give_up(upload, self.tenant_for(upload, stranger)))
 
+    @rule()
+    def send_late(self) -> None:
+        self.world.run(self.world.send_late())
+
     # -- and go ---------------------------------------------------------------------------------------------
 
     @rule(of=whose, key=keys, condition=conditions)
@@ -222,14 +226,14 @@ class Blobs(RuleBasedStateMachine):
     @precondition(has_blobs)
     @rule(pick=picks, how=st.sampled_from(["gone", "flip", "short"]))
     def hurt(self, pick: int, how: str) -> None:
-        ids = list(self.world.model.blobs)
-        self.world.run(self.world.hurt(ids[-1 - pick % len(ids)], how))
+        known = list(self.world.model.blobs)
+        self.world.run(self.world.hurt(known[-1 - pick % len(known)], how))
 
     @precondition(has_blobs)
-    @rule(pick=picks, of=whose)
-    def read(self, pick: int, of: int) -> None:
-        ids = list(self.world.model.blobs)
-        self.world.run(self.world.read(ids[-1 - pick % len(ids)], self.tenant(of)))
+    @rule(pick=picks)
+    def read(self, pick: int) -> None:
+        known = list(self.world.model.blobs)
+        self.world.run(self.world.read(*known[-1 - pick % len(known)]))
 
     @precondition(is_broken)
     @rule()
@@ -237,11 +241,11 @@ class Blobs(RuleBasedStateMachine):
         self.world.run(self.world.look_at_all())
 
     @precondition(is_broken)
-    @rule(pick=picks, of=whose, key=keys)
-    def bring_again(self, pick: int, of: int, key: str) -> None:
-        broken = [blob for blob in self.world.model.blobs.values() if blob.broken]
-        data = broken[pick % len(broken)].data
-        self.world.run(self.world.put(self.tenant(of), self.owner(0), key, data, if_match="*"))
+    @rule(pick=picks, by=whose, key=keys)
+    def bring_again(self, pick: int, by: int, key: str) -> None:
+        broken = [(tenant, blob.data) for (tenant, _), blob in self.world.model.blobs.items() if blob.broken]
+        tenant, data = broken[pick % len(broken)]
+        self.world.run(self.world.put(tenant, self.owner(by), key, data, if_match="*"))
 
 
 def live(where: str, *, examples: int, chance: int | None = None) -> None:

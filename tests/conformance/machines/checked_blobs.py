@@ -8,6 +8,7 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,13 +26,22 @@ from ingot.blobs.model import (
     INLINE_BYTES_MAX,
     BlobCollectionResult,
     BlobEventData,
+    Content,
     PurgeResult,
     TrashedObject,
     UploadState,
     Usage,
 )
 from ingot.blobs.orphan_sweep import OrphanSweep
-from ingot.blobs.ports import FindBlob, GetUpload, ListBlobsToScrub, ListTrash, TransferPlan
+from ingot.blobs.ports import (
+    FindBlob,
+    FindKnownStorageKeys,
+    GetUpload,
+    ListBlobsToScrub,
+    ListTrash,
+    RegisterObjectStore,
+    TransferPlan,
+)
 from ingot.events.audit import Act
 from ingot.identity import Limits, Tenants
 from ingot.kernel.clock import MICROS, to_micros
@@ -42,7 +52,7 @@ from ingot.objects.s3 import BucketStore
 from tests import event_loop
 from tests.conformance.machines.blob_model import VERIFY_BYTES, BlobModel, Coming, Owner, id_of, sha256_of
 from tests.conformance.object_stores import STORES
-from tests.conformance.tables import count_references
+from tests.conformance.tables import count_deleted, count_references
 from tests.factories import LEASE_SECONDS, Bench, open_store
 from tests.postgres import ChanceClock
 
@@ -51,6 +61,7 @@ PIECE_BYTES = 7_000
 SCRUBBED_MAX = 1000
 
 T = TypeVar("T")
+BlobKey = tuple[str, str]  # The tenant and the ID of a blob.
 
 
 class Broken(Exception):
@@ -80,6 +91,7 @@ class CheckedBlobs:
         self._open_things = AsyncExitStack()
         self._plans: dict[str, TransferPlan] = {}
         self._sent: set[str] = set()
+        self._late: dict[str, tuple[TransferPlan, bytes]] = {}  # What clients can still send, by storage key.
         self._strays: set[str] = set()
         self._steps = 0
         self.failed = False
@@ -118,9 +130,12 @@ class CheckedBlobs:
         self.bench = Bench(store, self.clock, await Tenants(store).ensure_default())
         self.store = store
         tenants = [self.bench.tenant, (await self.bench.tenants.create("other")).id]
-        self.model = BlobModel(tenants, GRACE_SECONDS * MICROS)
         self.blobs = service.Blobs(store, objects)
         bucket = objects if isinstance(objects, BucketStore) else None
+        url_lifetime = 0 if bucket is None else (bucket.write_url_seconds + uploads.LATE_SECONDS) * MICROS
+        seals = bucket is not None and not bucket.conditional_writes
+        self.model = BlobModel(tenants, GRACE_SECONDS * MICROS, url_lifetime, seals)
+        await store.run(RegisterObjectStore(store_id=objects.store_id, grace=self.model.grace))
         self.uploads = uploads.Uploads(store, objects, bucket)
         self._open_things.push_async_callback(self.uploads.verifier.close)
         self.collector = GarbageCollector(store, objects, every_seconds=1, grace_seconds=GRACE_SECONDS)
@@ -260,6 +275,14 @@ class CheckedBlobs:
         assert answer.is_success != (upload.id in self._sent), answer.text
         self._sent.add(upload.id)
 
+    async def send_late(self) -> None:
+        """Send the objects of uploads that have ended. The URLs work, so the bytes count and are deleted."""
+        for storage_key, (plan, data) in list(self._late.items()):
+            del self._late[storage_key]
+            if await self.store.run(FindKnownStorageKeys(storage_keys=[storage_key])) and plan.url is not None:
+                headers = {name: value for name, value in plan.headers.items() if name.lower() != "content-length"}
+                await self._stranger.put(plan.url, headers=headers, content=data)
+
     async def look(self, upload: Coming, tenant: str) -> None:
         """Ask for the offset of an upload."""
         answer, _ = await self._both(
@@ -281,7 +304,10 @@ class CheckedBlobs:
 
     async def give_up(self, upload: Coming, tenant: str) -> None:
         """Give up an upload."""
+        plan, storage_key = self._plans.get(upload.id), (await self._row(upload)).storage_key
         await self._both(self.uploads.cancel(tenant, upload.id), lambda: self.model.give_up(tenant, upload.id))
+        if plan is not None and storage_key is not None and upload.id not in self.model.uploads:
+            self._late[storage_key] = plan, upload.data
 
     async def delete(self, tenant: str, key: str, if_match: str | None) -> None:
         """Delete a key."""
@@ -301,17 +327,29 @@ class CheckedBlobs:
         """A round of the collector."""
         done, told = await self._both(self.collector.run_once(), self.model.collect)
         assert done is not None
-        assert (done.uploads, done.blobs, done.bytes) == told, f"{done} instead of {told}"
-        assert await self.store.run(ListTrash(limit=1)) == []
+        assert (done.uploads, done.blobs, done.objects, done.bytes) == told, f"{done} instead of {told}"
+        assert done.waiting_bytes == self.model.deleted_bytes()
+        assert (done.freed_from, done.freed_by) == self._freed_times(done.waiting_bytes)
+
+    def _freed_times(self, waiting_bytes: int) -> tuple[datetime | None, datetime | None]:
+        return self.model.freed_times() if waiting_bytes else (None, None)
 
     async def preview(self) -> None:
         """What a round would take away. Nothing goes."""
         self.model.now = self.clock.micros()
         going = self.model.condemned()
-        size = sum(len(self.model.blobs[blob_id].data) for blob_id in going)
-        trash = len(await self.store.run(ListTrash(limit=1000)))
-        seen = await self.collector.preview()
-        assert seen == BlobCollectionResult(blobs=len(going), bytes=size, objects=trash, dry_run=True)
+        size = sum(len(self.model.blobs[blob].data) for blob in going)
+        waiting = self.model.deleted_bytes() - size
+        freed_from, freed_by = self._freed_times(waiting)
+        assert await self.collector.preview() == BlobCollectionResult(
+            blobs=len(going),
+            bytes=size,
+            objects=len(self.model.due_trash()),
+            waiting_bytes=waiting,
+            freed_from=freed_from,
+            freed_by=freed_by,
+            dry_run=True,
+        )
 
     async def leave_behind(self, *, finished: bool) -> None:
         """An object, or what there is of one, that no row names."""
@@ -333,10 +371,10 @@ class CheckedBlobs:
         await self.bench.tenants.change(tenant, limits=Limits(quota_bytes=quota))
         self.model.quotas[tenant] = quota
 
-    async def hurt(self, blob_id: str, how: str) -> None:
+    async def hurt(self, blob_key: BlobKey, how: str) -> None:
         """Damage the object of a blob."""
-        storage_key = (await self._contents())[blob_id].storage_key
-        if storage_key is None or self.model.blobs[blob_id].broken:
+        storage_key = (await self._contents())[blob_key].storage_key
+        if storage_key is None or self.model.blobs[blob_key].broken:
             return
         if how == "gone" or not isinstance(self.objects, LocalStore):
             await self.objects.delete(TrashedObject(storage_key=storage_key))
@@ -350,10 +388,11 @@ class CheckedBlobs:
                 file.write(bytes([byte ^ 1]))
                 if how == "short":
                     file.truncate(size - 1)
-        self.model.blobs[blob_id].broken = True
+        self.model.blobs[blob_key].broken = True
 
-    async def read(self, blob_id: str, tenant: str) -> None:
-        """Read a blob that a tenant sees; one that is broken is known to be so afterwards."""
+    async def read(self, tenant: str, blob_id: str) -> None:
+        """Read a blob that its tenant sees; one that is broken is known to be so afterwards."""
+        blob_key = (tenant, blob_id)
         if not self.model.seen(tenant, blob_id):
             return
 
@@ -361,37 +400,40 @@ class CheckedBlobs:
             opened, _ = await self.blobs.open_blob(tenant, blob_id)
             return await opened.read_all()
 
-        answer, told = await self._both(real(), lambda: self.model.read(blob_id))
+        answer, told = await self._both(real(), lambda: self.model.read(tenant, blob_id))
         assert answer == told
         async with asyncio.timeout(10):  # The damage is noted in the background.
-            while self.model.blobs[blob_id].damaged and not (await self._contents())[blob_id].damaged:
+            while self.model.blobs[blob_key].damaged and not (await self._contents())[blob_key].damaged:
                 pass
 
     async def look_at_all(self) -> None:
         """The scrub reads every blob."""
-        for blob_id, content in (await self._contents()).items():
-            blob = self.model.blobs[blob_id]
+        for blob_key, content in (await self._contents()).items():
+            blob = self.model.blobs[blob_key]
             blob.damaged = blob.broken
             assert await self.scrub.scrub_blob(content) is not blob.broken
 
     # -- the end of what nobody needs -----------------------------------------------------------------------
 
     async def wait_for_the_end(self) -> None:
-        """After the grace and two rounds there is nothing but what something refers to."""
+        """After the grace and two rounds there is nothing but what something refers to, or has just lost."""
         await self.collect()
-        self.pass_time(GRACE_SECONDS)
+        self.pass_time(max(GRACE_SECONDS, self.model.url_lifetime / MICROS))
         await self.collect()
         await self.collect()
         await self.take_stock()
-        assert all(self.model.references(blob_id) for blob_id in self.model.blobs)
+        now = self.clock.micros()
+        assert all(self.model.references(*key) or one.free_since == now for key, one in self.model.blobs.items())
+        assert all(one.sent_until == now + self.model.url_lifetime for one in self.model.trash)
         contents = await self._contents()
         assert contents.keys() == self.model.blobs.keys()
-        kept = {one.storage_key for id, one in contents.items() if one.storage_key and not self.model.blobs[id].broken}
+        kept = {
+            one.storage_key for key, one in contents.items() if one.storage_key and not self.model.blobs[key].broken
+        }
         opened = [one for one in self.model.uploads.values() if one.under_way]
         on_their_way = {(await self._row(one)).storage_key for one in opened}
         storage_keys = await self._places()
         assert kept <= storage_keys <= kept | on_their_way | {one.storage_key for one in contents.values()}
-        assert (await self.blobs.metrics()).trash == 0
 
     # -- comparing ------------------------------------------------------------------------------------------
 
@@ -418,7 +460,7 @@ class CheckedBlobs:
             await self._check_bytes(tenant, key.key, named.data)
 
     async def _check_bytes(self, tenant: str, key: str, data: bytes) -> None:
-        blob = self.model.blobs[id_of(data)]
+        blob = self.model.blobs[tenant, id_of(data)]
         if blob.damaged:
             try:
                 await self.blobs.open_key(tenant, key)
@@ -438,14 +480,20 @@ class CheckedBlobs:
         """What rows add up to."""
         counted: dict[str | None, Usage] = {}
         keys = (await self.blobs.keys(tenant, limit=1000)).items
+        deleted_bytes = await count_deleted(self.bench, tenant)
+        freed = (None, None) if not deleted_bytes.total() else self.model.freed_times(tenant)
         rows = [await self._row(one) for one in self.model.uploads.values() if one.tenant == tenant]
         for owner in (None, *(one.name for one in self.owners)):
             own = [key.size for key in keys if owner in (None, key.owner)]
             mine = [row for row in rows if owner in (None, row.upload.owner)]
             done = [row.upload for row in mine if row.upload.state is UploadState.DONE and row.upload.key is None]
+            deleted = deleted_bytes.total() if owner is None else deleted_bytes[owner]
             counted[owner] = Usage(
                 bytes=sum(own) + sum(one.size or 0 for one in done),
                 reserved_bytes=sum(row.reserved for row in mine),
+                deleted_bytes=deleted,
+                freed_from=freed[0] if deleted else None,
+                freed_by=freed[1] if deleted else None,
                 keys=len(own),
             )
         return counted
@@ -465,25 +513,33 @@ class CheckedBlobs:
             (stranger,) = set(self.model.tenants) - {one.tenant}
             assert await self.store.run(GetUpload(tenant=stranger, id=one.id)) is None
 
-    async def _contents(self) -> dict[str, Any]:
+    async def _contents(self) -> dict[BlobKey, Content]:
         found = await self.store.run(ListBlobsToScrub(before=self.clock.micros() + 1, limit=SCRUBBED_MAX))
-        return {content.id: content for content in found}
+        return {(content.tenant or "", content.id): content for content in found}
 
     async def _check_blobs(self) -> None:
         contents = await self._contents()
         assert contents.keys() == self.model.blobs.keys()
-        for blob_id, blob in self.model.blobs.items():
-            content = contents[blob_id]
+        for key, blob in self.model.blobs.items():
+            content = contents[key]
             assert (content.size, content.sha256) == (len(blob.data), sha256_of(blob.data))
             assert content.damaged is blob.damaged
             assert (content.storage_key is None) == (len(blob.data) <= INLINE_BYTES_MAX)
+        objects = [one.storage_key for one in contents.values() if one.storage_key is not None]
+        assert len(set(objects)) == len(objects), "tenants do not share objects"
         references = await count_references(self.bench)
-        assert {id: references[id] for id in contents} == {id: self.model.references(id) for id in contents}
-        await asyncio.gather(*map(self._check_seen, self.model.blobs))
+        ids = {id for _, id in contents}
+        expected = {id: sum(self.model.references(tenant, id) for tenant in self.model.tenants) for id in ids}
+        assert {id: references[id] for id in ids} == expected
+        await asyncio.gather(*map(self._check_seen, ids))
         figures = await self.blobs.metrics()
         sizes = [len(blob.data) for blob in self.model.blobs.values()]
         damaged = sum(blob.damaged for blob in self.model.blobs.values())
         assert (figures.blobs, figures.bytes, figures.damaged) == (len(sizes), sum(sizes), damaged)
+        buried = sum(blob.free_since is not None for blob in self.model.blobs.values())
+        assert (figures.tombstones, figures.trash) == (buried, len(self.model.trash))
+        assert figures.deleted_bytes == self.model.deleted_bytes()
+        assert (figures.freed_from, figures.freed_by) == self._freed_times(figures.deleted_bytes)
 
     async def _check_seen(self, blob_id: str) -> None:
         """Nobody sees a blob but through what refers to it in its tenant."""
@@ -495,14 +551,13 @@ class CheckedBlobs:
     async def _check_objects(self) -> None:
         """Every object is somebody's, and what is somebody's is there."""
         contents = await self._contents()
-        whole = {one.storage_key for id, one in contents.items() if one.storage_key and not self.model.blobs[id].broken}
-        known = {one.storage_key for one in contents.values()} | {one.storage_key for one in await self._trash()}
-        known |= {(await self._row(one)).storage_key for one in self.model.uploads.values()}
+        whole = {
+            one.storage_key for key, one in contents.items() if one.storage_key and not self.model.blobs[key].broken
+        }
         storage_keys = await self._places()
+        known = await self.store.run(FindKnownStorageKeys(storage_keys=list(storage_keys)))
         assert whole | self._strays <= storage_keys <= known | self._strays
-
-    async def _trash(self) -> list[TrashedObject]:
-        return await self.store.run(ListTrash(limit=1000))
+        assert len(await self.store.run(ListTrash(limit=1000))) == len(self.model.due_trash())
 
     async def _places(self) -> set[str]:
         if isinstance(self.objects, LocalStore):

@@ -23,28 +23,34 @@ COUNT_BLOCKED_SESSIONS: Final = (
 )
 WAIT_SECONDS: Final = 30.0
 RECOUNTED_USAGE: Final = """
-    SELECT r.tenant::text, o.owner, sum(bytes)::bigint, sum(reserved)::bigint, sum(keys)::bigint, sum(key_bytes)::bigint
+    SELECT r.tenant::text, o.owner, sum(bytes)::bigint, sum(reserved)::bigint, sum(keys)::bigint,
+        sum(key_bytes)::bigint, sum(deleted)::bigint
     FROM (
-        SELECT tenant, owner, size AS bytes, 0 AS reserved, 1 AS keys, size AS key_bytes FROM ingot.keys
+        SELECT tenant, owner, size AS bytes, 0 AS reserved, 1 AS keys, size AS key_bytes, 0 AS deleted FROM ingot.keys
         UNION ALL
         SELECT tenant, owner, CASE
             WHEN state = 'done' AND key IS NULL AND coalesce(file, 'output') = 'output' THEN size ELSE 0
-        END, reserved, 0, 0
+        END, reserved, 0, 0, 0
         FROM ingot.uploads
         UNION ALL
-        SELECT tenant, owner, size, 0, 0, 0 FROM ingot.job_files
+        SELECT tenant, owner, size, 0, 0, 0, 0 FROM ingot.job_files
+        UNION ALL
+        SELECT holder, owner, 0, 0, 0, 0, size FROM ingot.tombstones
+        UNION ALL
+        SELECT holder, owner, 0, 0, 0, 0, size FROM ingot.trash WHERE holder IS NOT NULL
     ) AS r CROSS JOIN LATERAL (VALUES (''), (r.owner)) AS o (owner) GROUP BY 1, 2
-    HAVING sum(bytes) + sum(reserved) + sum(keys) > 0
+    HAVING sum(bytes) + sum(reserved) + sum(keys) + sum(deleted) > 0
 """
 STORED_USAGE: Final = """
-    SELECT tenant::text, owner, sum(bytes)::bigint, sum(reserved)::bigint, sum(keys)::bigint, sum(key_bytes)::bigint
+    SELECT tenant::text, owner, sum(bytes)::bigint, sum(reserved)::bigint, sum(keys)::bigint,
+        sum(key_bytes)::bigint, sum(deleted)::bigint
     FROM (
         SELECT * FROM ingot.usage
         UNION ALL
-        SELECT o.tenant, w.owner, o.bytes, 0, 0, 0
+        SELECT o.tenant, w.owner, o.bytes, 0, 0, 0, 0
         FROM ingot.usage_owed AS o CROSS JOIN LATERAL (VALUES (''), (o.owner)) AS w (owner)
     ) AS u
-    GROUP BY 1, 2 HAVING sum(bytes + reserved + keys + key_bytes) > 0
+    GROUP BY 1, 2 HAVING sum(bytes + reserved + keys + key_bytes + deleted) > 0
 """
 
 

@@ -29,10 +29,11 @@ async def cluster() -> AsyncIterator[BlobCluster]:
 
 
 FILL: Final = """
-    INSERT INTO ingot.blobs (digest, sha256, size, place, verified_at)
-    SELECT sha256(n::text::bytea), sha256(n::text::bytea), 1, 'place ' || n, n FROM generate_series(1, {keys}) AS n;
-    INSERT INTO ingot.blob_contents (digest, checks)
-    SELECT sha256(n::text::bytea), '' FROM generate_series(1, {keys}) AS n;
+    INSERT INTO ingot.blobs (holder, digest, sha256, size, place, verified_at)
+    SELECT '{tenant}', sha256(n::text::bytea), sha256(n::text::bytea), 1, 'place ' || n, n
+    FROM generate_series(1, {keys}) AS n;
+    INSERT INTO ingot.blob_contents (holder, digest, checks)
+    SELECT '{tenant}', sha256(n::text::bytea), '' FROM generate_series(1, {keys}) AS n;
     INSERT INTO ingot.keys (tenant, key, blob, sha256, size, content_type, owner, uploaded_at, upload)
     SELECT '{tenant}', 'k/' || n, sha256(n::text::bytea), '', 1, 'a/b', 'token:' || n % 50, 0, gen_random_uuid()
     FROM generate_series(1, {keys}) AS n;
@@ -51,13 +52,16 @@ FILL: Final = """
     SELECT '{tenant}', gen_random_uuid(), (ARRAY['output', 'input', 'checkpoint'])[n % 3 + 1], 'a',
         sha256(n::text::bytea), '', 1, 'a/b', 'token:' || n % 50, 0
     FROM generate_series(1, {keys}) AS n;
-    INSERT INTO ingot.tombstones (digest, at) SELECT sha256(n::text::bytea), n FROM generate_series(1, {keys}) AS n;
-    INSERT INTO ingot.trash (place) SELECT 'old ' || n FROM generate_series(1, {keys}) AS n;
-    INSERT INTO ingot.usage (tenant, owner, bytes, reserved, keys, key_bytes)
-    SELECT tenant, o.owner, sum(size), {keys} / CASE WHEN o.owner = '' THEN 1 ELSE 50 END, count(*), sum(size)
+    INSERT INTO ingot.tombstones (holder, digest, at, owner, size)
+    SELECT '{tenant}', sha256(n::text::bytea), n, 'token:' || n % 50, 1 FROM generate_series(1, {keys}) AS n;
+    INSERT INTO ingot.trash (place, holder, owner, size)
+    SELECT 'old ' || n, '{tenant}', 'token:' || n % 50, 1 FROM generate_series(1, {keys}) AS n;
+    INSERT INTO ingot.usage (tenant, owner, bytes, reserved, keys, key_bytes, deleted)
+    SELECT tenant, o.owner, sum(size), {keys} / CASE WHEN o.owner = '' THEN 1 ELSE 50 END, count(*), sum(size),
+        2 * sum(size)
     FROM ingot.keys CROSS JOIN LATERAL (VALUES (''), (owner)) AS o (owner) GROUP BY 1, 2
     ON CONFLICT (tenant, owner) DO UPDATE SET bytes = excluded.bytes, reserved = excluded.reserved,
-        keys = excluded.keys, key_bytes = excluded.key_bytes;
+        keys = excluded.keys, key_bytes = excluded.key_bytes, deleted = excluded.deleted;
 """
 CALLS: Final[dict[str, str]] = {
     "put": """SELECT * FROM ingot.put_blobs(ARRAY[gen_random_uuid()], ARRAY[$1::uuid], '{token:1}', '{new}', '{NULL}',
@@ -68,13 +72,16 @@ CALLS: Final[dict[str, str]] = {
     "delete": "SELECT * FROM ingot.delete_keys(ARRAY[$1::uuid], '{k/500}', '{NULL}')",
     "open": "SELECT * FROM ingot.open_key($1::uuid, 'k/500')",
     "open a blob": "SELECT * FROM ingot.open_blob($1::uuid, sha256('500'), 100)",
-    "collect": "SELECT ingot.collect_blob(sha256('500'), 0), $1::uuid",
-    "condemned": "SELECT ingot.list_collectable(0, 10, NULL), $1::uuid",
+    "collect": "SELECT ingot.collect_blob_of($1::uuid, sha256('500'), 0, false)",
+    "collect in the previous release": "SELECT ingot.collect_blob(sha256('500'), 0), $1::uuid",
+    "condemned": "SELECT ingot.list_tombstoned(0, 10, $1::uuid, sha256('500'))",
+    "condemned in the previous release": "SELECT ingot.list_collectable(0, 10, sha256('500')), $1::uuid",
     "trash": "SELECT ingot.list_trash(10, ''), $1::uuid",
+    "empty the trash": "SELECT ingot.forget_trash('here', '{old 500,old 700}'), $1::uuid",
     "known places": "SELECT ingot.known_storage_keys('{place 500,old 500,nowhere,place 50000,old 70000}'), $1::uuid",
     "scrub": "SELECT ingot.list_to_scrub(1000000, 10), $1::uuid",
-    "note a scrub": """SELECT ingot.record_scrub(ARRAY[sha256('500'), sha256('700')], '{place 500,NULL}', '{f,t}'),
-        $1::uuid""",
+    "note a scrub": """SELECT ingot.record_tenant_scrub('here', ARRAY[$1::uuid, $1::uuid],
+        ARRAY[sha256('500'), sha256('700')], '{place 500,NULL}', '{f,t}')""",
     "sweep": "SELECT ingot.sweep_uploads(5), $1::uuid",
     "verifying": "SELECT ingot.list_verifying(10), $1::uuid",
     "enqueue": """SELECT * FROM ingot.enqueue('{0}', ARRAY[gen_random_uuid()], ARRAY[$1::uuid], '{new}',

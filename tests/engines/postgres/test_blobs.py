@@ -24,7 +24,6 @@ from ingot.blobs.ports import (
     GetKey,
     GetUpload,
     GetUsage,
-    ListTombstonedBlobs,
     ListTrash,
     OpenKey,
     PutBlob,
@@ -39,7 +38,7 @@ from tests.engines.postgres.blob_cluster import WAIT_SECONDS, BlobCluster, Commi
 from tests.two_tenant_database import TenantPair, is_refused
 
 SERVERS: Final = 3
-COLLECT: Final = "SELECT ingot.collect_blob($1, 0)"
+COLLECT: Final = "SELECT ingot.collect_blob_of($1, $2, 0, false)"
 
 
 def put(
@@ -100,7 +99,7 @@ async def test_usage_is_exact_after_concurrent_calls_of_several_servers(cluster:
                         await store.run(FinishUpload(tenant=tenant, id=begin.id, content=content, lifetime=HOUR))
             except KeyNotFound:
                 pass
-            await store.run(CollectBlob(blob_id=id_of(data), grace=0))
+            await store.run(CollectBlob(holder=tenant, blob_id=id_of(data), grace=0))
 
     await asyncio.gather(*map(work, range(12)))
     assert await cluster.is_usage_correct()
@@ -112,7 +111,7 @@ async def test_usage_is_exact_after_concurrent_calls_of_several_servers(cluster:
     lost = "SELECT count(*) FROM ingot.trash AS t JOIN ingot.blobs AS b ON b.place = t.place"
     assert await owner.fetchval(lost) == 0
     unreferenced = """
-        SELECT count(*) FROM ingot.blobs AS b WHERE NOT ingot.is_referenced(b.digest)
+        SELECT count(*) FROM ingot.blobs AS b WHERE (SELECT ingot.count_references(b.holder, b.digest)) = 0
         AND NOT EXISTS (SELECT FROM ingot.tombstones AS t WHERE t.digest = b.digest)
     """
     assert await owner.fetchval(unreferenced) == 0, "every unreferenced blob has a tombstone"
@@ -227,9 +226,11 @@ async def test_a_blob_with_an_uncommitted_reference_is_not_collected(cluster: Bl
     change = session.transaction()
     await change.start()
     await session.fetch(PUT, cluster.tenant, "new", BLOB, "new")
-    assert await store.run(CollectBlob(blob_id=blob, grace=0)) is None, "the collection does not wait"
+    collect = CollectBlob(holder=cluster.tenant, blob_id=blob, grace=0)
+    collecting = asyncio.ensure_future(store.run(collect))
+    await cluster.wait_for_blocked_session()
     await (change.commit() if commits else change.rollback())
-    assert await store.run(CollectBlob(blob_id=blob, grace=0)) == (None if commits else 5)
+    assert await collecting == (None if commits else 5)
     found = await store.run(OpenKey(tenant=cluster.tenant, key="new"))
     assert (found is not None and found[1].storage_key == "old") == commits
     assert [one.storage_key for one in await store.run(ListTrash(limit=10))] == (["new"] if commits else ["old"])
@@ -242,11 +243,11 @@ async def test_an_upload_of_a_blob_under_collection_waits_and_stores_or_reuses_i
     await make_tombstoned_blob(cluster)
     store = await cluster.server()
     session = await cluster.session()
-    change = session.transaction()
-    await change.start()
-    assert await session.fetchval(COLLECT, BLOB) == 5
     begin = BeginUpload(id=new_id(), tenant=cluster.tenant, owner=OWNER, reserve=5, lifetime=HOUR, storage_key="new")
     await store.run(begin)
+    change = session.transaction()
+    await change.start()
+    assert await session.fetchval(COLLECT, cluster.tenant, BLOB) == 5
     content = content_of(b"12345", "new")
     finish = FinishUpload(tenant=cluster.tenant, id=begin.id, content=content, lifetime=HOUR)
     finishing = asyncio.ensure_future(store.run(finish))
@@ -258,16 +259,15 @@ async def test_an_upload_of_a_blob_under_collection_waits_and_stores_or_reuses_i
     assert found is not None
     assert found[0].storage_key == ("new" if commits else "old")
     assert [one.storage_key for one in await store.run(ListTrash(limit=10))] == (["old"] if commits else ["new"])
-    assert await store.run(CollectBlob(blob_id=BLOB.hex(), grace=0)) is None
+    assert await store.run(CollectBlob(holder=cluster.tenant, blob_id=BLOB.hex(), grace=0)) is None
 
 
 @pytest.mark.parametrize("commits", [True, False])
 async def test_concurrent_puts_of_the_same_bytes_store_one_object(cluster: BlobCluster, commits: bool) -> None:
     store, session = await cluster.server(), await cluster.session()
-    other = (await cluster.bench.tenants.create("other")).id
     change = session.transaction()
     await change.start()
-    await session.fetch(PUT, other, "k", BLOB, "first")
+    await session.fetch(PUT, cluster.tenant, "j", BLOB, "first")
     putting = asyncio.ensure_future(store.run(put(cluster, "k", b"12345", "second")))
     await cluster.wait_for_blocked_session()
     await (change.commit() if commits else change.rollback())
@@ -286,18 +286,20 @@ async def test_a_reference_dropped_during_a_collection_leaves_its_tombstone(clus
     session = await cluster.session()
     async with uncommitted(session):
         await session.fetch("SELECT * FROM ingot.delete_keys(ARRAY[$1::uuid], '{k}', '{NULL}')", cluster.tenant)
-        assert await cluster.blobs.store.run(CollectBlob(blob_id=BLOB.hex(), grace=0)) is None
-    assert await cluster.blobs.store.run(ListTombstonedBlobs(grace=0, limit=10)) == [BLOB.hex()]
-    assert await cluster.blobs.store.run(CollectBlob(blob_id=BLOB.hex(), grace=0)) == 5
+        collect = CollectBlob(holder=cluster.tenant, blob_id=BLOB.hex(), grace=HOUR)
+        collecting = asyncio.ensure_future(cluster.blobs.store.run(collect))
+        await cluster.wait_for_blocked_session()
+    assert await collecting is None
+    assert await cluster.blobs.tombstoned() == [BLOB.hex()]
+    assert await cluster.blobs.store.run(CollectBlob(holder=cluster.tenant, blob_id=BLOB.hex(), grace=0)) == 5
 
 
 async def test_concurrent_repairs_of_a_damaged_blob_leave_one_object(cluster: BlobCluster) -> None:
     await cluster.blobs.put("k", content_of(b"12345", "damaged"))
-    await cluster.blobs.store.run(RecordScrub(damaged=[(BLOB.hex(), "damaged")]))
+    await cluster.blobs.store.run(RecordScrub(damaged=[(cluster.tenant, BLOB.hex(), "damaged")]))
     store, session = await cluster.server(), await cluster.session()
-    other = (await cluster.bench.tenants.create("other")).id
     async with uncommitted(session):
-        await session.fetch(PUT, other, "k", BLOB, "first")
+        await session.fetch(PUT, cluster.tenant, "j", BLOB, "first")
         putting = asyncio.ensure_future(store.run(put(cluster, "more", b"12345", "second")))
         await cluster.wait_for_blocked_session()
     async with asyncio.timeout(WAIT_SECONDS):

@@ -41,7 +41,7 @@ from tests.postgres import with_database
 SERVERS: Final = 3
 DATA: Final = b"12345"
 BLOB: Final = id_of(DATA)
-COLLECT: Final = "SELECT ingot.collect_blob($1, 0)"
+COLLECT: Final = "SELECT ingot.collect_blob_of($1, $2, 0, false)"
 ENQUEUE_JSON: Final = "SELECT * FROM ingot.enqueue_json($1)"
 FINISH: Final = """
     SELECT * FROM ingot.finish_uploads(ARRAY[$1::uuid], ARRAY[$2::uuid], '{NULL}', '{1}', '{NULL}',
@@ -109,16 +109,16 @@ async def test_an_order_waits_for_a_collection_of_its_input_blob(cluster: BlobCl
     session, store = await cluster.session(server=False), await cluster.server()
     change = session.transaction()
     await change.start()
-    # The collector locks the blob before it reads its references.
-    await session.fetch("SELECT FROM ingot.blobs WHERE digest = $1 FOR UPDATE", bytes.fromhex(BLOB))
+    # The collector locks the usage of the tenant before it reads the references of the blob.
+    await session.fetch("SELECT ingot.lock_usage(ARRAY[$1::uuid])", cluster.tenant)
     enqueuing = asyncio.ensure_future(enqueue(store, cluster.blobs.order(inputs={"in": BLOB})))
     await cluster.wait_for_blocked_session()
-    assert await session.fetchval(COLLECT, bytes.fromhex(BLOB)) is None, "the key refers to it"
+    assert await session.fetchval(COLLECT, cluster.tenant, bytes.fromhex(BLOB)) is None, "the key refers to it"
     await (change.commit() if commits else change.rollback())
     async with asyncio.timeout(WAIT_SECONDS):
         (job_id,) = await enqueuing
     await cluster.blobs.store.run(delete_key(cluster, "k"))
-    assert await store.run(CollectBlob(blob_id=BLOB, grace=0)) is None
+    assert await store.run(CollectBlob(holder=cluster.tenant, blob_id=BLOB, grace=0)) is None
     assert await cluster.blobs.files(job_id) == [("input", "in", BLOB)]
     assert await is_consistent(cluster)
 
@@ -131,9 +131,11 @@ async def test_the_collector_keeps_a_blob_named_by_an_uncommitted_order(cluster:
     await change.start()
     await app.fetch(ENQUEUE_JSON, msgspec.json.encode([{"type": "noop", "inputs": {"in": BLOB}}]).decode())
     await cluster.blobs.delete("k")  # The open transaction of the application blocks no other call.
-    assert await store.run(CollectBlob(blob_id=BLOB, grace=0)) is None
+    assert await store.run(CollectBlob(holder=cluster.tenant, blob_id=BLOB, grace=0)) is None
     await (change.commit() if commits else change.rollback())
-    assert await store.run(CollectBlob(blob_id=BLOB, grace=0)) == (None if commits else len(DATA))
+    assert await store.run(CollectBlob(holder=cluster.tenant, blob_id=BLOB, grace=0)) == (
+        None if commits else len(DATA)
+    )
     assert (await store.run(GetUsage(tenant=cluster.tenant))).bytes == (len(DATA) if commits else 0)
     assert await is_consistent(cluster)
 
@@ -162,7 +164,7 @@ async def test_concurrent_orders_deletes_and_collections_never_leave_a_job_witho
                         made += 1
             except IngotError:
                 pass
-            await store.run(CollectBlob(blob_id=id_of(data), grace=0))
+            await store.run(CollectBlob(holder=cluster.tenant, blob_id=id_of(data), grace=0))
 
     refusals: set[str | None] = {"IN048"}
 

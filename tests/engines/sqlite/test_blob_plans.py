@@ -26,19 +26,19 @@ FILL: Final = """
     BEGIN;
     CREATE TEMP TABLE others AS WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {blobs})
         SELECT n, unhex(printf('%064x', n)) AS id FROM n;
-    INSERT INTO blobs SELECT n, id, id, 1, 'other/' || n, 0, {never} FROM others;
+    INSERT INTO blobs SELECT n, 1, id, id, 1, 'other/' || n, 0, {never}, NULL, 0 FROM others;
     INSERT INTO blob_checks SELECT n, x'00' FROM others;
     INSERT INTO keys SELECT 1, 'a/' || n, n, 'a/b', NULL, 'token:other', 0, 'x' FROM others;
     INSERT INTO keys SELECT 1, 'z/' || n, n, 'a/b', NULL, 'token:other', 0, 'x' FROM others;
-    INSERT INTO usage SELECT 1, '', 2 * {blobs}, 0, 2 * {blobs}, 2 * {blobs};
-    INSERT INTO usage SELECT 1, 'token:' || n, 0, 0, 0, 0 FROM others;
+    INSERT INTO usage SELECT 1, '', 2 * {blobs}, 0, 2 * {blobs}, 2 * {blobs}, 2 * {blobs};
+    INSERT INTO usage SELECT 1, 'token:' || n, 0, 0, 0, 0, 0 FROM others;
     INSERT INTO uploads (tenant, id, state, epoch, owner, reserved, received, content_type, created_at, expires_at)
         SELECT 1, 'other' || n, 'open', 1, 'token:other', 0, 0, 'a/b', 0, {never} FROM others;
     INSERT INTO uploads (tenant, id, state, epoch, owner, reserved, received, size, blob_id, sha256, content_type,
             created_at, expires_at, done_at)
         SELECT 1, 'done' || n, 'done', 1, 'token:other', 0, 0, 1, id, id, 'a/b', 0, {never}, 0 FROM others;
-    INSERT INTO tombstones SELECT n, 0 FROM others;
-    INSERT INTO trash SELECT n, 'trash/' || n, NULL FROM others;
+    INSERT INTO tombstones SELECT n, 0, 1, 'token:other', 1 FROM others;
+    INSERT INTO trash SELECT n, 'trash/' || n, NULL, 1, 'token:other', 1, 0, 0 FROM others;
     UPDATE blob_totals SET blobs = {blobs}, bytes = {blobs};
     COMMIT;
 """

@@ -117,7 +117,7 @@ def add_file(blobs: BlobFixture, claim: Claim, data: bytes, *, kind: str = "outp
     )
     for owner in ("", OWNER):
         connection.execute(
-            "INSERT INTO usage VALUES (?1, ?2, ?3, 0, 0, 0) ON CONFLICT DO UPDATE SET bytes = bytes + ?3",
+            "INSERT INTO usage VALUES (?1, ?2, ?3, 0, 0, 0, 0) ON CONFLICT DO UPDATE SET bytes = bytes + ?3",
             (number_of(blobs), owner, len(data)),
         )
 
@@ -130,9 +130,14 @@ def number_of(blobs: BlobFixture) -> int:
 def check(blobs: BlobFixture) -> None:
     """Check that usage equals a recount of the tables."""
     connection = blobs.bench.sqlite.connection
-    usage = list(connection.execute("SELECT * FROM usage WHERE owner <> '' ORDER BY tenant, owner"))
+    columns = "tenant, owner, bytes, reserved, keys, key_bytes"
+    usage = list(
+        connection.execute(
+            f"SELECT {columns} FROM usage WHERE owner <> '' AND bytes + reserved + keys > 0 ORDER BY tenant, owner"
+        )
+    )
     assert usage == list(connection.execute(RECOUNT))
-    total = list(connection.execute("SELECT * FROM usage WHERE owner = ''"))
+    total = list(connection.execute(f"SELECT {columns} FROM usage WHERE owner = ''"))
     assert total == list(connection.execute(TOTAL))
 
 
@@ -150,7 +155,7 @@ async def claim_with_file(blobs: BlobFixture, data: bytes) -> Claim:
 async def test_a_job_file_keeps_its_blob(blobs: BlobFixture) -> None:
     claim = await claim_with_file(blobs, b"12345")
     blobs.bench.clock.advance(days=1)
-    assert await blobs.store.run(CollectBlob(blob_id=id_of(b"12345"), grace=0)) is None
+    assert await blobs.store.run(CollectBlob(holder=blobs.tenant, blob_id=id_of(b"12345"), grace=0)) is None
     assert await blobs.condemned() == set()
     assert await blobs.references(id_of(b"12345")) == 1
     found = await blobs.store.run(FindBlob(tenant=blobs.tenant, blob_id=id_of(b"12345")))
@@ -173,7 +178,7 @@ async def test_files_of_a_job_are_removed_with_it(blobs: BlobFixture) -> None:
     assert await blobs.usage() == (0, 0, 0)
     assert await blobs.condemned() == {id_of(b"12345")}
     blobs.bench.clock.advance(days=1)
-    assert await blobs.store.run(CollectBlob(blob_id=id_of(b"12345"), grace=HOUR)) == 5
+    assert await blobs.store.run(CollectBlob(holder=blobs.tenant, blob_id=id_of(b"12345"), grace=HOUR)) == 5
 
 
 async def test_a_collected_blob_leaves_no_rows(blobs: BlobFixture) -> None:
@@ -181,6 +186,7 @@ async def test_a_collected_blob_leaves_no_rows(blobs: BlobFixture) -> None:
         await blobs.put("k", content)
         await blobs.delete("k")
     assert await blobs.collect(grace=0) == [5, 5]
+    await blobs.forget("place-1")
     connection = blobs.bench.sqlite.connection
     for table in ("blobs", "blob_bytes", "blob_checks", "tombstones", "keys", "usage"):
         assert connection.execute(f"SELECT count(*) FROM {table}").get == 0, table

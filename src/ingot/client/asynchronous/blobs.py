@@ -323,9 +323,12 @@ class AsyncBlobs:
             "POST", "/admin/keys/purge", PurgeResult, body=body, wait_seconds=SLOW_REQUEST_SECONDS
         )
 
-    async def collect(self, *, dry_run: bool = True) -> BlobCollectionResult:
-        """Run one round of the garbage collector, or with `dry_run`, the default, preview it. For operators."""
-        path, body = "/blobs/collect", {"dry_run": dry_run}
+    async def collect(self, *, dry_run: bool = True, now: bool = False) -> BlobCollectionResult:
+        """Run one round of the garbage collector, or with `dry_run`, the default, preview it. For operators.
+
+        With `now`, the round includes deleted blobs in their grace period that no reader can still need.
+        """
+        path, body = "/blobs/collect", {"dry_run": dry_run, "now": now}
         return await self._http.request(
             "POST", path, BlobCollectionResult, body=body, idempotent=True, wait_seconds=SLOW_REQUEST_SECONDS
         )

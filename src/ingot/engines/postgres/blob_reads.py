@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 from ingot.blobs import ports
+from ingot.blobs.errors import QuotaExceeded
 from ingot.blobs.model import (
     BlobMetrics,
     Content,
+    FreedTimes,
     Key,
     PurgeResult,
     Reference,
     StoredUpload,
+    TombstonedBlob,
     TrashedObject,
     Usage,
 )
@@ -27,7 +31,10 @@ from ingot.identity.model import TenantNotFound
 from ingot.kernel.clock import to_datetime_or_none
 
 REFERENCES_MAX: Final = 100
+COMMANDS_WITH_QUOTA: Final = (ports.BeginUpload, ports.PutBlob, ports.FinishUpload, ports.RecordUploadProgress)
 METRIC_ROWS_MAX: Final = 10_000  # Metrics without a counter are counted row by row, up to this number.
+QuotaCommand = ports.BeginUpload | ports.PutBlob | ports.FinishUpload | ports.RecordUploadProgress
+R = TypeVar("R")
 CODE_POINT_MAX: Final = 0x10FFFF
 SURROGATES: Final = range(0xD800, 0xE000)
 
@@ -93,7 +100,40 @@ async def get_usage(context: Context, command: ports.GetUsage) -> Usage:
         row = await _read_usage(context, command)
     except TenantNotFound:
         return Usage()
-    return Usage(bytes=row["bytes"], reserved_bytes=row["reserved"], keys=row["keys"], quota_bytes=row["quota"])
+    freed, now = freed_times(row) if row["deleted"] else None, context.lane_cache.now()
+    return Usage(
+        bytes=row["bytes"],
+        reserved_bytes=row["reserved"],
+        deleted_bytes=row["deleted"],
+        freed_from=None if freed is None else freed.freed_from(now),
+        freed_by=None if freed is None else freed.freed_by(now),
+        keys=row["keys"],
+        quota_bytes=row["quota"],
+    )
+
+
+async def explain_quota(context: Context, run: Callable[[QuotaCommand], Awaitable[R]], command: QuotaCommand) -> R:
+    """Run a command that needs quota. If it exceeds one, the error names the deleted bytes that will be free."""
+    try:
+        return await run(command)
+    except QuotaExceeded as error:
+        owner = getattr(command, "owner", None) if error.scope == "token" else None
+        usage = await get_usage(context, ports.GetUsage(tenant=command.tenant, owner=owner))
+        if usage.freed_from is None or usage.freed_by is None or (error.scope == "token" and owner is None):
+            raise
+        raise QuotaExceeded(
+            scope=error.scope,
+            usage=error.usage,
+            limit=error.limit,
+            requested=error.requested,
+            deleted=min(usage.deleted_bytes, error.usage),
+            freed=(usage.freed_from, usage.freed_by),
+        ) from None
+
+
+def freed_times(row: Record) -> FreedTimes:
+    """Return when deleted bytes become free."""
+    return FreedTimes(row["blobs_from"], row["blobs_by"], row["objects_from"], row["objects_by"])
 
 
 async def preview_purge(context: Context, command: ports.PreviewPurge) -> PurgeResult:
@@ -108,11 +148,12 @@ async def _read_usage(context: Context, command: ports.GetUsage | ports.PreviewP
     return row
 
 
-async def list_tombstoned_blobs(context: Context, command: ports.ListTombstonedBlobs) -> list[str]:
+async def list_tombstoned_blobs(context: Context, command: ports.ListTombstonedBlobs) -> list[TombstonedBlob]:
     """See `ListTombstonedBlobs`."""
-    after = None if command.after is None else bytes.fromhex(command.after)
-    rows = await context.database.call(CALL.list_collectable, command.grace, command.limit, after, read_only=True)
-    return [digest.hex() for (digest,) in rows]
+    after = command.after
+    position = (None, None) if after is None else (after.holder, bytes.fromhex(after.blob_id))
+    rows = await context.database.call(CALL.list_tombstoned, command.grace, command.limit, *position, read_only=True)
+    return [TombstonedBlob(holder=holder, blob_id=digest.hex()) for holder, digest in rows]
 
 
 async def list_trash(context: Context, command: ports.ListTrash) -> list[TrashedObject]:
@@ -136,7 +177,16 @@ async def list_to_scrub(context: Context, command: ports.ListBlobsToScrub) -> li
 async def get_blob_metrics(context: Context, _: ports.GetBlobMetrics) -> BlobMetrics:
     """See `GetBlobMetrics`."""
     (row,) = await context.database.call(CALL.blob_metrics, METRIC_ROWS_MAX)
-    return BlobMetrics(**{**row, "verified_before": to_datetime_or_none(row["verified_before"])})
+    freed, now = freed_times(row) if row["deleted_bytes"] else None, context.lane_cache.now()
+    counts = {
+        name: row[name] for name in ("blobs", "bytes", "deleted_bytes", "damaged", "tombstones", "trash", "uploads")
+    }
+    return BlobMetrics(
+        **counts,
+        verified_before=to_datetime_or_none(row["verified_before"]),
+        freed_from=None if freed is None else freed.freed_from(now),
+        freed_by=None if freed is None else freed.freed_by(now),
+    )
 
 
 async def get_reusable_bytes(_: Context, __: ports.GetReusableBytes) -> int | None:

@@ -61,4 +61,6 @@ def content_of(row: Record) -> Content:
         inline=row["inline"],
         part_checksums=row["checks"],
         damaged=row["damaged"],
+        tenant=row["blob_holder"],
+        etag=row["etag"],
     )

@@ -99,6 +99,7 @@ async def _finish(
         [command.lifetime for command in commands],
         [command.owner_quota for command in commands],
         *_content_columns([command.content for command in commands]),
+        [command.content.etag for command in commands],
     ]
 
     def result_of(_: ports.FinishUpload, row: Record) -> FinishedUpload:
@@ -237,7 +238,7 @@ async def purge_keys(context: Context, command: ports.PurgeKeys) -> PurgeResult:
 async def collect_blob(context: Context, command: ports.CollectBlob) -> int | None:
     """See `CollectBlob`."""
     ((size,),) = await context.database.call(
-        CALL.collect_blob, digest_of(command.blob_id), command.grace, command.dry_run
+        CALL.collect_blob_of, id_or_nil(command.holder), digest_of(command.blob_id), command.grace, command.dry_run
     )
     return None if size is None else int(size)
 
@@ -250,9 +251,11 @@ async def forget_trash(context: Context, command: ports.ForgetTrash) -> None:
 async def record_scrub(context: Context, command: ports.RecordScrub) -> None:
     """See `RecordScrub`."""
     blobs = [*command.intact, *command.damaged]
-    digests, storage_keys = [bytes.fromhex(id) for id, _ in blobs], [storage_key for _, storage_key in blobs]
+    holders, digests = [id_or_nil(holder) for holder, _, _ in blobs], [bytes.fromhex(id) for _, id, _ in blobs]
+    storage_keys = [storage_key for _, _, storage_key in blobs]
     damaged = [False] * len(command.intact) + [True] * len(command.damaged)
-    await context.database.call(CALL.record_scrub_of, command.store_id, digests, storage_keys, damaged)
+    columns = holders, digests, storage_keys, damaged
+    await context.database.call(CALL.record_tenant_scrub, command.store_id, *columns)
 
 
 async def _call_for_upload(context: Context, statement: str, *values: Any) -> StoredUpload:

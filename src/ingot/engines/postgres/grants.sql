@@ -27,7 +27,8 @@ GRANT EXECUTE ON FUNCTION
     ingot.record_scrub, ingot.list_to_scrub, ingot.blob_metrics, ingot.open_file, ingot.register_object_store, ingot.known_storage_keys,
     ingot.check_secret_key, ingot.object_store_conflict, ingot.register_server, ingot.renew_server, ingot.unregister_server,
     ingot.forget_trash, ingot.record_scrub_of, ingot.find_rules,
-    ingot.end_long_transactions, ingot.describe_transactions, ingot.expect_types, ingot.free_types
+    ingot.end_long_transactions, ingot.describe_transactions, ingot.expect_types, ingot.free_types,
+    ingot.collect_blob_of, ingot.list_tombstoned, ingot.record_tenant_scrub
 TO ingot_server;
 GRANT EXECUTE ON FUNCTION
     ingot.worker_claim, ingot.worker_renew, ingot.worker_settle, ingot.worker_hello, ingot.worker_register, ingot.worker_hear,

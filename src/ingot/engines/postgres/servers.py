@@ -12,7 +12,7 @@ from ingot.engines.postgres.function_calls import CALL
 async def register_object_store(context: Context, command: ports.RegisterObjectStore) -> StoreIdentity:
     """See `RegisterObjectStore`."""
     (row,) = await context.database.call(
-        CALL.register_server, command.server, command.store_id, command.exclusive, GONE_AFTER_MICROS
+        CALL.register_server, command.server, command.store_id, command.exclusive, GONE_AFTER_MICROS, command.grace
     )
     return StoreIdentity(store_id=row["store_id"], database_id=row["database"], in_use=row["in_use"])
 

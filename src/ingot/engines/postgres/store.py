@@ -12,6 +12,7 @@ from ingot.blobs.servers import GONE_AFTER_MICROS
 from ingot.engines.command_tenants import tenant_of
 from ingot.engines.listeners import ObservableStore, notify_all
 from ingot.engines.postgres import maintenance
+from ingot.engines.postgres.blob_reads import COMMANDS_WITH_QUOTA, explain_quota
 from ingot.engines.postgres.command_batches import CommandBatches
 from ingot.engines.postgres.command_scope import run_in_scope
 from ingot.engines.postgres.commands import COMMANDS
@@ -65,6 +66,8 @@ class PostgresStore(ObservableStore):
             },
             **self.batches.commands,
         }
+        for kind in COMMANDS_WITH_QUOTA:
+            self.commands[kind] = partial(explain_quota, context, self.commands[kind])
         self._horizon = Horizon()
 
     @classmethod

@@ -12,9 +12,9 @@ import msgspec
 
 from ingot.blobs.errors import BlobNotFound, KeyChanged, KeyExists, UploadEnded, UploadNotFound
 from ingot.blobs.model import BlobEventData, Content, UploadState
-from ingot.engines.sqlite.blob_rows import BlobRow, FileRow, KeyRow, SQLiteUploadRow, StorageUsage
+from ingot.engines.sqlite.blob_rows import BlobRow, FileRow, KeyRow, SQLiteUploadRow, StorageUsage, TrashRow
 from ingot.engines.sqlite.job_rows import JobState
-from ingot.engines.sqlite.quota import refund_usage
+from ingot.engines.sqlite.quota import add_deleted, bury, refund_usage
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.identity.model import TenantNotFound
@@ -35,7 +35,7 @@ class BlobBatch:
     def __init__(self, tx: Transaction) -> None:
         self.tx = tx
         self.keys: dict[TenantName, KeyRow] = {}
-        self.blobs: dict[str, BlobRow] = {}
+        self.blobs: dict[TenantName, BlobRow] = {}
         self.uploads: dict[TenantName, SQLiteUploadRow] = {}
         self.jobs: dict[str, JobState] = {}
         self.files: dict[JobFileKey, FileRow] = {}
@@ -49,8 +49,10 @@ class BlobBatch:
         self._new_blobs: list[tuple[object, ...]] = []
         self._new_bytes: list[tuple[int, bytes]] = []
         self._new_checksums: list[tuple[int, bytes]] = []
-        self._tombstones: dict[int, None] = {}
-        self._trash: dict[str, str | None] = {}
+        # The tenant and owner of a removed reference, and the deleted bytes counted for it so far, by blob.
+        self._dropped: dict[int, tuple[str, str, int]] = {}
+        self._restored_blobs: list[int] = []  # Blobs with a tombstone that have a reference again.
+        self._trash: dict[str, TrashRow] = {}
         self._new_files: dict[JobFileKey, tuple[object, ...]] = {}
 
     # -- reading --------------------------------------------------------------------------------------------
@@ -60,18 +62,19 @@ class BlobBatch:
         for upload in self.tx.read(list[SQLiteUploadRow], SQL.uploads_by_id, self._numbered_json(pairs)):
             self.uploads[upload.tenant, upload.id] = upload
         self.load_jobs(upload.job_id for upload in self.uploads.values())
-        self.load_blobs(upload.blob_id for upload in self.uploads.values())
+        self.load_blobs((upload.tenant, upload.blob_id) for upload in self.uploads.values())
 
     def load_keys(self, pairs: Iterable[TenantName]) -> None:
         """Read these keys."""
         for key in self.tx.read(list[KeyRow], SQL.keys_by_name, self._numbered_json(pairs)):
             self.keys[key.tenant, key.key] = key
 
-    def load_blobs(self, ids: Iterable[str | None]) -> None:
-        """Read those of these blobs that exist."""
-        if missing_ids := {id for id in ids if id is not None} - self.blobs.keys():
-            for blob in self.tx.read(list[BlobRow], SQL.blobs_by_id, as_json(sorted(missing_ids))):
-                self.blobs[blob.id] = blob
+    def load_blobs(self, pairs: Iterable[tuple[str, str | None]]) -> None:
+        """Read those of these blobs of tenants that exist."""
+        missing = {(tenant, id) for tenant, id in pairs if id is not None} - self.blobs.keys()
+        if missing:
+            for blob in self.tx.read(list[BlobRow], SQL.blobs_by_id, self._numbered_json(sorted(missing))):
+                self.blobs[blob.tenant, blob.id] = blob
 
     def load_jobs(self, ids: Iterable[str | None]) -> None:
         """Read the states of these jobs."""
@@ -127,10 +130,20 @@ class BlobBatch:
         if job is None or job.tenant != tenant or job.status is not JobStatus.BLOCKED:
             raise UploadEnded("the job no longer waits for this upload")
 
-    def check_stored(self, content: Content) -> None:
-        """Raise `BlobNotFound` if the content has no bytes and no blob with its ID is stored."""
-        if content.storage_key is None and content.inline is None and content.id not in self.blobs:
+    def check_stored(self, tenant: str, content: Content) -> None:
+        """Raise `BlobNotFound` if the content has no bytes and the tenant has no blob with its ID."""
+        if content.storage_key is None and content.inline is None and (tenant, content.id) not in self.blobs:
             raise BlobNotFound(f"there is no blob {content.id}")
+
+    def deletes_blob(self, number: int, tenant: str, blob_id: str) -> bool:
+        """Return whether a blob is deleted together with one of its references, because it has no other one.
+
+        The bytes of a blob that lost a reference in this batch are counted already.
+        """
+        if number in self._dropped:
+            return False
+        holder = self.tx.writer_state.tenant_numbers[tenant]
+        return bool(self.tx.execute(SQL.has_one_reference, number, bytes.fromhex(blob_id), holder).get)
 
     def replaced_file(self, upload: SQLiteUploadRow) -> FileRow | None:
         """Return the file of the job that an upload replaces."""
@@ -162,21 +175,29 @@ class BlobBatch:
 
     # -- changing -------------------------------------------------------------------------------------------
 
-    def store_blob(self, content: Content) -> BlobRow:
+    def store_blob(self, upload: SQLiteUploadRow, content: Content) -> BlobRow:
         """Return the stored blob with these bytes, or create it. A second object with these bytes goes to the trash."""
-        blob = self.blobs.get(content.id)
+        tenant, sent_until = upload.tenant, 0
+        if content.storage_key is not None and content.storage_key == upload.storage_key:
+            sent_until = upload.sent_until(self.tx.now)
+        blob = self.blobs.get((tenant, content.id))
         if blob is None:
-            blob = BlobRow(self._next_blob_number(), content.id, content.size, content.storage_key, damaged=False)
-            self.blobs[content.id] = blob
-            row = (blob.number, bytes.fromhex(content.id), bytes.fromhex(content.sha256), content.size)
-            self._new_blobs.append((*row, content.storage_key, False, self.tx.now))
-            self._add_bytes(blob.number, content)
+            number, holder = self._next_blob_number(), self.tx.writer_state.tenant_numbers[tenant]
+            blob = BlobRow(number, tenant, content.id, content.size, content.storage_key, False, sent_until)
+            self.blobs[tenant, content.id] = blob
+            row = (number, holder, bytes.fromhex(content.id), bytes.fromhex(content.sha256), content.size)
+            self._new_blobs.append((*row, content.storage_key, False, self.tx.now, content.etag, sent_until))
+            self._add_bytes(number, content)
             self.tx.effects.blob_totals["blobs"] += 1
             self.tx.effects.blob_totals["bytes"] += content.size
-        elif blob.damaged and (content.storage_key is not None or content.inline is not None):
-            self._repair(blob, content)
+            return blob
+        if blob.deleted_by is not None:  # The caller has subtracted its deleted bytes.
+            blob.deleted_by = None
+            self._restored_blobs.append(blob.number)
+        if blob.damaged and (content.storage_key is not None or content.inline is not None):
+            self._repair(blob, content, upload.owner, sent_until)
         elif content.storage_key is not None and content.storage_key != blob.storage_key:
-            self.add_trash(content.storage_key)
+            self.add_trash(TrashRow(content.storage_key, None, tenant, upload.owner, content.size, sent_until))
         return blob
 
     def _next_blob_number(self) -> int:
@@ -190,38 +211,38 @@ class BlobBatch:
         if content.part_checksums:
             self._new_checksums.append((number, content.part_checksums))
 
-    def _repair(self, blob: BlobRow, content: Content) -> None:
+    def _repair(self, blob: BlobRow, content: Content, owner: str, sent_until: int) -> None:
         """Replace the bytes of a damaged blob."""
-        if blob.storage_key is not None and blob.storage_key != content.storage_key:
-            self.add_trash(blob.storage_key)
-        self.tx.execute(SQL.repair_blob, blob.number, content.storage_key, self.tx.now)
+        if blob.storage_key not in (None, content.storage_key) and not self._is_shared(blob):
+            self.add_trash(TrashRow(blob.storage_key, None, blob.tenant, owner, blob.size, blob.sent_until))
+        values = content.storage_key, self.tx.now, content.etag, sent_until
+        self.tx.execute(SQL.repair_blob, blob.number, *values)
         self.tx.execute(SQL.remove_blob_bytes, blob.number)
         self.tx.execute(SQL.remove_blob_checks, blob.number)
         self._add_bytes(blob.number, content)
-        blob.storage_key, blob.damaged = content.storage_key, False
+        blob.storage_key, blob.damaged, blob.sent_until = content.storage_key, False, sent_until
 
-    def set_key(self, key: KeyRow, *, replaces: KeyRow | None) -> None:
-        """Set a key. The blob that it referred to gets a tombstone."""
+    def _is_shared(self, blob: BlobRow) -> bool:
+        return bool(self.tx.execute(SQL.is_object_shared, blob.storage_key, blob.number).get)
+
+    def set_key(self, key: KeyRow) -> None:
+        """Set a key."""
         self.keys[key.tenant, key.key] = key
         self._changed_keys[key.tenant, key.key] = None
-        if replaces is not None:
-            self.add_tombstone(replaces.blob)
 
     def drop_key(self, key: KeyRow) -> None:
-        """Delete a key: usage decreases, its blob gets a tombstone, and an event is appended."""
+        """Delete a key and its reference, and append an event."""
         refund_usage(self.tx, key.tenant, key.owner, StorageUsage(bytes=key.size, keys=1, key_bytes=key.size))
         del self.keys[key.tenant, key.key]
         self._changed_keys[key.tenant, key.key] = None
-        self.add_tombstone(key.blob)
+        self.drop_reference(key.blob, key.tenant, key.owner, key.size)
         event_data = BlobEventData(blob_id=key.blob_id, size=key.size, key=key.key, content_type=key.content_type)
         self.tx.effects.events[key.tenant].append(("blob.deleted", event_data))
 
     def attach_file(self, upload: SQLiteUploadRow, blob: BlobRow) -> None:
         """Make a blob the job file that its upload was for."""
         file_key, now = self._file_key(upload), self.tx.now
-        if (replaced := self.files.get(file_key)) is not None:
-            self.add_tombstone(replaced.blob)
-        self.files[file_key] = FileRow(*file_key, upload.owner, blob.number, blob.size)
+        self.files[file_key] = FileRow(*file_key, upload.owner, blob.number, blob.id, blob.size)
         values = blob.number, upload.content_type, upload.owner, upload.fence, now
         self._new_files[file_key] = (self.tx.writer_state.tenant_numbers[upload.tenant], *file_key, *values)
         if upload.file == "input":
@@ -258,22 +279,43 @@ class BlobBatch:
         if upload.file == "input" and upload.is_active and upload.job_id is not None:
             self.jobs_without_input.setdefault(upload.job_id, f"the upload of {upload.name} {reason}")
         refund_usage(self.tx, upload.tenant, upload.owner, upload.usage)
+        self.trash_object(upload, upload.reserved)
+        blob = self.blobs.get((upload.tenant, upload.blob_id or ""))
+        if upload.owns_blob and blob is not None:
+            self.drop_reference(blob.number, upload.tenant, upload.owner, blob.size)
+
+    def drop_reference(self, blob: int, tenant: str, owner: str, size: int, *, count: bool = True) -> None:
+        """Record that a blob lost a reference. If it was the last one, its bytes count as deleted bytes of the owner.
+
+        Until the batch is written, it is assumed to be the last one. Without `count`, the caller has counted the bytes.
+        Of several owners that lost references in one batch, the first by name owns the bytes.
+        """
+        if blob not in self._dropped:
+            self._dropped[blob] = (tenant, owner, size)
+            if count:
+                add_deleted(self.tx, tenant, owner, size)
+        elif owner < (dropped := self._dropped[blob])[1]:
+            _, earlier_owner, counted_size = dropped
+            add_deleted(self.tx, tenant, earlier_owner, -counted_size)
+            add_deleted(self.tx, tenant, owner, counted_size)
+            self._dropped[blob] = (tenant, owner, counted_size)
+
+    def trash_object(self, upload: SQLiteUploadRow, size: int) -> None:
+        """Put the object of an upload into the trash, if it has one. Clients may still have URLs to send it."""
         if upload.storage_key is not None:
-            self.add_trash(upload.storage_key, upload.multipart)
-        self.release_announced_blob(upload)
+            sent_until = 0 if upload.multipart is not None else upload.sent_until(self.tx.now)
+            values = upload.tenant, upload.owner, size, sent_until
+            self.add_trash(TrashRow(upload.storage_key, upload.multipart, *values))
 
-    def release_announced_blob(self, upload: SQLiteUploadRow) -> None:
-        """Remove the reference of an upload to its blob, if that exists."""
-        if upload.references_blob and upload.blob_id in self.blobs:
-            self.add_tombstone(self.blobs[upload.blob_id].number)
-
-    def add_tombstone(self, blob: int) -> None:
-        """Record that a blob lost a reference."""
-        self._tombstones[blob] = None
-
-    def add_trash(self, storage_key: str, multipart: str | None = None) -> None:
-        """Put an object into the trash."""
-        self._trash[storage_key] = multipart or self._trash.get(storage_key)
+    def add_trash(self, row: TrashRow) -> None:
+        """Put an object into the trash. Its size counts as deleted bytes until it is gone."""
+        if row.storage_key not in self._trash:
+            self._trash[row.storage_key] = row
+            add_deleted(self.tx, row.tenant, row.owner, row.size)
+        elif row.multipart is not None:
+            self._trash[row.storage_key] = msgspec.structs.replace(
+                self._trash[row.storage_key], multipart=row.multipart
+            )
 
     # -- writing --------------------------------------------------------------------------------------------
 
@@ -286,8 +328,12 @@ class BlobBatch:
         self._write_changes(self._changed_keys, self.keys, SQL.put_keys, SQL.remove_keys, self._key_row)
         self._write_changes(self._changed_uploads, self.uploads, SQL.put_uploads, SQL.remove_uploads, self._upload_row)
         tx.write_rows(SQL.put_job_files, list(self._new_files.values()))
-        tx.write_rows(SQL.put_tombstones, [(blob, tx.now) for blob in self._tombstones])
-        tx.write_rows(SQL.insert_trash, list(self._trash.items()))
+        tx.write_rows(SQL.insert_trash, [self._trash_row(row) for row in self._trash.values()])
+        for number in self._restored_blobs:
+            tx.execute(SQL.remove_tombstone, number)
+        for tenant, owner, size in self._dropped.values():
+            add_deleted(tx, tenant, owner, -size)
+        bury(tx, {blob: owner for blob, (_, owner, _) in self._dropped.items()})
 
     def _write_changes(
         self,
@@ -301,6 +347,10 @@ class BlobBatch:
         self.tx.write_rows(put, [row(rows[pair]) for pair in changed if pair in rows])
         if removed:
             self.tx.execute(remove, self._numbered_json(removed))
+
+    def _trash_row(self, row: TrashRow) -> tuple[object, ...]:
+        tenant = None if row.tenant is None else self.tx.writer_state.tenants.get(row.tenant)
+        return row.storage_key, row.multipart, tenant, row.owner, row.size, row.sent_until
 
     def _key_row(self, key: KeyRow) -> tuple[object, ...]:
         values = key.content_type, key.original_name, key.owner, key.uploaded_at, key.upload

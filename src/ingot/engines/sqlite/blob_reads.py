@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from ingot.blobs import ports
-from ingot.blobs.model import BlobMetrics, Content, Key, PurgeResult, Reference, TrashedObject, Usage
+from ingot.blobs.model import (
+    BlobMetrics,
+    Content,
+    FreedTimes,
+    Key,
+    PurgeResult,
+    Reference,
+    TombstonedBlob,
+    TrashedObject,
+    Usage,
+)
 from ingot.engines.sqlite.blob_rows import WHOLE_TENANT, KeyRow, StorageUsage, content_of
+from ingot.engines.sqlite.quota import grace_micros
 from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import as_json
@@ -27,7 +41,8 @@ def open_key(reader: Reader, command: ports.OpenKey) -> tuple[Key, Content] | No
     """Find a key with the content of its blob."""
     with reader.snapshot():
         row = _find_key(reader, command)
-        content = None if row is None else find_content(reader, bytes.fromhex(row.blob_id))
+        tenant = reader.writer_state.number_of(command.tenant)
+        content = None if row is None else find_content(reader, tenant, bytes.fromhex(row.blob_id))
     return None if row is None or content is None else (row.as_key(), content)
 
 
@@ -37,9 +52,9 @@ def _find_key(reader: Reader, command: ports.GetKey | ports.OpenKey) -> KeyRow |
     return rows[0] if rows else None
 
 
-def find_content(reader: Reader, id: bytes) -> Content | None:
-    """Find the content of a blob."""
-    row = reader.execute(SQL.content_of_blob, id).fetchone()
+def find_content(reader: Reader, holder: int | None, id: bytes) -> Content | None:
+    """Find the content of a blob of a tenant."""
+    row = reader.execute(SQL.content_of_blob, holder, id).fetchone()
     return None if row is None else content_of(row)
 
 
@@ -56,10 +71,10 @@ def find_blob(reader: Reader, command: ports.FindBlob) -> tuple[Content, list[Re
     tenant, id, scope = reader.writer_state.number_of(command.tenant), bytes.fromhex(command.blob_id), command.scope
     keys, types = (None if names is None else as_json(names) for names in (scope.keys, scope.types))
     with reader.snapshot():
-        number = reader.execute(SQL.number_of_blob, id).get
+        number = reader.execute(SQL.number_of_blob, tenant, id).get
         values = number, id, tenant, REFERENCES_MAX, keys, scope.uploads, types, scope.owner, scope.job_id
         references = reader.read(list[Reference], SQL.references_in_tenant, *values)
-        content = find_content(reader, id) if references else None
+        content = find_content(reader, tenant, id) if references else None
     return None if content is None else (content, references)
 
 
@@ -67,8 +82,19 @@ def get_usage(reader: Reader, command: ports.GetUsage) -> Usage:
     """Read the usage of a tenant, or of one owner in it."""
     limits = reader.writer_state.limits.get(command.tenant)
     quota = limits.quota_bytes if limits is not None and command.owner is None else None
-    usage = _read_usage(reader, reader.writer_state.tenants.get(command.tenant, NO_TENANT), command.owner)
-    return Usage(bytes=usage.bytes, reserved_bytes=usage.reserved, keys=usage.keys, quota_bytes=quota)
+    tenant, now = reader.writer_state.tenants.get(command.tenant, NO_TENANT), reader.clock.micros()
+    with reader.snapshot():
+        usage = _read_usage(reader, tenant, command.owner)
+        freed = reader.read(FreedTimes, SQL.deleted_until, tenant, grace_micros(reader)) if usage.deleted else None
+    return Usage(
+        bytes=usage.bytes,
+        reserved_bytes=usage.reserved,
+        deleted_bytes=usage.deleted,
+        freed_from=None if freed is None else freed.freed_from(now),
+        freed_by=None if freed is None else freed.freed_by(now),
+        keys=usage.keys,
+        quota_bytes=quota,
+    )
 
 
 def preview_purge(reader: Reader, command: ports.PreviewPurge) -> PurgeResult:
@@ -82,16 +108,22 @@ def _read_usage(reader: Reader, tenant: int, owner: str | None) -> StorageUsage:
     return StorageUsage() if row is None else StorageUsage(*row)
 
 
-def list_tombstoned_blobs(reader: Reader, command: ports.ListTombstonedBlobs) -> list[str]:
+def list_tombstoned_blobs(reader: Reader, command: ports.ListTombstonedBlobs) -> list[TombstonedBlob]:
     """Read the blobs whose tombstones are old enough."""
-    placed_before = reader.clock.micros() - command.grace
-    after = None if command.after is None else bytes.fromhex(command.after)
-    return reader.read(list[str], SQL.tombstoned_blobs, placed_before, command.limit, after)
+    placed_before, after = reader.clock.micros() - command.grace, command.after
+    holder = None if after is None else holder_number(reader.writer_state.tenant_numbers, after.holder)
+    values = placed_before, command.limit, holder, None if after is None else bytes.fromhex(after.blob_id)
+    return reader.read(list[TombstonedBlob], SQL.tombstoned_blobs, *values)
+
+
+def holder_number(tenant_numbers: Mapping[str, int], holder: str) -> int:
+    """Return the number of the holder of a blob. The name of one that was removed is its number."""
+    return tenant_numbers[holder] if holder in tenant_numbers else int(holder)
 
 
 def list_trash(reader: Reader, command: ports.ListTrash) -> list[TrashedObject]:
     """Read a page of the objects to delete."""
-    return reader.read(list[TrashedObject], SQL.page_of_trash, command.limit, command.after)
+    return reader.read(list[TrashedObject], SQL.page_of_trash, command.limit, command.after, reader.clock.micros())
 
 
 def find_known_storage_keys(reader: Reader, command: ports.FindKnownStorageKeys) -> set[str]:
@@ -106,7 +138,11 @@ def list_blobs_to_scrub(reader: Reader, command: ports.ListBlobsToScrub) -> list
 
 def get_blob_metrics(reader: Reader, _: ports.GetBlobMetrics) -> BlobMetrics:
     """Read the metrics of all blobs."""
-    return reader.read(BlobMetrics, SQL.blob_metrics, METRIC_ROWS_MAX)
+    metrics, now = reader.read(BlobMetrics, SQL.blob_metrics, METRIC_ROWS_MAX), reader.clock.micros()
+    if not metrics.deleted_bytes:
+        return metrics
+    freed = reader.read(FreedTimes, SQL.all_deleted_until, grace_micros(reader))
+    return msgspec.structs.replace(metrics, freed_from=freed.freed_from(now), freed_by=freed.freed_by(now))
 
 
 def get_reusable_bytes(reader: Reader, _: ports.GetReusableBytes) -> int | None:

@@ -14,12 +14,18 @@ WHOLE_TENANT: Final = ""  # The owner under which the usage of the whole tenant 
 
 
 class StorageUsage(msgspec.Struct, frozen=True, gc=False):
-    """The usage of an owner, or a change of it: bytes, reserved bytes, keys, and the bytes of these keys."""
+    """The usage of an owner, or a change of it: bytes, reserved bytes, keys, bytes of these keys, deleted bytes."""
 
     bytes: int = 0
     reserved: int = 0
     keys: int = 0
     key_bytes: int = 0
+    deleted: int = 0
+
+    @property
+    def total(self) -> int:
+        """The bytes that count against a quota."""
+        return self.bytes + self.reserved + self.deleted
 
     def __add__(self, other: StorageUsage) -> StorageUsage:
         return StorageUsage(
@@ -27,20 +33,44 @@ class StorageUsage(msgspec.Struct, frozen=True, gc=False):
             self.reserved + other.reserved,
             self.keys + other.keys,
             self.key_bytes + other.key_bytes,
+            self.deleted + other.deleted,
         )
 
     def __neg__(self) -> StorageUsage:
-        return StorageUsage(-self.bytes, -self.reserved, -self.keys, -self.key_bytes)
+        return StorageUsage(-self.bytes, -self.reserved, -self.keys, -self.key_bytes, -self.deleted)
 
 
 class BlobRow(msgspec.Struct, array_like=True, gc=False):
     """The columns of a row of `blobs` that commands need."""
 
     number: int
+    tenant: str
     id: str
     size: int
     storage_key: str | None
     damaged: bool
+    sent_until: int = 0
+    deleted_by: str | None = None  # The owner of its last reference, if it has none any more.
+
+
+class TombstoneRow(msgspec.Struct, array_like=True, gc=False):
+    """When a blob was deleted, and whose deleted bytes it counts as. The tenant is `None` if it was removed."""
+
+    at: int
+    tenant: str | None
+    owner: str
+    size: int
+
+
+class TrashRow(msgspec.Struct, frozen=True, gc=False):
+    """An object to delete, and whose deleted bytes it counts as. Clients may send it until `sent_until`."""
+
+    storage_key: str
+    multipart: str | None
+    tenant: str | None
+    owner: str
+    size: int
+    sent_until: int
 
 
 class KeyRow(msgspec.Struct, array_like=True, gc=False):
@@ -90,6 +120,10 @@ class SQLiteUploadRow(UploadFields, array_like=True, gc=False):
         """Whether the upload is a reference to its blob."""
         return self.is_active or self.owns_blob
 
+    def sent_until(self, now: int) -> int:
+        """Return until when a client may send the object of the upload, if the upload ends now; 0 if no client can."""
+        return now + self.url_lifetime if self.url_lifetime else 0
+
     @property
     def usage(self) -> StorageUsage:
         """The usage of the upload: its reservation, or the size of the blob that it owns."""
@@ -106,6 +140,7 @@ class FileRow(msgspec.Struct, array_like=True, gc=False):
     name: str
     owner: str
     blob: int
+    blob_id: str
     size: int
 
 
@@ -135,7 +170,7 @@ class OutputRow(msgspec.Struct, array_like=True, gc=False):
 
 def content_of(row: tuple[Any, ...]) -> Content:
     """Build the content of a blob from its row."""
-    id, sha256, size, storage_key, damaged, inline, part_checksums = row
+    id, sha256, size, storage_key, damaged, inline, part_checksums, tenant, etag = row
     return Content(
         id=id,
         sha256=sha256,
@@ -144,4 +179,6 @@ def content_of(row: tuple[Any, ...]) -> Content:
         inline=inline,
         part_checksums=part_checksums or b"",
         damaged=bool(damaged),
+        tenant=tenant,
+        etag=etag,
     )

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from ingot.blobs import ports
 from ingot.blobs.errors import KeyChanged, KeyNotFound
 from ingot.blobs.model import Key, PurgeResult, StoreIdentity
 from ingot.engines.sqlite.blob_batch import BlobBatch, run_all
-from ingot.engines.sqlite.blob_rows import BlobRow
+from ingot.engines.sqlite.blob_reads import holder_number
+from ingot.engines.sqlite.blob_rows import TombstoneRow
+from ingot.engines.sqlite.quota import add_deleted, bury
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
 from ingot.engines.sqlite.uploads import check_object_store, complete_upload, new_upload_row, trash_unused_object
@@ -19,19 +23,14 @@ def put_blobs(tx: Transaction, commands: Sequence[ports.PutBlob]) -> list[Key | 
     """Store small blobs under keys."""
     batch = BlobBatch(tx)
     batch.load_keys((command.tenant, command.key) for command in commands)
-    batch.load_blobs(command.content.id for command in commands)
+    batch.load_blobs((command.tenant, command.content.id) for command in commands)
     return run_all(batch, _put, commands)
 
 
 def _put(batch: BlobBatch, command: ports.PutBlob) -> Key:
     tenant_key, content = (command.tenant, command.key), command.content
     current = batch.keys.get(tenant_key)
-    if current is not None and (current.upload, current.blob_id) == (command.id, content.id):
-        trash_unused_object(batch, content, batch.blobs.get(content.id))
-        return current.as_key()
-    batch.check_stored(content)
-    replaced = batch.check_key(*tenant_key, command.if_match)
-    upload = ports.BeginUpload(
+    begin = ports.BeginUpload(
         tenant=command.tenant,
         id=command.id,
         owner=command.owner,
@@ -42,7 +41,13 @@ def _put(batch: BlobBatch, command: ports.PutBlob) -> Key:
         key=command.key,
         if_match=command.if_match,
     )
-    complete_upload(batch, new_upload_row(upload, batch.tx.now), content, replaced, quota=command.owner_quota)
+    upload = new_upload_row(begin, batch.tx.now)
+    if current is not None and (current.upload, current.blob_id) == (command.id, content.id):
+        trash_unused_object(batch, upload, content)
+        return current.as_key()
+    batch.check_stored(command.tenant, content)
+    replaced = batch.check_key(*tenant_key, command.if_match)
+    complete_upload(batch, upload, content, replaced, quota=command.owner_quota)
     return batch.keys[tenant_key].as_key()
 
 
@@ -85,33 +90,41 @@ def purge_keys(tx: Transaction, command: ports.PurgeKeys) -> PurgeResult:
 
 def collect_blob(tx: Transaction, command: ports.CollectBlob) -> int | None:
     """Delete a blob that has no references, once its tombstone is old enough. Return its size."""
-    id = bytes.fromhex(command.blob_id)
-    blobs = tx.read(list[BlobRow], SQL.blobs_by_id, as_json([command.blob_id]))
-    if not blobs:
+    holder, id = holder_number(tx.writer_state.tenant_numbers, command.holder), bytes.fromhex(command.blob_id)
+    row = tx.execute(SQL.blob_to_collect, holder, id).get
+    if row is None:
         return None
-    (blob,) = blobs
-    if tx.execute(SQL.is_blob_referenced, blob.number, id).get:
-        if not command.dry_run:
-            tx.execute(SQL.remove_tombstone, blob.number)
+    number, size, storage_key, sent_until = msgspec.json.decode(row, type=tuple[int, int, str | None, int])
+    text = tx.execute(SQL.tombstone_of_blob, number).get
+    tombstone = None if text is None else msgspec.json.decode(text, type=TombstoneRow)
+    if tombstone is None or tombstone.at > tx.now - command.grace:
         return None
-    at: int | None = tx.execute(SQL.tombstone_of_blob, blob.number).get
-    if at is None or at > tx.now - command.grace:
+    if tx.execute(SQL.is_blob_referenced, number, id, holder).get:
         return None
     if command.dry_run:
-        return blob.size
-    if blob.storage_key is not None:
-        tx.execute(SQL.insert_trash, blob.storage_key, None)
+        return size
+    if storage_key is not None and not tx.execute(SQL.is_object_shared, storage_key, number).get:
+        tenant = None if tombstone.tenant is None else tx.writer_state.tenants.get(tombstone.tenant)
+        values = tenant, tombstone.owner, tombstone.size, sent_until
+        tx.execute(SQL.insert_trash, storage_key, None, *values)
+    else:
+        add_deleted(tx, tombstone.tenant, tombstone.owner, -tombstone.size)
     for statement in (SQL.remove_tombstone, SQL.remove_blob_bytes, SQL.remove_blob_checks, SQL.remove_blob):
-        tx.execute(statement, blob.number)
+        tx.execute(statement, number)
     tx.effects.blob_totals["blobs"] -= 1
-    tx.effects.blob_totals["bytes"] -= blob.size
-    return blob.size
+    tx.effects.blob_totals["bytes"] -= size
+    return size
 
 
 def forget_trash(tx: Transaction, command: ports.ForgetTrash) -> None:
-    """Remove deleted objects from the trash."""
+    """Remove deleted objects from the trash, except those that a client could send meanwhile."""
     check_object_store(tx, command.store_id)
-    tx.execute(SQL.remove_trash, as_json(command.storage_keys))
+    storage_keys = as_json(command.storage_keys)
+    rows = tx.read(list[tuple[int, str | None, str, int]], SQL.finished_trash, storage_keys, tx.now)
+    for _, tenant, owner, size in rows:
+        add_deleted(tx, tenant, owner, -size)
+    tx.execute(SQL.remove_trash, as_json([number for number, *_ in rows]))
+    tx.execute(SQL.postpone_trash, storage_keys)
 
 
 def register_object_store(tx: Transaction, command: ports.RegisterObjectStore) -> StoreIdentity:
@@ -120,6 +133,8 @@ def register_object_store(tx: Transaction, command: ports.RegisterObjectStore) -
     if store_id is None or (store_id != command.store_id and not tx.execute(SQL.has_objects).get):
         tx.execute(SQL.put_object_store, command.store_id)
         store_id = command.store_id
+    if store_id == command.store_id and command.grace is not None:
+        tx.execute(SQL.put_grace, command.grace)
     return StoreIdentity(store_id=store_id, database_id=tx.execute(SQL.database_id).get)
 
 
@@ -128,13 +143,15 @@ def record_scrub(tx: Transaction, command: ports.RecordScrub) -> None:
     check_object_store(tx, command.store_id)
     for blobs, damaged in ((command.intact, False), (command.damaged, True)):
         if blobs:
-            tx.execute(SQL.record_scrub, as_json(blobs), damaged, tx.now)
+            numbers = tx.writer_state.tenant_numbers
+            rows = [(numbers.get(tenant), id, storage_key) for tenant, id, storage_key in blobs]
+            tx.execute(SQL.record_scrub, as_json(rows), damaged, tx.now)
 
 
 def clear_keys(tx: Transaction, tenant: int, limit: int) -> int:
     """Delete keys of a removed tenant, up to the limit. Return their number."""
     blobs = tx.read(list[int], SQL.blobs_of_keys, tenant, limit)
     if blobs:
-        tx.write_rows(SQL.put_tombstones, [(blob, tx.now) for blob in dict.fromkeys(blobs)])
         tx.execute(SQL.clear_keys, tenant, limit)
+        bury(tx, dict.fromkeys(blobs, ""))
     return len(blobs)

@@ -14,7 +14,7 @@ from ingot.engines.sqlite.blob_reads import find_content
 from ingot.engines.sqlite.blob_rows import OutputRow, ProducedFileRow, StorageUsage
 from ingot.engines.sqlite.job_rows import JobState
 from ingot.engines.sqlite.leases import AttemptCall, find_leased_job
-from ingot.engines.sqlite.quota import charge, refund_usage
+from ingot.engines.sqlite.quota import bury, charge, refund_usage
 from ingot.engines.sqlite.readers import Reader
 from ingot.engines.sqlite.sql import SQL
 from ingot.engines.sqlite.transaction import Transaction, as_json
@@ -164,7 +164,7 @@ class AttemptOutputs:
         for state in self._succeeded:
             for file in self._earlier_files.get(state.number, ()):
                 refund_usage(tx, state.tenant, file.owner, StorageUsage(bytes=file.size))
-                batch.add_tombstone(file.blob)
+                batch.drop_reference(file.blob, state.tenant, file.owner, file.size)
             for output in self._outputs.get(state.number, {}).values():
                 values = output.content_type, output.owner, output.fence, tx.now
                 files.append((output.tenant, output.job, "output", output.name, output.blob, *values))
@@ -203,15 +203,16 @@ def drop_input_uploads(tx: Transaction, jobs: Sequence[JobState]) -> None:
 
 
 def drop_job_files(tx: Transaction, jobs: Sequence[int]) -> None:
-    """Remove the files of removed jobs: their blobs get tombstones, and usage decreases."""
+    """Remove the files of removed jobs. Blobs without another reference are deleted."""
     numbers = as_json(jobs)
     files = tx.read(list[tuple[str, str, int, int]], SQL.files_of_jobs, numbers)
     if not files:
         return
     for tenant, owner, _, size in files:
         refund_usage(tx, tenant, owner, StorageUsage(bytes=size))
-    tx.write_rows(SQL.put_tombstones, [(blob, tx.now) for blob in {blob: None for _, _, blob, _ in files}])
     tx.execute(SQL.remove_job_files, numbers)
+    # Of several owners, the first by name owns the deleted bytes.
+    bury(tx, {blob: owner for _, owner, blob, _ in sorted(files, key=lambda file: file[1], reverse=True)})
 
 
 def list_job_files(reader: Reader, command: ListJobFiles) -> list[JobFile]:
@@ -236,7 +237,8 @@ def open_job_file(reader: Reader, command: OpenJobFile) -> tuple[JobFile, Conten
     with reader.snapshot():
         state = _running_state(reader, command)
         file = reader.find(JobFile, SQL.file_of_job, state.number, kind, name) if kind in READABLE_KINDS else None
-        content = None if file is None else find_content(reader, bytes.fromhex(file.blob_id))
+        holder = reader.writer_state.tenant_numbers.get(state.tenant)
+        content = None if file is None else find_content(reader, holder, bytes.fromhex(file.blob_id))
     if file is None or content is None:
         raise FileNotFound(f"the job has no {kind} {name[:64]!r}")
     return file, content

@@ -65,7 +65,7 @@ class PendingEffects:
         self.batches: defaultdict[BatchKey, Counter[JobStatus | None]] = defaultdict(Counter)
         # Changes of usage, by tenant and owner.
         self.usage: defaultdict[tuple[str, str], StorageUsage] = defaultdict(StorageUsage)
-        # Changes of the number of blobs and of their total size.
+        # Changes of the number of blobs, of their total size, and of the deleted bytes of all tenants.
         self.blob_totals: Counter[str] = Counter()
 
     def merge(self, other: PendingEffects) -> None:
@@ -398,7 +398,8 @@ class Transaction:
         if empty := [row[:2] for row in rows if not any(row[2:])]:
             self.execute(SQL.remove_usage, as_json(empty))
         if any(self.effects.blob_totals.values()):
-            self.execute(SQL.add_blob_totals, self.effects.blob_totals["blobs"], self.effects.blob_totals["bytes"])
+            totals = (self.effects.blob_totals[name] for name in ("blobs", "bytes", "deleted"))
+            self.execute(SQL.add_blob_totals, *totals)
 
     def _write_batches(self) -> None:
         """Write the counters of batches, and append an event for each that has no more unfinished jobs."""

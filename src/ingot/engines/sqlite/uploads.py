@@ -8,7 +8,7 @@ from ingot.blobs import ports
 from ingot.blobs.errors import ObjectsElsewhere, UploadEnded, UploadTaken
 from ingot.blobs.model import BlobEventData, Content, FinishedUpload, StoredUpload, UploadState
 from ingot.engines.sqlite.blob_batch import BlobBatch, TenantName, run_all
-from ingot.engines.sqlite.blob_rows import BlobRow, KeyRow, SQLiteUploadRow, StorageUsage
+from ingot.engines.sqlite.blob_rows import FileRow, KeyRow, SQLiteUploadRow, StorageUsage, TrashRow
 from ingot.engines.sqlite.dependents import cancel_without_inputs, release_after_inputs
 from ingot.engines.sqlite.job_files import drop_uploads
 from ingot.engines.sqlite.quota import charge
@@ -73,6 +73,7 @@ def new_upload_row(command: ports.BeginUpload, now: int) -> SQLiteUploadRow:
         name=command.name,
         storage_key=command.storage_key,
         multipart=command.multipart,
+        url_lifetime=command.url_lifetime,
         error=None,
         created_at=now,
         expires_at=now + command.lifetime,
@@ -99,7 +100,6 @@ def record_upload_progress(
 ) -> list[StoredUpload | IngotError]:
     """Record the progress of uploads."""
     batch = _load_uploads(tx, commands)
-    batch.load_blobs(command.blob_id for command in commands)
     return run_all(batch, _record_upload_progress, commands)
 
 
@@ -112,9 +112,7 @@ def _record_upload_progress(batch: BlobBatch, command: ports.RecordUploadProgres
         upload.reserved = command.reserved
     if command.received is not None:
         upload.received = command.received
-    if command.blob_id not in (None, upload.blob_id):
-        batch.release_announced_blob(upload)
-        upload.blob_id = command.blob_id
+    upload.blob_id = command.blob_id or upload.blob_id
     upload.sha256 = command.sha256 or upload.sha256
     if command.verifying and upload.state is UploadState.OPEN:
         upload.state, upload.verifying_at = UploadState.VERIFYING, now
@@ -133,7 +131,7 @@ def _check_writer(upload: SQLiteUploadRow, epoch: int | None) -> None:
 def finish_uploads(tx: Transaction, commands: Sequence[ports.FinishUpload]) -> list[FinishedUpload | IngotError]:
     """Store the blobs of uploads whose bytes are complete and verified."""
     batch = _load_uploads(tx, commands)
-    batch.load_blobs(command.content.id for command in commands)
+    batch.load_blobs((command.tenant, command.content.id) for command in commands)
     batch.load_keys((upload.tenant, upload.key) for upload in batch.uploads.values() if upload.key is not None)
     batch.load_files(batch.uploads.values())
     answers = run_all(batch, _finish, commands)
@@ -144,14 +142,14 @@ def finish_uploads(tx: Transaction, commands: Sequence[ports.FinishUpload]) -> l
 def _finish(batch: BlobBatch, command: ports.FinishUpload) -> FinishedUpload:
     upload, content = batch.get_upload(command.tenant, command.id), command.content
     if upload.state is UploadState.DONE and upload.blob_id == content.id:
-        trash_unused_object(batch, content, batch.blobs.get(content.id))
+        trash_unused_object(batch, upload, content)
         return upload.finished_upload()
     _check_writer(upload, command.epoch)
     if upload.job_id is not None and upload.file == "input":
         batch.check_blocked(upload.tenant, upload.job_id)
     elif upload.job_id is not None:
         batch.check_attempt(upload.tenant, upload.job_id, upload.fence)
-    batch.check_stored(content)
+    batch.check_stored(upload.tenant, content)
     replaced_key = None if upload.key is None else batch.check_key(upload.tenant, upload.key, upload.if_match)
     complete_upload(batch, upload, content, replaced_key, quota=command.owner_quota)
     upload.expires_at = batch.tx.now + command.lifetime
@@ -166,30 +164,38 @@ def complete_upload(
 
     Raises `QuotaExceeded`, and has changed nothing then.
     """
-    tx = batch.tx
+    tx, tenant = batch.tx, upload.tenant
     change = StorageUsage(bytes=content.size, reserved=-upload.reserved)
-    refund = None
+    refunds: list[tuple[str, StorageUsage]] = []
+    replaced: KeyRow | FileRow | None = None
     if upload.key is not None:
         change += StorageUsage(keys=1, key_bytes=content.size)
-        refund = (
-            None
-            if replaced_key is None
-            else (replaced_key.owner, StorageUsage(bytes=-replaced_key.size, keys=-1, key_bytes=-replaced_key.size))
-        )
+        replaced = replaced_key
+        if replaced_key is not None:
+            refund = StorageUsage(bytes=-replaced_key.size, keys=-1, key_bytes=-replaced_key.size)
+            refunds.append((replaced_key.owner, refund))
     elif (file := batch.replaced_file(upload)) is not None:
-        refund = file.owner, StorageUsage(bytes=-file.size)
-    charge(tx, upload.tenant, upload.owner, change, quota=quota, refund=refund)
-    if upload.blob_id != content.id:
-        batch.release_announced_blob(upload)
-    blob = batch.store_blob(content)
+        replaced = file
+        refunds.append((file.owner, StorageUsage(bytes=-file.size)))
+    existing = batch.blobs.get((tenant, content.id))
+    if existing is not None and existing.deleted_by is not None:
+        refunds.append((existing.deleted_by, StorageUsage(deleted=-existing.size)))
+    deleted = 0
+    if replaced is not None and replaced.blob_id != content.id:
+        deleted = replaced.size if batch.deletes_blob(replaced.blob, tenant, replaced.blob_id) else 0
+        refunds.append((replaced.owner, StorageUsage(deleted=deleted)))
+    charge(tx, tenant, upload.owner, change, quota=quota, refunds=refunds)
+    if replaced is not None:
+        batch.drop_reference(replaced.blob, tenant, replaced.owner, deleted, count=False)
+    blob = batch.store_blob(upload, content)
     if upload.storage_key not in (None, blob.storage_key):
-        batch.add_trash(upload.storage_key, upload.multipart)
+        batch.trash_object(upload, content.size)
     upload.state, upload.done_at = UploadState.DONE, tx.now
     upload.blob_id, upload.sha256, upload.size = content.id, content.sha256, content.size
     upload.received, upload.reserved = content.size, 0
     upload.storage_key = upload.multipart = None
     if upload.key is not None:
-        batch.set_key(_key_row(upload, upload.key, blob.number, content, tx.now), replaces=replaced_key)
+        batch.set_key(_key_row(upload, upload.key, blob.number, content, tx.now))
     elif upload.file == "output":
         return  # The event is appended when the attempt has succeeded.
     elif upload.file is not None:
@@ -223,10 +229,15 @@ def _key_row(upload: SQLiteUploadRow, key: str, blob: int, content: Content, now
     )
 
 
-def trash_unused_object(batch: BlobBatch, content: Content, blob: BlobRow | None) -> None:
-    """Put the object of a repeated command into the trash, unless it is the object of the blob."""
+def trash_unused_object(batch: BlobBatch, upload: SQLiteUploadRow, content: Content) -> None:
+    """Put the object of a repeated command into the trash, unless it is the object of the blob.
+
+    The first command may have put it there, where its bytes are counted.
+    """
+    blob = batch.blobs.get((upload.tenant, content.id))
     if content.storage_key is not None and (blob is None or content.storage_key != blob.storage_key):
-        batch.add_trash(content.storage_key)
+        values = upload.tenant, upload.owner, 0, upload.sent_until(batch.tx.now)
+        batch.add_trash(TrashRow(content.storage_key, None, *values))
 
 
 def end_uploads(tx: Transaction, commands: Sequence[ports.EndUpload]) -> list[IngotError | None]:

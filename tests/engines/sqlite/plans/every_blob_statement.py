@@ -58,7 +58,9 @@ async def _keys(blobs: UncheckedBlobs) -> None:
     for n in range(PAGE):
         await blobs.put(f"{FOLDER}{n:03}", f"blob {n}".encode(), id=new_id())
     await blobs.put(f"{FOLDER}large", content_of(b"large", "place-1"))
-    await store.run(RecordScrub(intact=[(id_of(b"blob 1"), None)], damaged=[(id_of(b"large"), "place-1")]))
+    await store.run(
+        RecordScrub(intact=[(tenant, id_of(b"blob 1"), None)], damaged=[(tenant, id_of(b"large"), "place-1")])
+    )
     await blobs.put(f"{FOLDER}large", content_of(b"large", "place-2"), if_match="*")
     for prefix in ("", FOLDER, "no such folder"):
         await store.run(ListKeys(tenant=tenant, prefix=prefix, after="", limit=PAGE))
@@ -90,8 +92,9 @@ async def _uploads(blobs: UncheckedBlobs) -> None:
 async def _collect(blobs: UncheckedBlobs) -> None:
     store, now = blobs.store, blobs.bench.clock.micros()
     assert len(await store.run(ListTombstonedBlobs(grace=0, limit=2))) == 2
-    assert await store.run(CollectBlob(blob_id=id_of(b"upload"), grace=0)) == 6
-    assert await store.run(CollectBlob(blob_id=id_of(b"blob 1"), grace=HOUR)) is None
+    assert await store.run(CollectBlob(holder=blobs.tenant, blob_id=id_of(b"upload"), grace=0)) == 6
+    assert await store.run(CollectBlob(holder=blobs.tenant, blob_id=id_of(b"blob 1"), grace=HOUR)) is None
+    assert await store.run(CollectBlob(holder=blobs.tenant, blob_id=id_of(b"bob's"), grace=0)) == 5
     trash = await store.run(ListTrash(limit=PAGE))
     assert len(trash) == PAGE
     await store.run(ForgetTrash(storage_keys=[one.storage_key for one in trash]))
@@ -144,7 +147,7 @@ async def _inputs(blobs: UncheckedBlobs) -> None:
 async def _register_object_store(store: Any) -> None:
     """Register the object store, and try to change it."""
     for store_id in ("here", "here"):
-        await store.run(RegisterObjectStore(store_id=store_id))
+        await store.run(RegisterObjectStore(store_id=store_id, grace=HOUR))
     identity = await store.run(RegisterObjectStore(store_id="there"))
     await store.run(RenewServer(server=new_id(), store_id=identity.store_id, limit=PAGE))
 

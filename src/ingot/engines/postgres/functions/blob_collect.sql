@@ -1,18 +1,7 @@
--- Whether any tenant has a reference to a blob.
-CREATE OR REPLACE FUNCTION ingot.is_referenced(of_blob bytea) RETURNS boolean
-LANGUAGE sql STABLE
-AS $$
-    SELECT EXISTS (SELECT FROM ingot.keys AS k WHERE k.blob = of_blob)
-        OR EXISTS (
-            SELECT FROM ingot.uploads AS u WHERE u.blob = of_blob AND u.blob IS NOT NULL AND u.refers
-        )
-        OR EXISTS (SELECT FROM ingot.job_files AS f WHERE f.blob = of_blob)
-$$;
-
--- Delete a blob without references if the newest tombstone is older than `grace`, and return its size; or return NULL.
--- Transactions that add a reference lock the row: either the reference is visible here, or they find that the blob is gone.
--- With `dry_run` the result is the same, and nothing changes.
-CREATE OR REPLACE FUNCTION ingot.collect_blob(of_blob bytea, grace bigint, dry_run boolean DEFAULT false) RETURNS bigint
+-- Delete a blob of a tenant without references if its tombstone is older than `grace`, and return its size; or return NULL.
+-- Transactions of applications that add a reference lock the row: either the reference is visible here, or they find that the
+-- blob is gone. All others lock the usage of the tenant. With `dry_run` the result is the same, and nothing changes.
+CREATE OR REPLACE FUNCTION ingot.collect_blob_of(of_holder uuid, of_blob bytea, grace bigint, dry_run boolean) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -26,39 +15,98 @@ AS $$
 DECLARE
     now bigint := ingot.clock();
     blob ingot.blobs;
-    newest_tombstone bigint;
+    tombstone ingot.tombstones;
 BEGIN
-    IF dry_run THEN
-        RETURN (
-            SELECT b.size FROM ingot.blobs AS b WHERE b.digest = of_blob AND NOT ingot.is_referenced(of_blob)
-                AND (SELECT max(t.at) FROM ingot.tombstones AS t WHERE t.digest = of_blob) <= now - grace
-        );
+    IF NOT dry_run THEN
+        PERFORM ingot.lock_usage(ARRAY[of_holder]);
+        SELECT b.* INTO blob FROM ingot.blobs AS b
+        WHERE b.holder = of_holder AND b.digest = of_blob FOR UPDATE SKIP LOCKED;
+    ELSE
+        SELECT b.* INTO blob FROM ingot.blobs AS b WHERE b.holder = of_holder AND b.digest = of_blob;
     END IF;
-    SELECT b.* INTO blob FROM ingot.blobs AS b WHERE b.digest = of_blob FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        DELETE FROM ingot.tombstones AS t
-        WHERE t.digest = of_blob AND NOT EXISTS (SELECT FROM ingot.blobs AS b WHERE b.digest = of_blob);
+    SELECT t.* INTO tombstone FROM ingot.tombstones AS t WHERE t.holder = of_holder AND t.digest = of_blob;
+    IF blob.digest IS NULL OR tombstone.digest IS NULL OR tombstone.at > now - grace THEN
         RETURN NULL;
+    ELSIF ingot.count_references(of_holder, of_blob) > 0 THEN
+        IF NOT dry_run THEN
+            PERFORM ingot.unbury(ARRAY[of_holder], ARRAY[of_blob]);
+        END IF;
+        RETURN NULL;
+    ELSIF EXISTS (
+        SELECT FROM ingot.uploads AS u
+        WHERE u.blob = of_blob AND u.tenant = of_holder AND u.blob IS NOT NULL AND u.refers
+    ) THEN
+        RETURN NULL;  -- An unfinished upload announced the blob.
+    ELSIF dry_run THEN
+        RETURN blob.size;
     END IF;
-    -- One statement: if a reference is deleted after the statement began, its tombstone is invisible here and stays.
-    DELETE FROM ingot.tombstones AS t WHERE t.digest = of_blob AND ingot.is_referenced(of_blob);
-    SELECT max(t.at) INTO newest_tombstone FROM ingot.tombstones AS t WHERE t.digest = of_blob;
-    IF ingot.is_referenced(of_blob) OR newest_tombstone IS NULL THEN
-        RETURN NULL;
-    ELSIF newest_tombstone > now - grace THEN
-        DELETE FROM ingot.tombstones AS t WHERE t.digest = of_blob AND t.at < newest_tombstone;
-        RETURN NULL;
+    -- Several tenants may have an object that was stored before blobs belonged to tenants. Concurrent calls see each other's rows.
+    IF blob.place IS NOT NULL THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended(blob.place, 0));
     END IF;
-    DELETE FROM ingot.tombstones AS t WHERE t.digest = of_blob;
-    DELETE FROM ingot.blob_contents AS c WHERE c.digest = of_blob;
-    DELETE FROM ingot.blobs AS b WHERE b.digest = of_blob;
+    DELETE FROM ingot.blob_contents AS c WHERE c.holder = of_holder AND c.digest = of_blob;
+    DELETE FROM ingot.blobs AS b WHERE b.holder = of_holder AND b.digest = of_blob;
+    DELETE FROM ingot.tombstones AS t WHERE t.holder = of_holder AND t.digest = of_blob;
     INSERT INTO ingot.blob_totals (blobs, bytes) VALUES (-1, -blob.size);
-    INSERT INTO ingot.trash (place) SELECT blob.place WHERE blob.place IS NOT NULL ON CONFLICT DO NOTHING;
+    PERFORM ingot.add_deleted(ARRAY[of_holder], ARRAY[tombstone.owner], ARRAY[-tombstone.size]);
+    IF blob.place IS NOT NULL AND NOT EXISTS (SELECT FROM ingot.blobs AS b WHERE b.place = blob.place) THEN
+        PERFORM ingot.trash_objects(ARRAY[blob.place], ARRAY[NULL::text], ARRAY[of_holder], ARRAY[tombstone.owner],
+            ARRAY[tombstone.size], ARRAY[blob.sent_until]);
+    END IF;
     RETURN blob.size;
 END
 $$;
 
--- Blobs whose oldest tombstone is older than `grace`, oldest first, after one that was listed before.
+-- The same for the blobs of all tenants with these bytes. Servers of the previous release call this.
+CREATE OR REPLACE FUNCTION ingot.collect_blob(of_blob bytea, grace bigint, dry_run boolean DEFAULT false) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET lock_timeout = '3s'
+AS $$
+BEGIN
+    RETURN (
+        SELECT sum(ingot.collect_blob_of(b.holder, b.digest, grace, dry_run))::bigint
+        FROM (
+            SELECT b.holder, b.digest FROM ingot.blobs AS b WHERE b.digest = of_blob ORDER BY b.holder
+        ) AS b
+    );
+END
+$$;
+
+-- Blobs whose tombstone is older than `grace`, oldest first, after one that was listed before.
+CREATE OR REPLACE FUNCTION ingot.list_tombstoned(grace bigint, blobs_max integer, after_holder uuid, after_blob bytea)
+RETURNS TABLE (holder text, digest bytea)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET lock_timeout = '3s'
+AS $$
+#variable_conflict use_column
+DECLARE
+    now bigint := ingot.clock();
+    since bigint := (SELECT t.at FROM ingot.tombstones AS t WHERE t.holder = after_holder AND t.digest = after_blob);
+    first_holder uuid := '00000000-0000-0000-0000-000000000000';
+BEGIN
+    RETURN QUERY
+    SELECT t.holder::text, t.digest FROM ingot.tombstones AS t
+    WHERE t.at <= now - grace
+        AND (t.at, t.holder, t.digest) > (coalesce(since, 0), coalesce(after_holder, first_holder), coalesce(after_blob, ''))
+    ORDER BY t.at, t.holder, t.digest LIMIT blobs_max;
+END
+$$;
+
+-- The same without the tenants; bytes of several tenants can occur several times. Servers of the previous release call this.
 CREATE OR REPLACE FUNCTION ingot.list_collectable(grace bigint, blobs_max integer, after_blob bytea) RETURNS SETOF bytea
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -75,29 +123,55 @@ DECLARE
     since bigint := coalesce((SELECT min(t.at) FROM ingot.tombstones AS t WHERE t.digest = after_blob), 0);
 BEGIN
     RETURN QUERY
-    SELECT t.digest FROM ingot.tombstones AS t
-    WHERE t.at <= now - grace AND (t.at, t.digest) > (since, coalesce(after_blob, ''))
-        AND NOT EXISTS (SELECT FROM ingot.tombstones AS o WHERE o.digest = t.digest AND o.at < t.at)
-    GROUP BY t.at, t.digest ORDER BY t.at, t.digest LIMIT blobs_max;
+    SELECT t.digest FROM ingot.tombstones AS t WHERE t.at <= now - grace AND t.at >= since AND t.digest IS DISTINCT FROM after_blob
+    ORDER BY t.at, t.holder, t.digest LIMIT blobs_max;
 END
 $$;
 
+-- Objects to delete now, in the order of their storage keys.
 CREATE OR REPLACE FUNCTION ingot.list_trash(objects_max integer, after_key text) RETURNS TABLE (place text, multipart text)
-LANGUAGE sql STABLE SECURITY DEFINER
+LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET jit = off
-AS $$ SELECT t.place, t.multipart FROM ingot.trash AS t WHERE t.place > after_key ORDER BY t.place LIMIT objects_max $$;
+AS $$
+#variable_conflict use_column
+DECLARE
+    now bigint := ingot.clock();
+BEGIN
+    RETURN QUERY
+    SELECT t.place, t.multipart FROM ingot.trash AS t
+    WHERE t.place > after_key AND t.due_at <= now ORDER BY t.place LIMIT objects_max;
+END
+$$;
 
+-- Remove deleted objects from the trash: their bytes are free. Those that a client could send meanwhile are deleted again later.
 CREATE OR REPLACE FUNCTION ingot.delete_trash(storage_keys text[]) RETURNS void
-LANGUAGE sql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET enable_bitmapscan = off
-AS $$ DELETE FROM ingot.trash AS t WHERE t.place = ANY (storage_keys) $$;
+AS $$
+DECLARE
+    now bigint := ingot.clock();
+    deleted ingot.trash[];
+BEGIN
+    PERFORM ingot.lock_usage(ARRAY(
+        SELECT DISTINCT t.holder FROM ingot.trash AS t WHERE t.place = ANY (storage_keys) AND t.holder IS NOT NULL
+    ));
+    WITH removed AS (
+        DELETE FROM ingot.trash AS t WHERE t.place = ANY (storage_keys) AND t.sent_until <= t.due_at AND t.due_at <= now
+        RETURNING t
+    )
+    SELECT array_agg(r.t) INTO deleted FROM removed AS r;
+    UPDATE ingot.trash AS t SET due_at = t.sent_until WHERE t.place = ANY (storage_keys) AND t.sent_until > t.due_at;
+    PERFORM ingot.add_deleted(array_agg(t.holder), array_agg(t.owner), array_agg(-t.size)) FROM unnest(deleted) AS t
+    HAVING count(*) > 0;
+END
+$$;
 
 -- Those of these storage keys that any row names. A key moves from one table to another in one transaction.
 CREATE OR REPLACE FUNCTION ingot.known_storage_keys(storage_keys text[]) RETURNS SETOF text
@@ -127,7 +201,38 @@ BEGIN
 END
 $$;
 
--- Record a scrub, or refuse if the objects of the database are not in this store.
+-- Record that these blobs of tenants were read and are intact, or damaged, or refuse if the objects of the database are not in
+-- this store. A blob that has another storage key by now is skipped.
+CREATE OR REPLACE FUNCTION ingot.record_tenant_scrub(
+    of_store text, of_holders uuid[], digests bytea[], storage_keys text[], damaged_flags boolean[]
+) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET lock_timeout = '3s'
+AS $$
+DECLARE
+    now bigint := ingot.clock();
+BEGIN
+    PERFORM ingot.lock_object_store(of_store);
+    PERFORM FROM unnest(of_holders, digests) AS r (holder, digest)
+    JOIN ingot.blobs AS b ON b.holder = r.holder AND b.digest = r.digest ORDER BY b.holder, b.digest FOR NO KEY UPDATE OF b;
+    UPDATE ingot.blobs AS b SET verified_at = now, damaged = r.damaged
+    FROM (
+        SELECT r.holder, r.digest, r.storage_key, bool_or(r.damaged) AS damaged
+        FROM unnest(of_holders, digests, storage_keys, damaged_flags) AS r (holder, digest, storage_key, damaged)
+        GROUP BY r.holder, r.digest, r.storage_key
+    ) AS r
+    WHERE b.holder = r.holder AND b.digest = r.digest AND b.place IS NOT DISTINCT FROM r.storage_key;
+END
+$$;
+
+-- Record a scrub, or refuse if the objects of the database are not in this store. Servers of the previous release call this.
 CREATE OR REPLACE FUNCTION ingot.record_scrub_of(of_store text, digests bytea[], storage_keys text[], damaged_flags boolean[])
 RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -175,7 +280,7 @@ AS $$
 DECLARE
     now bigint := ingot.clock();
 BEGIN
-    PERFORM FROM ingot.blobs AS b WHERE b.digest = ANY (digests) ORDER BY b.digest FOR NO KEY UPDATE;
+    PERFORM FROM ingot.blobs AS b WHERE b.digest = ANY (digests) ORDER BY b.holder, b.digest FOR NO KEY UPDATE;
     UPDATE ingot.blobs AS b SET verified_at = now, damaged = r.damaged
     FROM (
         SELECT r.digest, r.storage_key, bool_or(r.damaged) AS damaged
@@ -189,7 +294,7 @@ $$;
 -- Blobs that were last verified before a time, oldest first.
 CREATE OR REPLACE FUNCTION ingot.list_to_scrub(since bigint, blobs_max integer)
 RETURNS TABLE (
-    digest bytea, sha256 bytea, size bigint, place text, damaged boolean, inline bytea, checks bytea
+    digest bytea, sha256 bytea, size bigint, place text, damaged boolean, inline bytea, checks bytea, blob_holder text, etag text
 )
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -199,12 +304,12 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET jit = off
 AS $$
-    SELECT b.digest, b.sha256, b.size, b.place, b.damaged, c.inline, c.checks
+    SELECT b.digest, b.sha256, b.size, b.place, b.damaged, c.inline, c.checks, b.holder::text, b.etag
     FROM (
-        SELECT b.* FROM ingot.blobs AS b WHERE b.verified_at < since ORDER BY b.verified_at, b.digest LIMIT blobs_max
+        SELECT b.* FROM ingot.blobs AS b WHERE b.verified_at < since ORDER BY b.verified_at, b.holder, b.digest LIMIT blobs_max
     ) AS b
-    JOIN ingot.blob_contents AS c ON c.digest = b.digest
-    ORDER BY b.verified_at, b.digest
+    JOIN ingot.blob_contents AS c ON c.holder = b.holder AND c.digest = b.digest
+    ORDER BY b.verified_at, b.holder, b.digest
 $$;
 
 -- Replace rows of `blob_totals` by their sum. Concurrent calls take different rows.
@@ -219,16 +324,18 @@ BEGIN
         DELETE FROM ingot.blob_totals WHERE ctid = ANY (ARRAY(
             SELECT ctid FROM ingot.blob_totals LIMIT rows_max FOR UPDATE SKIP LOCKED
         ))
-        RETURNING blobs, bytes
+        RETURNING blobs, bytes, deleted
     )
-    INSERT INTO ingot.blob_totals (blobs, bytes) SELECT sum(g.blobs), sum(g.bytes) FROM folded_totals AS g HAVING count(*) > 0;
+    INSERT INTO ingot.blob_totals (blobs, bytes, deleted)
+    SELECT sum(g.blobs), sum(g.bytes), sum(g.deleted) FROM folded_totals AS g HAVING count(*) > 0;
 END
 $$;
 
 -- Figures about all blobs. Rows without a counter are counted up to `rows_max`.
 CREATE OR REPLACE FUNCTION ingot.blob_metrics(rows_max integer)
 RETURNS TABLE (
-    blobs bigint, bytes bigint, damaged bigint, tombstones bigint, trash bigint, uploads bigint, verified_before bigint
+    blobs bigint, bytes bigint, damaged bigint, tombstones bigint, trash bigint, uploads bigint, verified_before bigint,
+    deleted_bytes bigint, blobs_from bigint, blobs_by bigint, objects_from bigint, objects_by bigint
 )
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -241,12 +348,14 @@ AS $$
     SELECT coalesce(sum(t.blobs), 0)::bigint, coalesce(sum(t.bytes), 0)::bigint,
         (SELECT count(*) FROM (SELECT FROM ingot.blobs AS b WHERE b.damaged LIMIT rows_max) AS b),
         (
-            SELECT count(DISTINCT t.digest)
-            FROM (SELECT t.digest FROM ingot.tombstones AS t ORDER BY t.digest, t.at LIMIT rows_max) AS t
+            SELECT count(*) FROM (SELECT FROM ingot.tombstones AS t LIMIT rows_max) AS t
         ),
         (SELECT count(*) FROM (SELECT FROM ingot.trash LIMIT rows_max) AS t),
         (SELECT count(*) FROM (SELECT FROM ingot.uploads LIMIT rows_max) AS u),
-        (SELECT min(b.verified_at) FROM ingot.blobs AS b)
+        (SELECT min(b.verified_at) FROM ingot.blobs AS b), coalesce(sum(t.deleted), 0)::bigint,
+        (SELECT min(t.at) FROM ingot.tombstones AS t) + ingot.collect_grace(),
+        (SELECT max(t.at) FROM ingot.tombstones AS t) + ingot.collect_grace(),
+        (SELECT min(o.sent_until) FROM ingot.trash AS o), (SELECT max(o.sent_until) FROM ingot.trash AS o)
     FROM ingot.blob_totals AS t
 $$;
 
@@ -269,7 +378,8 @@ CREATE OR REPLACE FUNCTION ingot.open_blob(
     of_owner text DEFAULT NULL, of_job uuid DEFAULT NULL
 )
 RETURNS TABLE (
-    digest bytea, sha256 bytea, size bigint, place text, damaged boolean, inline bytea, checks bytea, refers text
+    digest bytea, sha256 bytea, size bigint, place text, damaged boolean, inline bytea, checks bytea, refers text, blob_holder text,
+    etag text
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -315,8 +425,9 @@ BEGIN
         RETURN;
     END IF;
     RETURN QUERY
-    SELECT b.digest, b.sha256, b.size, b.place, b.damaged, c.inline, c.checks, references_json
-    FROM ingot.blobs AS b JOIN ingot.blob_contents AS c ON c.digest = b.digest WHERE b.digest = of_blob;
+    SELECT b.digest, b.sha256, b.size, b.place, b.damaged, c.inline, c.checks, references_json, b.holder::text, b.etag
+    FROM ingot.blobs AS b JOIN ingot.blob_contents AS c ON c.holder = b.holder AND c.digest = b.digest
+    WHERE b.holder = of_tenant AND b.digest = of_blob;
 END
 $$;
 

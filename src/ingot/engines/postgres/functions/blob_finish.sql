@@ -3,7 +3,8 @@
 -- an ordinal are jobs that are queued now, as `queue_blocked` returns them.
 CREATE OR REPLACE FUNCTION ingot.finish_uploads(
     of_tenants uuid[], ids uuid[], epochs integer[], lifetimes bigint[], owner_quotas bigint[],
-    digests bytea[], sha256s bytea[], sizes bigint[], storage_keys text[], inlines bytea[], all_checksums bytea[]
+    digests bytea[], sha256s bytea[], sizes bigint[], storage_keys text[], inlines bytea[], all_checksums bytea[],
+    etags text[] DEFAULT NULL
 ) RETURNS TABLE (ordinal bigint, refusal text, upload text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -28,6 +29,7 @@ DECLARE
     content_types text[];
     original_names text[];
     reserved bigint[];
+    sent_untils bigint[];
 BEGIN
     waiting_jobs := ARRAY(
         SELECT u.job FROM unnest(of_tenants, ids) AS a (tenant, id)
@@ -51,12 +53,13 @@ BEGIN
         END ORDER BY a.ordinal), array_agg(a.owner ORDER BY a.ordinal), array_agg(a.key ORDER BY a.ordinal),
         array_agg(a.job ORDER BY a.ordinal), array_agg(a.file ORDER BY a.ordinal), array_agg(a.name ORDER BY a.ordinal),
         array_agg(a.content_type ORDER BY a.ordinal), array_agg(a.original_name ORDER BY a.ordinal),
-        array_agg(a.reserved ORDER BY a.ordinal)
-    INTO refusals, owners, keys, jobs, kinds, file_names, content_types, original_names, reserved
+        array_agg(a.reserved ORDER BY a.ordinal), array_agg(a.sent_until ORDER BY a.ordinal)
+    INTO refusals, owners, keys, jobs, kinds, file_names, content_types, original_names, reserved, sent_untils
     FROM (
         SELECT a.*, row_number() OVER (PARTITION BY a.tenant, a.key, a.refusal IS NULL ORDER BY a.ordinal) AS key_rank
         FROM (
-            SELECT a.ordinal, a.tenant, u.owner, u.key, u.job, u.file, u.name, u.content_type, u.original_name, u.reserved, CASE
+            SELECT a.ordinal, a.tenant, u.owner, u.key, u.job, u.file, u.name, u.content_type, u.original_name, u.reserved,
+                CASE WHEN u.place = a.storage_key THEN ingot.sent_until(u, now) ELSE 0 END AS sent_until, CASE
                 WHEN NOT EXISTS (SELECT FROM ingot.tenants AS t WHERE t.id = a.tenant) THEN 'IN006'
                 WHEN u.id IS NULL THEN 'IN044'
                 WHEN u.state = 'done' AND u.blob = a.digest THEN 'same'
@@ -67,29 +70,30 @@ BEGIN
                 ) THEN 'IN047'
                 ELSE ingot.key_refusal(u.tenant, u.key, u.if_match)
             END AS refusal
-            FROM unnest(of_tenants, ids, epochs, digests) WITH ORDINALITY AS a (tenant, id, epoch, digest, ordinal)
+            FROM unnest(of_tenants, ids, epochs, digests, storage_keys)
+                WITH ORDINALITY AS a (tenant, id, epoch, digest, storage_key, ordinal)
             LEFT JOIN ingot.uploads AS u ON u.tenant = a.tenant AND u.id = a.id
         ) AS a
     ) AS a;
     refusals := ingot.accept_blobs(
         refusals, of_tenants, owners, ids, keys, jobs, kinds, file_names, digests, sha256s, sizes, storage_keys, inlines,
-        all_checksums, content_types, original_names, reserved, owner_quotas, now
+        all_checksums, coalesce(etags, array_fill(NULL::text, ARRAY[cardinality(ids)])), sent_untils, content_types,
+        original_names, reserved, owner_quotas, now
     );
+    PERFORM ingot.trash_objects(array_agg(u.place), array_agg(u.multipart), array_agg(u.tenant), array_agg(u.owner),
+        array_agg(a.size), array_agg(ingot.sent_until(u, now)))
+    FROM unnest(refusals, of_tenants, ids, digests, sizes) AS a (refusal, tenant, id, digest, size)
+    JOIN ingot.uploads AS u ON u.tenant = a.tenant AND u.id = a.id
+    JOIN ingot.blobs AS b ON b.holder = a.tenant AND b.digest = a.digest
+    WHERE a.refusal IS NULL AND u.place IS DISTINCT FROM b.place HAVING count(*) > 0;
+    UPDATE ingot.trash AS o SET multipart = u.multipart
+    FROM unnest(refusals, of_tenants, ids) AS a (refusal, tenant, id)
+    JOIN ingot.uploads AS u ON u.tenant = a.tenant AND u.id = a.id
+    WHERE a.refusal IS NULL AND o.place = u.place AND u.multipart IS NOT NULL;
     WITH finished AS MATERIALIZED (
-        SELECT a.*, u.blob AS announced, u.place AS upload_place, u.multipart AS upload_multipart, b.place AS blob_place
-        FROM unnest(refusals, of_tenants, ids, lifetimes, digests, sha256s, sizes)
+        SELECT a.* FROM unnest(refusals, of_tenants, ids, lifetimes, digests, sha256s, sizes)
             AS a (refusal, tenant, id, lifetime, digest, sha256, size)
-        JOIN ingot.uploads AS u ON u.tenant = a.tenant AND u.id = a.id
-        JOIN ingot.blobs AS b ON b.digest = a.digest
         WHERE a.refusal IS NULL
-    ),
-    added_trash AS (
-        INSERT INTO ingot.trash (place, multipart) SELECT f.upload_place, f.upload_multipart FROM finished AS f
-        WHERE f.upload_place IS NOT NULL AND f.upload_place IS DISTINCT FROM f.blob_place
-        ON CONFLICT (place) DO UPDATE SET multipart = excluded.multipart
-    ),
-    added_tombstones AS (
-        INSERT INTO ingot.tombstones (digest, at) SELECT f.announced, now FROM finished AS f WHERE f.announced <> f.digest
     )
     UPDATE ingot.uploads AS u SET
         state = 'done', blob = f.digest, sha256 = f.sha256, size = f.size, received = f.size, reserved = 0, place = NULL,
@@ -103,8 +107,9 @@ BEGIN
     END IF;
     -- The object of an upload that was finished before is not needed.
     INSERT INTO ingot.trash (place)
-    SELECT DISTINCT a.storage_key FROM unnest(refusals, digests, storage_keys) AS a (refusal, digest, storage_key)
-    LEFT JOIN ingot.blobs AS b ON b.digest = a.digest
+    SELECT DISTINCT a.storage_key
+    FROM unnest(refusals, of_tenants, digests, storage_keys) AS a (refusal, tenant, digest, storage_key)
+    LEFT JOIN ingot.blobs AS b ON b.holder = a.tenant AND b.digest = a.digest
     WHERE a.refusal = 'same' AND a.storage_key IS NOT NULL AND a.storage_key IS DISTINCT FROM b.place
     ON CONFLICT DO NOTHING;
     RETURN QUERY

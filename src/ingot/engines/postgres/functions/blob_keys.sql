@@ -21,6 +21,7 @@ DECLARE
     refusals text[];
     stored_ats bigint[];
     nulls uuid[] := array_fill(NULL::uuid, ARRAY[cardinality(ids)]);
+    zeros bigint[] := array_fill(0::bigint, ARRAY[cardinality(ids)]);
 BEGIN
     PERFORM ingot.lock_usage(of_tenants);
     now := ingot.clock();
@@ -35,8 +36,7 @@ BEGIN
     LEFT JOIN ingot.keys AS k ON k.tenant = a.tenant AND k.key = a.key;
     refusals := ingot.accept_blobs(
         refusals, of_tenants, of_owners, ids, names, nulls, nulls::text[], nulls::text[], digests, sha256s, sizes,
-        storage_keys, inlines, all_checksums, content_types, original_names,
-        array_fill(0::bigint, ARRAY[cardinality(ids)]), owner_quotas, now
+        storage_keys, inlines, all_checksums, nulls::text[], zeros, content_types, original_names, zeros, owner_quotas, now
     );
     RETURN QUERY
     SELECT r.ordinal, nullif(r.refusal, 'same'), coalesce(r.stored_at, now)
@@ -60,7 +60,7 @@ BEGIN
     IF deleted_keys IS NULL THEN
         RETURN;
     END IF;
-    INSERT INTO ingot.tombstones (digest, at) SELECT DISTINCT k.blob, now FROM unnest(deleted_keys) AS k;
+    PERFORM ingot.bury(array_agg(k.tenant), array_agg(k.blob), array_agg(k.owner), now) FROM unnest(deleted_keys) AS k;
     IF with_events THEN
         PERFORM ingot.append_blob_events(
             array_agg(k.tenant), array_agg('blob.deleted'::text),
@@ -167,7 +167,7 @@ $$;
 CREATE OR REPLACE FUNCTION ingot.open_key(of_tenant uuid, of_key text)
 RETURNS TABLE (
     key text, blob bytea, content_type text, original_name text, owner text, uploaded_at bigint,
-    digest bytea, sha256 bytea, size bigint, place text, damaged boolean, inline bytea, checks bytea
+    digest bytea, sha256 bytea, size bigint, place text, damaged boolean, inline bytea, checks bytea, blob_holder text, etag text
 )
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -178,7 +178,8 @@ SET enable_bitmapscan = off
 SET jit = off
 AS $$
     SELECT k.key, k.blob, k.content_type, k.original_name, k.owner, k.uploaded_at,
-        b.digest, b.sha256, b.size, b.place, b.damaged, c.inline, c.checks
-    FROM ingot.keys AS k JOIN ingot.blobs AS b ON b.digest = k.blob JOIN ingot.blob_contents AS c ON c.digest = k.blob
+        b.digest, b.sha256, b.size, b.place, b.damaged, c.inline, c.checks, b.holder::text, b.etag
+    FROM ingot.keys AS k JOIN ingot.blobs AS b ON b.holder = k.tenant AND b.digest = k.blob
+    JOIN ingot.blob_contents AS c ON c.holder = k.tenant AND c.digest = k.blob
     WHERE k.tenant = of_tenant AND k.key = of_key
 $$;

@@ -48,14 +48,15 @@ AS $$
     WHERE command ->> 'storage_key' IS NOT NULL AND command ->> 'store_id' IS NOT NULL;
     INSERT INTO ingot.uploads AS u (
         tenant, id, state, epoch, owner, reserved, received, size, blob, sha256, content_type, original_name, key, if_match,
-        job, fence, file, name, place, multipart, server, created_at, expires_at
+        job, fence, file, name, place, multipart, server, url_lifetime, created_at, expires_at
     )
     VALUES (
         (command ->> 'tenant')::uuid, (command ->> 'id')::uuid, 'open', 1, command ->> 'owner',
         (command ->> 'reserve')::bigint, 0, (command ->> 'size')::bigint, decode(command ->> 'blob_id', 'hex'),
         decode(command ->> 'sha256', 'hex'), command ->> 'content_type', command ->> 'original_name', command ->> 'key',
         command ->> 'if_match', (command ->> 'job_id')::uuid, (command ->> 'fence')::bigint, command ->> 'file',
-        command ->> 'name', command ->> 'storage_key', command ->> 'multipart', (command ->> 'server')::uuid, now,
+        command ->> 'name', command ->> 'storage_key', command ->> 'multipart', (command ->> 'server')::uuid,
+        coalesce((command ->> 'url_lifetime')::bigint, 0), now,
         now + (command ->> 'lifetime')::bigint
     )
     RETURNING u.*
@@ -211,7 +212,6 @@ BEGIN
         )[1]);
         PERFORM ingot.add_usage(ARRAY[of_tenant], ARRAY[upload.owner], '{0}', more_bytes, '{0}', '{0}', ARRAY[owner_quota]);
     END IF;
-    INSERT INTO ingot.tombstones (digest, at) SELECT upload.blob, now WHERE upload.blob <> new_blob;
     UPDATE ingot.uploads AS u SET
         received = coalesce(new_received, u.received), reserved = coalesce(new_reserved, u.reserved),
         blob = coalesce(new_blob, u.blob), sha256 = coalesce(new_sha256, u.sha256),
@@ -220,6 +220,18 @@ BEGIN
         expires_at = now + lifetime
     WHERE u.tenant = of_tenant AND u.id = of_id RETURNING u.* INTO upload;
     RETURN ingot.upload_json(upload);
+END
+$$;
+
+-- Put the objects of uploads that end into the trash, where their reservations count as deleted bytes. The caller holds
+-- `lock_usage`.
+CREATE OR REPLACE FUNCTION ingot.trash_uploads(ended ingot.uploads[], now bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    PERFORM ingot.trash_objects(array_agg(u.place), array_agg(u.multipart), array_agg(u.tenant), array_agg(u.owner),
+        array_agg(u.reserved), array_agg(ingot.sent_until(u, now)))
+    FROM unnest(ended) AS u WHERE u.place IS NOT NULL HAVING count(*) > 0;
 END
 $$;
 
@@ -239,11 +251,9 @@ BEGIN
     IF deleted_uploads IS NULL THEN
         RETURN 0;
     END IF;
-    INSERT INTO ingot.trash (place, multipart)
-    SELECT u.place, u.multipart FROM unnest(deleted_uploads) AS u WHERE u.place IS NOT NULL
-    ON CONFLICT DO NOTHING;
-    INSERT INTO ingot.tombstones (digest, at) SELECT DISTINCT u.blob, now FROM unnest(deleted_uploads) AS u
-    WHERE u.blob IS NOT NULL AND u.refers;
+    PERFORM ingot.trash_uploads(deleted_uploads, now);
+    PERFORM ingot.bury(array_agg(u.tenant), array_agg(u.blob), array_agg(u.owner), now) FROM unnest(deleted_uploads) AS u
+    WHERE u.blob IS NOT NULL AND u.refers AND u.state = 'done' HAVING count(*) > 0;
     PERFORM ingot.add_usage(
         array_agg(u.tenant), array_agg(u.owner),
         array_agg(CASE WHEN u.state = 'done' AND u.refers THEN -u.size ELSE 0 END), array_agg(-u.reserved),
@@ -286,9 +296,7 @@ BEGIN
     ELSIF code IS NULL THEN
         PERFORM ingot.drop_uploads(ARRAY[of_tenant], ARRAY[of_id], now);
     ELSE
-        INSERT INTO ingot.trash (place, multipart) SELECT upload.place, upload.multipart WHERE upload.place IS NOT NULL
-        ON CONFLICT DO NOTHING;
-        INSERT INTO ingot.tombstones (digest, at) SELECT upload.blob, now WHERE upload.blob IS NOT NULL;
+        PERFORM ingot.trash_uploads(ARRAY[upload], now);
         UPDATE ingot.uploads AS u SET
             state = 'failed', error = code, reserved = 0, place = NULL, multipart = NULL, expires_at = now + lifetime
         WHERE u.tenant = of_tenant AND u.id = of_id;

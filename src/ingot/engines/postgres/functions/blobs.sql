@@ -84,7 +84,7 @@ BEGIN
     END IF;
     SELECT coalesce(jsonb_object_agg(u.name, u.used), '{}') INTO used FROM (
         SELECT u.tenant || ' ' || u.owner AS name, sum(u.used)::bigint AS used FROM (
-            SELECT u.tenant, u.owner, u.bytes + u.reserved AS used FROM ingot.usage AS u
+            SELECT u.tenant, u.owner, u.bytes + u.reserved + u.deleted AS used FROM ingot.usage AS u
             WHERE u.tenant = ANY (of_tenants) AND (u.owner = '' OR u.owner = ANY (of_owners))
             UNION ALL
             SELECT o.tenant, w.owner, o.bytes FROM ingot.usage_owed AS o CROSS JOIN LATERAL (VALUES (''), (o.owner)) AS w (owner)
@@ -148,7 +148,8 @@ BEGIN
             bytes = u.bytes + c.bytes, reserved = u.reserved + c.reserved, keys = u.keys + c.keys,
             key_bytes = u.key_bytes + c.key_bytes
         FROM changes AS c WHERE u.tenant = c.tenant AND u.owner = c.owner
-        RETURNING u.tenant, nullif(u.owner, '') AS owner, u.bytes + u.reserved AS used, c.bytes + c.reserved AS more,
+        RETURNING u.tenant, nullif(u.owner, '') AS owner, u.bytes + u.reserved + u.deleted AS used,
+            c.bytes + c.reserved AS more,
             CASE WHEN u.owner = '' THEN ingot.quota_of(u.tenant) ELSE c.quota END AS quota
     )
     SELECT array_agg(n.tenant), array_agg(row_to_json(n.warning)::text) INTO warned_tenants, warnings FROM (
@@ -168,109 +169,116 @@ $$;
 
 -- Lock existing blobs that come without a storage key and without bytes, until the transaction ends, and refuse those that
 -- do not exist.
-CREATE OR REPLACE FUNCTION ingot.lock_blobs(digests bytea[], storage_keys text[], inlines bytea[], refusals text[]) RETURNS text[]
+CREATE OR REPLACE FUNCTION ingot.lock_blobs(
+    of_tenants uuid[], digests bytea[], storage_keys text[], inlines bytea[], refusals text[]
+) RETURNS text[]
 LANGUAGE plpgsql VOLATILE
 AS $$
-DECLARE
-    existing_only bytea[] := ARRAY(
-        SELECT a.digest FROM unnest(digests, storage_keys, inlines, refusals) AS a (digest, storage_key, inline, refusal)
-        WHERE a.refusal IS NULL AND a.storage_key IS NULL AND a.inline IS NULL
-    );
-    locked bytea[];
 BEGIN
-    IF cardinality(existing_only) = 0 THEN
+    IF NOT EXISTS (
+        SELECT FROM unnest(storage_keys, inlines, refusals) AS a (storage_key, inline, refusal)
+        WHERE a.refusal IS NULL AND a.storage_key IS NULL AND a.inline IS NULL
+    ) THEN
         RETURN refusals;
     END IF;
-    locked := ARRAY(SELECT b.digest FROM ingot.blobs AS b WHERE b.digest = ANY (existing_only) ORDER BY b.digest FOR KEY SHARE);
+    PERFORM FROM unnest(of_tenants, digests) AS a (tenant, digest)
+    JOIN ingot.blobs AS b ON b.holder = a.tenant AND b.digest = a.digest ORDER BY b.holder, b.digest FOR KEY SHARE OF b;
     RETURN ARRAY(
         SELECT CASE
-            WHEN a.refusal IS NULL AND a.storage_key IS NULL AND a.inline IS NULL AND a.digest <> ALL (locked)
-                THEN 'IN048' ELSE a.refusal
+            WHEN a.refusal IS NULL AND a.storage_key IS NULL AND a.inline IS NULL AND NOT EXISTS (
+                SELECT FROM ingot.blobs AS b WHERE b.holder = a.tenant AND b.digest = a.digest
+            ) THEN 'IN048' ELSE a.refusal
         END
-        FROM unnest(digests, storage_keys, inlines, refusals) WITH ORDINALITY AS a (digest, storage_key, inline, refusal, ordinal)
+        FROM unnest(of_tenants, digests, storage_keys, inlines, refusals)
+            WITH ORDINALITY AS a (tenant, digest, storage_key, inline, refusal, ordinal)
         ORDER BY a.ordinal
     );
 END
 $$;
 
--- Insert these blobs if they do not exist, and lock them until the transaction ends; those with a refusal are skipped.
--- Existing bytes stay where they are, unless they are damaged. Objects that are not needed go to the trash.
+-- Insert these blobs of tenants if they do not exist; those with a refusal are skipped. Existing bytes stay where they are,
+-- unless they are damaged. Objects that are not needed go to the trash; until `sent_untils`, clients may have URLs to send them.
+-- The caller holds `lock_usage`, so no other transaction inserts or deletes blobs of these tenants.
 CREATE OR REPLACE FUNCTION ingot.store_blobs(
-    digests bytea[], sha256s bytea[], sizes bigint[], storage_keys text[], inlines bytea[], all_checksums bytea[], refusals text[]
+    of_tenants uuid[], of_owners text[], digests bytea[], sha256s bytea[], sizes bigint[], storage_keys text[], inlines bytea[],
+    all_checksums bytea[], etags text[], sent_untils bigint[], refusals text[], now bigint
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-    now bigint := ingot.clock();
-    accepted bytea[] := ARRAY(
-        SELECT DISTINCT a.digest FROM unnest(digests, refusals) AS a (digest, refusal) WHERE a.refusal IS NULL ORDER BY 1
-    );
-    blobs_inserted integer;
-    locked bytea[];
+    accepted bigint;
+    inserted bigint;
 BEGIN
-    -- A blob that is being collected is waited for and inserted again; so is one collected between the two statements.
-    -- Blobs that this transaction inserted are invisible to others, so they need no lock and no repair.
+    SELECT count(DISTINCT (a.tenant, a.digest)) INTO accepted
+    FROM unnest(of_tenants, digests, refusals) AS a (tenant, digest, refusal) WHERE a.refusal IS NULL;
+    WITH new_blobs AS MATERIALIZED (
+        SELECT DISTINCT ON (a.tenant, a.digest) a.*
+        FROM unnest(of_tenants, digests, sha256s, sizes, storage_keys, inlines, all_checksums, etags, sent_untils, refusals)
+            WITH ORDINALITY AS a (tenant, digest, sha256, size, place, inline, checks, etag, sent_until, refusal, ordinal)
+        WHERE a.refusal IS NULL ORDER BY a.tenant, a.digest, a.ordinal
+    ),
+    inserted_blobs AS (
+        INSERT INTO ingot.blobs (holder, digest, sha256, size, place, verified_at, etag, sent_until)
+        SELECT n.tenant, n.digest, n.sha256, n.size, n.place, now, n.etag, CASE WHEN n.place IS NULL THEN 0 ELSE n.sent_until END
+        FROM new_blobs AS n
+        ON CONFLICT (holder, digest) DO NOTHING
+        RETURNING holder, digest, size
+    ),
+    added_totals AS (
+        INSERT INTO ingot.blob_totals (blobs, bytes)
+        SELECT count(*), sum(m.size) FROM inserted_blobs AS m HAVING count(*) > 0
+    )
+    INSERT INTO ingot.blob_contents (holder, digest, inline, checks)
+    SELECT n.tenant, n.digest, CASE WHEN n.place IS NULL THEN n.inline END, n.checks FROM new_blobs AS n
+    WHERE ((n.tenant, n.digest) IN (SELECT m.holder, m.digest FROM inserted_blobs AS m)) IS TRUE;  -- A lookup, not a join.
+    GET DIAGNOSTICS inserted = ROW_COUNT;
+    IF inserted < accepted THEN
+        PERFORM ingot.repair_blobs(of_tenants, of_owners, digests, storage_keys, inlines, all_checksums, etags, sent_untils,
+            refusals, now);
+    END IF;
+    IF NOT EXISTS (SELECT FROM unnest(storage_keys) AS k WHERE k IS NOT NULL) THEN
+        RETURN;
+    END IF;
+    -- Objects of bytes that are stored elsewhere.
+    PERFORM ingot.trash_objects(array_agg(a.place), array_fill(NULL::text, ARRAY[count(*)::integer]), array_agg(a.tenant),
+        array_agg(a.owner), array_agg(a.size), array_agg(a.sent_until))
+    FROM unnest(of_tenants, of_owners, digests, sizes, storage_keys, sent_untils, refusals)
+        AS a (tenant, owner, digest, size, place, sent_until, refusal)
+    JOIN ingot.blobs AS b ON b.holder = a.tenant AND b.digest = a.digest
+    WHERE a.refusal IS NULL AND a.place IS NOT NULL AND a.place IS DISTINCT FROM b.place HAVING count(*) > 0;
+END
+$$;
+
+-- Replace the bytes of those of these blobs that are damaged. Damaged objects go to the trash, unless another tenant has them.
+CREATE OR REPLACE FUNCTION ingot.repair_blobs(
+    of_tenants uuid[], of_owners text[], digests bytea[], storage_keys text[], inlines bytea[], all_checksums bytea[],
+    etags text[], sent_untils bigint[], refusals text[], now bigint
+) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+    repair record;
+BEGIN
+    FOR repair IN
+        SELECT DISTINCT ON (a.tenant, a.digest) a.*, b.place AS old_place, b.size, b.sent_until AS old_sent_until
+        FROM unnest(of_tenants, of_owners, digests, storage_keys, inlines, all_checksums, etags, sent_untils, refusals)
+            WITH ORDINALITY AS a (tenant, owner, digest, place, inline, checks, etag, sent_until, refusal, ordinal)
+        JOIN ingot.blobs AS b ON b.holder = a.tenant AND b.digest = a.digest
+        WHERE b.damaged AND a.refusal IS NULL AND (a.place IS NOT NULL OR a.inline IS NOT NULL)
+        ORDER BY a.tenant, a.digest, a.ordinal
     LOOP
-        WITH new_blobs AS MATERIALIZED (
-            SELECT DISTINCT ON (a.digest) a.*
-            FROM unnest(digests, sha256s, sizes, storage_keys, inlines, all_checksums, refusals)
-                WITH ORDINALITY AS a (digest, sha256, size, place, inline, checks, refusal, ordinal)
-            WHERE a.refusal IS NULL ORDER BY a.digest, a.ordinal
-        ),
-        inserted AS (
-            INSERT INTO ingot.blobs (digest, sha256, size, place, verified_at)
-            SELECT n.digest, n.sha256, n.size, n.place, now FROM new_blobs AS n ORDER BY n.digest
-            ON CONFLICT (digest) DO NOTHING
-            RETURNING digest, size
-        ),
-        added_totals AS (
-            INSERT INTO ingot.blob_totals (blobs, bytes)
-            SELECT count(*), sum(m.size) FROM inserted AS m HAVING count(*) > 0
-        )
-        INSERT INTO ingot.blob_contents (digest, inline, checks)
-        SELECT n.digest, CASE WHEN n.place IS NULL THEN n.inline END, n.checks FROM new_blobs AS n
-        WHERE (n.digest IN (SELECT m.digest FROM inserted AS m)) IS TRUE;  -- A lookup, not a join: both may be long.
-        GET DIAGNOSTICS blobs_inserted = ROW_COUNT;
-        EXIT WHEN blobs_inserted = cardinality(accepted);
-        locked := ARRAY(SELECT b.digest FROM ingot.blobs AS b WHERE b.digest = ANY (accepted) ORDER BY b.digest FOR KEY SHARE);
-        EXIT WHEN cardinality(locked) = cardinality(accepted);
+        UPDATE ingot.blobs AS b SET place = repair.place, damaged = false, verified_at = now, etag = repair.etag,
+            sent_until = CASE WHEN repair.place IS NULL THEN 0 ELSE repair.sent_until END
+        WHERE b.holder = repair.tenant AND b.digest = repair.digest;
+        UPDATE ingot.blob_contents AS c
+        SET inline = CASE WHEN repair.place IS NULL THEN repair.inline END, checks = repair.checks
+        WHERE c.holder = repair.tenant AND c.digest = repair.digest;
+        IF repair.old_place IS NOT NULL AND repair.old_place IS DISTINCT FROM repair.place
+            AND NOT EXISTS (SELECT FROM ingot.blobs AS b WHERE b.place = repair.old_place) THEN
+            PERFORM ingot.trash_objects(ARRAY[repair.old_place], ARRAY[NULL::text], ARRAY[repair.tenant], ARRAY[repair.owner],
+                ARRAY[repair.size], ARRAY[repair.old_sent_until]);
+        END IF;
     END LOOP;
-    IF blobs_inserted < cardinality(accepted) THEN
-        locked := ARRAY(
-            SELECT b.digest FROM ingot.blobs AS b WHERE b.damaged AND b.digest = ANY (ARRAY(
-                SELECT a.digest FROM unnest(digests, storage_keys, inlines, refusals) AS a (digest, place, inline, refusal)
-                WHERE a.refusal IS NULL AND (a.place IS NOT NULL OR a.inline IS NOT NULL)
-            ))
-            ORDER BY b.digest FOR NO KEY UPDATE
-        );
-    END IF;
-    IF cardinality(locked) > 0 THEN
-        WITH new_blobs AS MATERIALIZED (
-            SELECT DISTINCT ON (a.digest) a.*, b.place AS old_place
-            FROM unnest(digests, storage_keys, inlines, all_checksums, refusals)
-                WITH ORDINALITY AS a (digest, place, inline, checks, refusal, ordinal)
-            JOIN ingot.blobs AS b ON b.digest = a.digest
-            WHERE a.refusal IS NULL AND a.digest = ANY (locked) AND (a.place IS NOT NULL OR a.inline IS NOT NULL)
-            ORDER BY a.digest, a.ordinal
-        ),
-        added_trash AS (
-            INSERT INTO ingot.trash (place) SELECT n.old_place FROM new_blobs AS n
-            WHERE n.old_place IS NOT NULL AND n.old_place IS DISTINCT FROM n.place ON CONFLICT DO NOTHING
-        ),
-        repaired_blobs AS (
-            UPDATE ingot.blobs AS b SET place = n.place, damaged = false, verified_at = now FROM new_blobs AS n
-            WHERE b.digest = n.digest
-        )
-        UPDATE ingot.blob_contents AS c SET inline = CASE WHEN n.place IS NULL THEN n.inline END, checks = n.checks
-        FROM new_blobs AS n WHERE c.digest = n.digest;
-    END IF;
-    IF num_nonnulls(VARIADIC storage_keys) > 0 THEN
-        INSERT INTO ingot.trash (place)
-        SELECT DISTINCT a.place FROM unnest(digests, storage_keys, refusals) AS a (digest, place, refusal)
-        JOIN ingot.blobs AS b ON b.digest = a.digest
-        WHERE a.refusal IS NULL AND a.place IS NOT NULL AND a.place IS DISTINCT FROM b.place
-        ON CONFLICT DO NOTHING;
-    END IF;
 END
 $$;
 
@@ -300,7 +308,7 @@ $$;
 CREATE OR REPLACE FUNCTION ingot.accept_blobs(
     refusals text[], of_tenants uuid[], of_owners text[], of_uploads uuid[], of_keys text[], of_jobs uuid[], of_kinds text[],
     of_names text[], digests bytea[], sha256s bytea[], sizes bigint[], storage_keys text[], inlines bytea[],
-    all_checksums bytea[],
+    all_checksums bytea[], etags text[], sent_untils bigint[],
     content_types text[], original_names text[], released_bytes bigint[], owner_quotas bigint[], now bigint
 ) RETURNS text[]
 LANGUAGE plpgsql VOLATILE
@@ -311,32 +319,43 @@ DECLARE
     old_owners text[];
     old_sizes bigint[];
     old_blobs bytea[];
+    needs_deleted boolean;
     new_refusals text[];
 BEGIN
-    SELECT array_agg(a.size - a.released_bytes - coalesce(k.size, f.size, 0) ORDER BY a.ordinal),
+    -- A replaced blob that has no other reference becomes deleted bytes, and a deleted one is needed again.
+    SELECT array_agg(a.size - a.released_bytes - coalesce(k.size, f.size, 0) + d.bytes - coalesce(t.size, 0) ORDER BY a.ordinal),
         array_agg(a.size - a.released_bytes - CASE a.owner WHEN k.owner THEN k.size WHEN f.owner THEN f.size ELSE 0 END
-            ORDER BY a.ordinal),
-        array_agg(k.owner ORDER BY a.ordinal), array_agg(k.size ORDER BY a.ordinal), array_agg(k.blob ORDER BY a.ordinal)
-    INTO more_bytes, more_owner_bytes, old_owners, old_sizes, old_blobs
-    FROM unnest(of_tenants, of_owners, of_keys, of_jobs, of_kinds, of_names, sizes, released_bytes)
-        WITH ORDINALITY AS a (tenant, owner, key, job, kind, name, size, released_bytes, ordinal)
+            + CASE a.owner WHEN coalesce(k.owner, f.owner) THEN d.bytes ELSE 0 END
+            - CASE a.owner WHEN t.owner THEN t.size ELSE 0 END ORDER BY a.ordinal),
+        array_agg(k.owner ORDER BY a.ordinal), array_agg(k.size ORDER BY a.ordinal), array_agg(k.blob ORDER BY a.ordinal),
+        bool_or(t.digest IS NOT NULL)
+    INTO more_bytes, more_owner_bytes, old_owners, old_sizes, old_blobs, needs_deleted
+    FROM unnest(of_tenants, of_owners, of_keys, of_jobs, of_kinds, of_names, digests, sizes, released_bytes)
+        WITH ORDINALITY AS a (tenant, owner, key, job, kind, name, digest, size, released_bytes, ordinal)
     LEFT JOIN ingot.keys AS k ON k.tenant = a.tenant AND k.key = a.key
-    LEFT JOIN ingot.job_files AS f ON f.job = a.job AND f.kind = a.kind AND f.name = a.name AND a.kind <> 'output';
-    new_refusals := ingot.lock_blobs(digests, storage_keys, inlines, refusals);
+    LEFT JOIN ingot.job_files AS f ON f.job = a.job AND f.kind = a.kind AND f.name = a.name AND a.kind <> 'output'
+    LEFT JOIN ingot.tombstones AS t ON t.holder = a.tenant AND t.digest = a.digest
+    CROSS JOIN LATERAL (
+        SELECT CASE
+            WHEN coalesce(k.blob, f.blob, a.digest) = a.digest THEN 0  -- Nothing is replaced: no references are counted.
+            WHEN ingot.count_references(a.tenant, coalesce(k.blob, f.blob)) = 1 THEN coalesce(k.size, f.size)
+            ELSE 0
+        END AS bytes
+        OFFSET 0
+    ) AS d;
+    new_refusals := ingot.lock_blobs(of_tenants, digests, storage_keys, inlines, refusals);
     new_refusals := ingot.quota_refusals(of_tenants, of_owners, more_bytes, more_owner_bytes, owner_quotas, new_refusals);
     IF array_position(new_refusals, NULL) IS NULL THEN
         RETURN new_refusals;
     END IF;
-    PERFORM ingot.store_blobs(digests, sha256s, sizes, storage_keys, inlines, all_checksums, new_refusals);
+    PERFORM ingot.store_blobs(of_tenants, of_owners, digests, sha256s, sizes, storage_keys, inlines, all_checksums, etags,
+        sent_untils, new_refusals, now);
     WITH new_keys AS MATERIALIZED (
         SELECT a.* FROM unnest(
             new_refusals, of_tenants, of_owners, of_uploads, of_keys, digests, sha256s, sizes, content_types,
-                original_names, old_blobs
-        ) AS a (refusal, tenant, owner, upload, key, digest, sha256, size, content_type, original_name, old_blob)
+                original_names
+        ) AS a (refusal, tenant, owner, upload, key, digest, sha256, size, content_type, original_name)
         WHERE a.refusal IS NULL AND a.key IS NOT NULL
-    ),
-    added_tombstones AS (
-        INSERT INTO ingot.tombstones (digest, at) SELECT t.old_blob, now FROM new_keys AS t WHERE t.old_blob <> t.digest
     )
     INSERT INTO ingot.keys AS k (
         tenant, key, blob, sha256, size, content_type, original_name, owner, uploaded_at, upload
@@ -346,6 +365,13 @@ BEGIN
         blob = excluded.blob, sha256 = excluded.sha256, size = excluded.size, content_type = excluded.content_type,
         original_name = excluded.original_name, owner = excluded.owner, uploaded_at = excluded.uploaded_at,
         upload = excluded.upload;
+    IF needs_deleted THEN
+        PERFORM ingot.unbury(array_agg(a.tenant), array_agg(a.digest))
+        FROM unnest(new_refusals, of_tenants, digests) AS a (refusal, tenant, digest) WHERE a.refusal IS NULL;
+    END IF;
+    PERFORM ingot.bury(array_agg(a.tenant), array_agg(a.old_blob), array_agg(a.old_owner), now)
+    FROM unnest(new_refusals, of_tenants, digests, old_blobs, old_owners) AS a (refusal, tenant, digest, old_blob, old_owner)
+    WHERE a.refusal IS NULL AND a.old_blob <> a.digest HAVING count(*) > 0;
     PERFORM ingot.append_blob_events(
         array_agg(t.tenant ORDER BY t.ordinal), array_agg('blob.stored'::text),
         array_agg(ingot.blob_event_data(t.digest, t.size, t.key, t.content_type, t.job, t.name) ORDER BY t.ordinal)
@@ -372,7 +398,10 @@ $$;
 
 -- The usage of a tenant, or of an owner in it, and the quota of the tenant.
 CREATE OR REPLACE FUNCTION ingot.get_usage(of_tenant uuid, of_owner text)
-RETURNS TABLE (bytes bigint, reserved bigint, keys bigint, key_bytes bigint, quota bigint)
+RETURNS TABLE (
+    bytes bigint, reserved bigint, keys bigint, key_bytes bigint, quota bigint, deleted bigint,
+    blobs_from bigint, blobs_by bigint, objects_from bigint, objects_by bigint
+)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_hashjoin = off
@@ -384,6 +413,10 @@ AS $$
     SELECT coalesce(u.bytes, 0) + coalesce((
             SELECT sum(o.bytes) FROM ingot.usage_owed AS o WHERE o.tenant = of_tenant AND of_owner IN ('', o.owner)
         ), 0)::bigint, coalesce(u.reserved, 0), coalesce(u.keys, 0), coalesce(u.key_bytes, 0),
-        CASE WHEN of_owner = '' THEN ingot.quota_of(of_tenant) END
+        CASE WHEN of_owner = '' THEN ingot.quota_of(of_tenant) END, coalesce(u.deleted, 0),
+        (SELECT min(t.at) FROM ingot.tombstones AS t WHERE t.holder = of_tenant) + ingot.collect_grace(),
+        (SELECT max(t.at) FROM ingot.tombstones AS t WHERE t.holder = of_tenant) + ingot.collect_grace(),
+        (SELECT min(o.sent_until) FROM ingot.trash AS o WHERE o.holder = of_tenant),
+        (SELECT max(o.sent_until) FROM ingot.trash AS o WHERE o.holder = of_tenant)
     FROM (SELECT) AS one_row LEFT JOIN ingot.usage AS u ON u.tenant = of_tenant AND u.owner = of_owner
 $$;

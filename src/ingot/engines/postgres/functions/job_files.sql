@@ -31,10 +31,11 @@ BEGIN
     IF NOT from_app THEN
         PERFORM ingot.lock_usage(ARRAY(SELECT DISTINCT f.tenant FROM json_to_recordset(files) AS f (tenant uuid)));
     END IF;
-    PERFORM FROM ingot.blobs AS b WHERE b.digest = ANY (ARRAY(
-        SELECT DISTINCT decode(f.blob, 'hex') FROM json_to_recordset(files) AS f (tenant uuid, blob text)
+    PERFORM FROM (
+        SELECT DISTINCT f.tenant, decode(f.blob, 'hex') AS digest FROM json_to_recordset(files) AS f (tenant uuid, blob text)
         WHERE ingot.visible_content_type(f.tenant, decode(f.blob, 'hex')) IS NOT NULL
-    )) ORDER BY b.digest FOR KEY SHARE;
+    ) AS f
+    JOIN ingot.blobs AS b ON b.holder = f.tenant AND b.digest = f.digest ORDER BY b.holder, b.digest FOR KEY SHARE OF b;
     SELECT array_agg(f.command ORDER BY f.place) AS commands, array_agg(f.tenant ORDER BY f.place) AS tenants,
         array_agg(f.owner ORDER BY f.place) AS owners, array_agg(f.quota ORDER BY f.place) AS quotas,
         array_agg(coalesce(b.size, (f.upload ->> 'reserve')::bigint, 0) ORDER BY f.place) AS sizes,
@@ -49,7 +50,7 @@ BEGIN
     FROM ROWS FROM (json_to_recordset(files) AS (
         command integer, job uuid, tenant uuid, owner text, quota bigint, blob text, upload json
     )) WITH ORDINALITY AS f (command, job, tenant, owner, quota, blob, upload, place)
-    LEFT JOIN ingot.blobs AS b ON b.digest = decode(f.blob, 'hex')
+    LEFT JOIN ingot.blobs AS b ON b.holder = f.tenant AND b.digest = decode(f.blob, 'hex')
         AND ingot.visible_content_type(f.tenant, decode(f.blob, 'hex')) IS NOT NULL;
     refusals := ingot.quota_refusals(requested.tenants, requested.owners, requested.sizes, requested.sizes,
         requested.quotas, requested.refusals);
@@ -76,7 +77,7 @@ BEGIN
         FROM json_to_recordset(files) AS f (
             command integer, job uuid, tenant uuid, owner text, quota bigint, kind text, name text, blob text, upload json
         )
-        LEFT JOIN ingot.blobs AS b ON b.digest = decode(f.blob, 'hex')
+        LEFT JOIN ingot.blobs AS b ON b.holder = f.tenant AND b.digest = decode(f.blob, 'hex')
         WHERE f.command <> ALL (refused_commands) AND EXISTS (SELECT FROM ingot.jobs AS j WHERE j.id = f.job)
     ),
     added_files AS (
@@ -261,7 +262,7 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
     DELETE FROM ingot.job_files AS f USING unnest(files) AS d WHERE f.job = d.job AND f.kind = d.kind AND f.name = d.name;
-    INSERT INTO ingot.tombstones (digest, at) SELECT DISTINCT f.blob, now FROM unnest(files) AS f;
+    PERFORM ingot.bury(array_agg(f.tenant), array_agg(f.blob), array_agg(f.owner), now) FROM unnest(files) AS f;
     PERFORM ingot.add_usage(
         array_agg(f.tenant), array_agg(f.owner), array_agg(-f.size), array_agg(0::bigint), array_agg(0::bigint),
         array_agg(0::bigint)
@@ -283,6 +284,7 @@ BEGIN
         upload.tenant, upload.job, upload.file, upload.name, upload.blob, upload.sha256, upload.size, upload.content_type,
         upload.owner, upload.fence, now
     );
+    PERFORM ingot.unbury(ARRAY[upload.tenant], ARRAY[upload.blob]);
     IF upload.file = 'input' THEN
         UPDATE ingot.jobs AS j SET inputs = j.inputs || jsonb_build_object(upload.name, encode(upload.blob, 'hex'))
         WHERE j.id = upload.job;
@@ -376,7 +378,7 @@ $$;
 CREATE OR REPLACE FUNCTION ingot.open_file(of_job uuid, of_kind text, of_name text)
 RETURNS TABLE (
     tenant text, type text, status text, held_fence bigint, holder text, attempts integer, content_type text, since bigint,
-    digest bytea, sha256 bytea, size bigint, place text, damaged boolean, inline bytea, checks bytea
+    digest bytea, sha256 bytea, size bigint, place text, damaged boolean, inline bytea, checks bytea, blob_holder text, etag text
 )
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -387,10 +389,10 @@ SET enable_bitmapscan = off
 SET jit = off
 AS $$
     SELECT s.tenant::text, s.type, s.status, s.fence, s.worker_id, s.attempts, f.content_type, f.since,
-        b.digest, b.sha256, b.size, b.place, b.damaged, c.inline, c.checks
+        b.digest, b.sha256, b.size, b.place, b.damaged, c.inline, c.checks, b.holder::text, b.etag
     FROM ingot.job_rows AS s
     LEFT JOIN ingot.job_files AS f ON f.job = s.id AND f.kind = of_kind AND f.name = of_name
-    LEFT JOIN ingot.blobs AS b ON b.digest = f.blob
-    LEFT JOIN ingot.blob_contents AS c ON c.digest = f.blob
+    LEFT JOIN ingot.blobs AS b ON b.holder = f.tenant AND b.digest = f.blob
+    LEFT JOIN ingot.blob_contents AS c ON c.holder = f.tenant AND c.digest = f.blob
     WHERE s.id = of_job
 $$;

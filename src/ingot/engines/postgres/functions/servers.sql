@@ -16,7 +16,9 @@ $$;
 -- Claim an object store for the database and register the server that uses it, unless there is a conflict. Return the recorded
 -- object store, the name of the database, and whether a running server uses another object store. If only one server at a time
 -- can use the object store, earlier servers have ended.
-CREATE OR REPLACE FUNCTION ingot.register_server(of_server uuid, of_store text, is_exclusive boolean, gone_after bigint)
+CREATE OR REPLACE FUNCTION ingot.register_server(
+    of_server uuid, of_store text, is_exclusive boolean, gone_after bigint, new_grace bigint DEFAULT NULL
+)
 RETURNS TABLE (store_id text, database text, in_use boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -31,7 +33,8 @@ BEGIN
     conflict := ingot.object_store_conflict(of_store, gone_after);
     IF conflict IS NULL THEN
         now := ingot.clock();
-        UPDATE ingot.object_store AS o SET id = of_store WHERE o.id <> of_store;
+        UPDATE ingot.object_store AS o SET id = of_store, grace = coalesce(new_grace, o.grace)
+        WHERE o.id <> of_store OR o.grace IS DISTINCT FROM coalesce(new_grace, o.grace);
         UPDATE ingot.servers AS s SET seen_at = 0 WHERE s.store = of_store AND is_exclusive;
         INSERT INTO ingot.servers (id, store, since, seen_at) SELECT of_server, of_store, now, now WHERE of_server IS NOT NULL
         ON CONFLICT (id) DO UPDATE SET store = excluded.store, since = excluded.since, seen_at = excluded.seen_at;

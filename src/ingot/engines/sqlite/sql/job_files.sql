@@ -38,7 +38,8 @@ FROM job_files AS f CROSS JOIN blobs AS b ON b.number = f.blob WHERE f.job = ?1 
 
 -- name: files_by_name
 -- The existing ones of these files (a JSON array of job numbers, kinds and names).
-SELECT CAST(json_group_array(json_array(f.job, f.kind, f.name, f.owner, f.blob, b.size)) AS BLOB)
+SELECT CAST(json_group_array(json_array(
+    f.job, f.kind, f.name, f.owner, f.blob, lower(hex(b.id)), b.size)) AS BLOB)
 FROM json_each(?1) AS item
 CROSS JOIN job_files AS f ON f.job = item.value ->> 0 AND f.kind = item.value ->> 1 AND f.name = item.value ->> 2
 CROSS JOIN blobs AS b ON b.number = f.blob
@@ -83,7 +84,7 @@ SELECT CAST(json_group_array(json_array(
     ORDER BY u.done_at, u.id) AS BLOB)
 FROM json_each(?1) AS item
 CROSS JOIN uploads AS u INDEXED BY uploads_of_jobs ON u.job_id = item.value ->> 1 AND u.fence = item.value ->> 2
-CROSS JOIN blobs AS b ON b.id = u.blob_id
+CROSS JOIN blobs AS b ON b.holder = u.tenant AND b.id = u.blob_id
 WHERE u.job_id IS NOT NULL AND u.file = 'output' AND u.state = 'done'
 
 -- name: count_outputs

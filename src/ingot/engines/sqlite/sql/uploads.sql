@@ -5,8 +5,8 @@
 INSERT INTO uploads (
     tenant, id, state, epoch, owner, reserved, received, size, blob_id, sha256, content_type, original_name, key, if_match,
     job_id, fence, file, name, place, multipart, error, created_at, expires_at, verifying_at, done_at,
-    server)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    server, url_lifetime)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, id) DO UPDATE SET
     state = excluded.state, epoch = excluded.epoch, reserved = excluded.reserved, received = excluded.received,
     size = excluded.size, blob_id = excluded.blob_id, sha256 = excluded.sha256, place = excluded.place,
@@ -19,7 +19,7 @@ SELECT CAST(json_group_array(json_array(
     t.id, u.id, u.state, u.epoch, u.owner, u.reserved, u.received, u.size,
     iif(u.blob_id IS NULL, NULL, lower(hex(u.blob_id))), iif(u.sha256 IS NULL, NULL, lower(hex(u.sha256))),
     u.content_type, u.original_name, u.key, u.if_match, u.job_id, u.fence, u.file, u.name, u.place, u.multipart, u.error,
-    u.created_at, u.expires_at, u.verifying_at, u.done_at, u.server)) AS BLOB)
+    u.created_at, u.expires_at, u.verifying_at, u.done_at, u.server, u.url_lifetime)) AS BLOB)
 FROM json_each(?1) AS item CROSS JOIN uploads AS u ON u.tenant = item.value ->> 0 AND u.id = item.value ->> 1
 CROSS JOIN tenants AS t ON t.number = u.tenant
 
@@ -33,7 +33,7 @@ SELECT CAST(json_group_array(json_array(
     t.id, u.id, u.state, u.epoch, u.owner, u.reserved, u.received, u.size,
     iif(u.blob_id IS NULL, NULL, lower(hex(u.blob_id))), iif(u.sha256 IS NULL, NULL, lower(hex(u.sha256))),
     u.content_type, u.original_name, u.key, u.if_match, u.job_id, u.fence, u.file, u.name, u.place, u.multipart, u.error,
-    u.created_at, u.expires_at, u.verifying_at, u.done_at, u.server)) AS BLOB)
+    u.created_at, u.expires_at, u.verifying_at, u.done_at, u.server, u.url_lifetime)) AS BLOB)
 FROM (
     SELECT * FROM uploads WHERE state = 'verifying' ORDER BY verifying_at LIMIT ?1
 ) AS u CROSS JOIN tenants AS t ON t.number = u.tenant
