@@ -565,6 +565,15 @@ MUTANTS = [
         caught_by="tests/engines/postgres/test_blobs.py::test_a_blob_with_an_uncommitted_reference_is_not_collected",
     ),
     Mutant(
+        name="unfinished uploads above the limit",
+        breaks="T1: a tenant has at most so many unfinished uploads",
+        file="engines/postgres/functions/blob_uploads.sql",
+        old="    IF uploads_max <= (\n",
+        new="    IF uploads_max < (\n",
+        caught_by="tests/conformance/test_unfinished_uploads.py"
+        "::test_uploads_that_begin_together_do_not_exceed_the_limit[postgres]",
+    ),
+    Mutant(
         name="deleted bytes that are forgotten on PostgreSQL",
         breaks="B8: deleted bytes count against the quota until they are gone",
         file="engines/postgres/functions/blob_bytes.sql",

@@ -405,6 +405,23 @@ MUTANTS = [
         "::test_a_digest_can_be_announced_during_an_upload_and_changed[sqlite]",
     ),
     Mutant(
+        name="unfinished uploads of one batch that are not counted",
+        breaks="T1: a tenant has at most so many unfinished uploads",
+        file="engines/sqlite/uploads.py",
+        old="    batch.unfinished_uploads[command.tenant] += 1\n",
+        new="",
+        caught_by="tests/conformance/test_unfinished_uploads.py"
+        "::test_uploads_that_begin_together_do_not_exceed_the_limit[sqlite]",
+    ),
+    Mutant(
+        name="deleted bytes of a batch that are counted twice",
+        breaks="B8: deleted bytes count against the quota until they are gone",
+        file="engines/sqlite/blob_batch.py",
+        old="        if number in self._dropped:\n            return False\n",
+        new="",
+        caught_by=f"{DELETED_BYTES}::test_commands_that_run_together_count_deleted_bytes_once[sqlite]",
+    ),
+    Mutant(
         name="deleted bytes that are forgotten",
         breaks="B8: deleted bytes count against the quota until they are gone",
         file="engines/sqlite/quota.py",

@@ -103,6 +103,7 @@ CODES = {
     "TooManyBytes": ("too_many_bytes", 429),
     "TooManyConnections": ("too_many_connections", 503),
     "TooManyInvitations": ("too_many_invitations", 429),
+    "TooManyUploads": ("too_many_uploads", 429),
     "TooManyRecords": ("too_many_records", 429),
     "TooManyTokens": ("too_many_tokens", 429),
     "TooManyWaiting": ("too_many_waiting", 429),

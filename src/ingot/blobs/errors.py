@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from ingot.kernel.errors import Conflict, IngotError, InvalidInput, NotFound, StoreMisconfigured
+from ingot.kernel.errors import Conflict, IngotError, InvalidInput, NotFound, StoreMisconfigured, TooMany
 
 
 class BlobNotFound(NotFound):
@@ -47,6 +47,13 @@ class KeyChanged(IngotError):
     code = "key_changed"
     status = 412
     hint = "Nothing was changed. Read the key again and decide whether to replace or delete it."
+
+
+class TooManyUploads(TooMany):
+    """The tenant has as many unfinished uploads as it can have."""
+
+    code = "too_many_uploads"
+    hint = "Nothing was changed. Complete or cancel uploads. Those without progress end after a day."
 
 
 class UploadEnded(Conflict):

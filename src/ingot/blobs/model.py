@@ -13,6 +13,7 @@ from ingot.kernel.clock import MICROS, to_datetime
 INLINE_BYTES_MAX: Final = 16 * 1024  # Blobs up to this size are stored in the database and need no object.
 PART_BYTES: Final = 1024 * 1024  # The number of bytes that one part checksum covers.
 CHECKSUM_BYTES: Final = 16
+UNFINISHED_UPLOADS_MAX: Final = 10_000  # Per tenant, with the inputs of jobs.
 GRACE_MICROS: Final = 4500 * MICROS  # How long deleted blobs are kept, unless a server has recorded another time.
 
 

@@ -49,9 +49,10 @@ class BeginUpload(Command[StoredUpload], frozen=True, kw_only=True):
     The caller creates the `id`; repeating it returns the existing upload. The upload expires after `lifetime`
     microseconds without progress. `storage_key` names the object in the store with the ID `store_id`.
 
-    Raises `QuotaExceeded` or `TenantNotFound`, and `KeyExists` or `KeyChanged` if its key could not be set now. An
-    upload of an attempt raises `LeaseLost` unless the job runs in this tenant under this `fence`. Raises
-    `ObjectsElsewhere` if the database has been moved to another object store by a server that was started later.
+    Raises `QuotaExceeded` or `TenantNotFound`, and `KeyExists` or `KeyChanged` if its key could not be set now. Raises
+    `TooManyUploads` if the tenant has `UNFINISHED_UPLOADS_MAX` unfinished uploads. An upload of an attempt raises
+    `LeaseLost` unless the job runs in this tenant under this `fence`. Raises `ObjectsElsewhere` if a server that was
+    started later has moved the database to another object store.
 
     With the ID of a `server`, the bytes arrive in one request to this server. The upload ends when the server is gone,
     because no client can continue it.

@@ -10,7 +10,7 @@ import msgspec
 
 from ingot.blobs import ports
 from ingot.blobs.errors import UploadNotFound
-from ingot.blobs.model import Content, FinishedUpload, Key, PurgeResult, StoredUpload
+from ingot.blobs.model import UNFINISHED_UPLOADS_MAX, Content, FinishedUpload, Key, PurgeResult, StoredUpload
 from ingot.engines.postgres import dependents
 from ingot.engines.postgres.blob_rows import digest_of, key_of, read_upload
 from ingot.engines.postgres.command_batcher import send_distinct
@@ -177,7 +177,7 @@ async def begin_upload(context: Context, command: ports.BeginUpload) -> StoredUp
     check_tenant_id(command.tenant)
     if command.job_id is not None and not is_id(command.job_id):
         raise LeaseLost
-    limits = OUTPUTS_MAX, CHECKPOINTS_MAX
+    limits = OUTPUTS_MAX, CHECKPOINTS_MAX, UNFINISHED_UPLOADS_MAX
     upload = await _call_for_upload(context, CALL.begin_upload, msgspec.json.encode(command).decode(), *limits)
     context.lane_cache.notify_events_written([command.tenant])
     return upload

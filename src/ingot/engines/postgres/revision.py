@@ -18,7 +18,7 @@ from ingot.engines.migrations import Migration, read_migrations
 from ingot.kernel.build import read_build
 
 REVISION: Final = 2
-DIGEST: Final = "3c99eadc1379aa7d973c36e1f9557430acd3e48874899495171c5e04feae8c68"
+DIGEST: Final = "b82276f9139b666c5fb4f52655f3e3e03c825a559aa6bb1bb21d999cb57b5bc3"
 # Programs from this revision on can use the schema. Raise it when something that an earlier release needs is removed or
 # changes its meaning; before that, keep it for one release.
 OLDEST_REVISION: Final = 1

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from ingot.blobs.errors import BlobNotFound, KeyChanged, KeyExists, UploadEnded, UploadNotFound
+from ingot.blobs.errors import BlobNotFound, KeyChanged, KeyExists, TooManyUploads, UploadEnded, UploadNotFound
 from ingot.blobs.model import BlobEventData, Content, UploadState
 from ingot.engines.sqlite.blob_rows import BlobRow, FileRow, KeyRow, SQLiteUploadRow, StorageUsage, TrashRow
 from ingot.engines.sqlite.job_rows import JobState
@@ -41,6 +41,7 @@ class BlobBatch:
         self.files: dict[JobFileKey, FileRow] = {}
         self.jobs_with_input: dict[int, None] = {}  # Numbers of jobs that got an input.
         self.jobs_without_input: dict[str, str] = {}  # Why jobs will not get an input, by job ID.
+        self.unfinished_uploads: dict[str, int] = {}  # By tenant, with those that this batch begins.
         self._outputs: dict[tuple[str, int], int] = {}
         self._checkpoints: dict[str, set[str | None]] = {}  # Names by job ID, including unfinished uploads.
         self._next_blob: int | None = None
@@ -148,6 +149,14 @@ class BlobBatch:
     def replaced_file(self, upload: SQLiteUploadRow) -> FileRow | None:
         """Return the file of the job that an upload replaces."""
         return self.files.get(self._file_key(upload)) if upload.file in REPLACING_KINDS else None
+
+    def check_unfinished_uploads(self, tenant: str, uploads_max: int) -> None:
+        """Raise `TooManyUploads` if the tenant has this many unfinished uploads."""
+        if tenant not in self.unfinished_uploads:
+            number = self.tx.writer_state.number_of(tenant)
+            self.unfinished_uploads[tenant] = self.tx.execute(SQL.count_unfinished_uploads, number, uploads_max).get
+        if self.unfinished_uploads[tenant] >= uploads_max:
+            raise TooManyUploads(f"a tenant can have at most {uploads_max} unfinished uploads")
 
     def count_output(self, job_id: str, fence: int | None, outputs_max: int) -> None:
         """Count one more output of an attempt. Raises `InvalidInput` above the limit."""

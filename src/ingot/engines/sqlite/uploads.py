@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ingot.blobs import ports
 from ingot.blobs.errors import ObjectsElsewhere, UploadEnded, UploadTaken
-from ingot.blobs.model import BlobEventData, Content, FinishedUpload, StoredUpload, UploadState
+from ingot.blobs.model import UNFINISHED_UPLOADS_MAX, BlobEventData, Content, FinishedUpload, StoredUpload, UploadState
 from ingot.engines.sqlite.blob_batch import BlobBatch, TenantName, run_all
 from ingot.engines.sqlite.blob_rows import FileRow, KeyRow, SQLiteUploadRow, StorageUsage, TrashRow
 from ingot.engines.sqlite.dependents import cancel_without_inputs, release_after_inputs
@@ -40,9 +40,11 @@ def _begin(batch: BlobBatch, command: ports.BeginUpload) -> StoredUpload:
             batch.check_checkpoint(command.job_id, command.fence, command.name, CHECKPOINTS_MAX)
     if command.key is not None:
         batch.check_key(command.tenant, command.key, command.if_match)
+    batch.check_unfinished_uploads(command.tenant, UNFINISHED_UPLOADS_MAX)
     change = StorageUsage(reserved=command.reserve)
     charge(batch.tx, command.tenant, command.owner, change, quota=command.owner_quota)
     upload = new_upload_row(command, batch.tx.now)
+    batch.unfinished_uploads[command.tenant] += 1
     if upload.file == "checkpoint":
         batch.begin_checkpoint(upload)
     else:

@@ -85,8 +85,10 @@ END
 $$;
 
 -- Begin the upload of a command, and return it. A repeated command returns the existing upload. The number of outputs of an
--- attempt and of checkpoints of a job is limited.
-CREATE OR REPLACE FUNCTION ingot.begin_upload(command json, outputs_max integer, checkpoints_max integer) RETURNS text
+-- attempt, of checkpoints of a job, and of unfinished uploads of a tenant is limited.
+CREATE OR REPLACE FUNCTION ingot.begin_upload(
+    command json, outputs_max integer, checkpoints_max integer, uploads_max integer DEFAULT {blobs.model.UNFINISHED_UPLOADS_MAX}
+) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
@@ -126,6 +128,13 @@ BEGIN
         );
     END IF;
     PERFORM ingot.raise_refusal(ingot.key_refusal(of_tenant, command ->> 'key', command ->> 'if_match'));
+    IF uploads_max <= (
+        SELECT count(*) FROM (
+            SELECT FROM ingot.uploads AS u WHERE u.tenant = of_tenant AND u.state IN ('open', 'verifying') LIMIT uploads_max
+        ) AS u
+    ) THEN
+        PERFORM ingot.refuse('IN050', format('a tenant can have at most %s unfinished uploads', uploads_max));
+    END IF;
     PERFORM ingot.raise_refusal((
         ingot.quota_refusals(ARRAY[of_tenant], ARRAY[of_owner], ARRAY[reserve], ARRAY[reserve], quotas, ARRAY[NULL::text])
     )[1]);

@@ -71,6 +71,7 @@ CREATE INDEX trash_of_holder ON ingot.trash (holder, sent_until);
 CREATE INDEX trash_by_url ON ingot.trash (sent_until);
 
 ALTER TABLE ingot.uploads ADD COLUMN url_lifetime bigint NOT NULL DEFAULT 0;    -- how long a URL to send the object is valid at most
+CREATE INDEX uploads_unfinished ON ingot.uploads (tenant) WHERE state IN ('open', 'verifying');
 ALTER TABLE ingot.usage ADD COLUMN deleted bigint NOT NULL DEFAULT 0 CHECK (deleted >= 0);
 ALTER TABLE ingot.blob_totals ADD COLUMN deleted bigint NOT NULL DEFAULT 0;
 ALTER TABLE ingot.object_store ADD COLUMN grace bigint;                         -- how long deleted blobs are kept

@@ -75,6 +75,7 @@ CREATE INDEX trash_of_holder ON trash (holder, sent_until) WHERE holder IS NOT N
 CREATE INDEX trash_by_url ON trash (sent_until);
 
 ALTER TABLE uploads ADD COLUMN url_lifetime INTEGER NOT NULL DEFAULT 0; -- how long a URL to send the object is valid at most
+CREATE INDEX uploads_unfinished ON uploads (tenant) WHERE state IN ('open', 'verifying');
 ALTER TABLE usage ADD COLUMN deleted INTEGER NOT NULL DEFAULT 0 CHECK (deleted >= 0);
 ALTER TABLE blob_totals ADD COLUMN deleted INTEGER NOT NULL DEFAULT 0 CHECK (deleted >= 0);
 ALTER TABLE object_store ADD COLUMN grace INTEGER;                      -- how long deleted blobs are kept

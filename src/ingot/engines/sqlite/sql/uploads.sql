@@ -27,6 +27,12 @@ CROSS JOIN tenants AS t ON t.number = u.tenant
 SELECT CAST(json_group_array(json_array(t.id, u.id)) AS BLOB)
 FROM (SELECT tenant, id FROM uploads WHERE tenant = ?1 LIMIT ?2) AS u CROSS JOIN tenants AS t ON t.number = u.tenant
 
+-- name: count_unfinished_uploads
+-- The number of unfinished uploads of a tenant, up to ?2.
+SELECT count(*) FROM (
+    SELECT 1 FROM uploads INDEXED BY uploads_unfinished WHERE tenant = ?1 AND state IN ('open', 'verifying') LIMIT ?2
+)
+
 -- name: verifying_uploads
 -- Uploads whose bytes must be read back, the longest waiting first.
 SELECT CAST(json_group_array(json_array(
