@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from ingot.kernel.clock import ManualClock
 from ingot.objects.s3 import WRITE_URL_SECONDS, BucketStore
 from tests import s3
 from tests.http.bucket_settings import bucket_settings
+from tests.http.raw_connections import connected
 from tests.http.serving import Served, serving
 from tests.http.upload_requests import begin, complete, send
+from tests.waiting import eventually
 
 DATA = random.Random(9).randbytes(100_000)
 MIB = 1024 * 1024
@@ -136,3 +139,25 @@ async def test_concurrent_completions_get_the_same_response(bucket: Served, size
         assert (await send(plan, DATA[:size])).is_success
         responses = await asyncio.gather(*(complete(bucket, plan) for _ in range(8)))
         assert {(response.status_code, response.text) for response in responses} == {(200, responses[0].text)}
+
+
+@pytest.mark.s3
+async def test_all_bytes_of_a_transfer_with_a_bucket_that_are_in_memory_count(bucket: Served) -> None:
+    store = bucket.ingot.object_store
+    assert (store.write_memory_bytes(100_000), store.read_memory_bytes(100_000)) == (100_000, 100_000)
+    assert (store.write_memory_bytes(None), store.read_memory_bytes(100 * MIB)) == (16 * MIB, 8 * MIB)
+    assert store.write_memory_bytes(100 * 1024 * MIB) == 2 * 11 * MIB
+    head = (
+        f"PUT /api/v1/keys/large HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {bucket.operator}\r\n"
+        f"content-length: {100 * MIB}\r\n\r\n"
+    )
+    async with connected(bucket) as (_, writer):
+        writer.write(head.encode() + b"x" * 1000)
+        await eventually(lambda: _counts(bucket, 16 * MIB))
+
+
+async def _counts(server: Served, size: int) -> bool:
+    text = (await server.client.get("/metrics", headers={"authorization": f"Bearer {server.operator}"})).text
+    used = re.search(r"^ingot_http_buffered_bytes (\S+)$", text, re.MULTILINE)
+    assert used is not None
+    return float(used[1]) == size

@@ -438,6 +438,12 @@ class ObjectStore(Protocol):
         does not read to the end must close the generator.
         """
 
+    def write_memory_bytes(self, size: int | None) -> int:
+        """Return how many bytes a writer of an object of this size keeps in memory at most."""
+
+    def read_memory_bytes(self, size: int) -> int:
+        """Return how many bytes a reader of this many bytes keeps in memory at most."""
+
     async def delete(self, trash: TrashedObject) -> None:
         """Delete an object, finished or not. Succeeds if there is none."""
 

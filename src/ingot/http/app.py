@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from ingot.http.authentication import RequestAuthenticator
-from ingot.http.buffers import TRANSFER_BYTES, UNCOUNTED_BYTES_MAX, Buffers, BuffersFull, Reservation, TooManyBytes
+from ingot.http.buffers import UNCOUNTED_BYTES_MAX, Buffers, BuffersFull, Reservation, TooManyBytes
 from ingot.http.csrf import SAFE_METHODS
 from ingot.http.json_body import receive_body, receive_counted_body
 from ingot.http.metrics import Metrics
@@ -181,7 +181,7 @@ class App:
             arguments["body"] = _decode(await self._read_json(route, request, receive), body)
         elif body is not None:
             stream = arguments["body"] = RequestBody(request.headers, receive, bytes_max=route.body_bytes_max)
-            self._reserve_transfer(request, stream.length)
+            self._reserve_upload(request, stream.length)
         if query is not None:
             params = _parse_query(scope["query_string"]) if request.signed_params is None else request.signed_params
             arguments["query"] = _decode_query(params, query)
@@ -250,10 +250,10 @@ class App:
             request.reservation = Reservation(self._buffers, caller, tenant)
         return request.reservation
 
-    def _reserve_transfer(self, request: Request, length: int | None) -> None:
+    def _reserve_upload(self, request: Request, length: int | None) -> None:
         """Count the part of a streamed body that is in memory. Raises the errors of `Reservation.add`."""
         if length is None or length > UNCOUNTED_BYTES_MAX:
-            self._reservation(request).add(min(TRANSFER_BYTES, length or TRANSFER_BYTES))
+            self._reservation(request).add_transfer(self._buffers.upload_bytes(length))
 
     def _reserve_response(self, request: Request, size: int) -> None:
         """Count a response until the client has received it. The response to a change is never refused."""
@@ -288,7 +288,8 @@ class App:
             await send({"type": "http.response.body"})
             return status
         try:
-            self._reserve_transfer(request, response.length)
+            if response.length > UNCOUNTED_BYTES_MAX:
+                self._reservation(request).add_transfer(self._buffers.download_bytes(response.length))
         except (TooManyBytes, BuffersFull):
             await close_chunks(response)
             raise

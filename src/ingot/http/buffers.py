@@ -7,13 +7,15 @@ Bodies and responses of up to `UNCOUNTED_BYTES_MAX` bytes are not counted: the n
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from ingot.http.problems import BodyTooLarge
 from ingot.kernel.errors import IngotError, TooMany
 
 UNCOUNTED_BYTES_MAX: Final = 64 * 1024
-TRANSFER_BYTES: Final = 1024 * 1024  # Counted for a streamed body or response: only a part of it is in memory.
+TRANSFER_BYTES: Final = 1024 * 1024  # Bytes of a streamed body or response in memory, unless the store says more.
+# Part of a streamed body or response that is in memory, unless the store says more.
 CALLER_SHARE_MAX: Final = 0.25  # Share of all buffered bytes that one caller can use.
 TENANT_SHARE_MAX: Final = 0.5  # Share that all callers of a tenant can use.
 BUFFERED_BYTES_MAX: Final = 512 * 1024 * 1024
@@ -39,10 +41,21 @@ class BuffersFull(IngotError):
 
 
 class Buffers:
-    """The number of buffered bytes of a server, by caller and by tenant."""
+    """The number of buffered bytes of a server, by caller and by tenant.
 
-    def __init__(self, bytes_max: int = BUFFERED_BYTES_MAX) -> None:
+    `upload_bytes` and `download_bytes` return how many bytes of a streamed body or response of a length are in memory.
+    """
+
+    def __init__(
+        self,
+        bytes_max: int = BUFFERED_BYTES_MAX,
+        *,
+        upload_bytes: Callable[[int | None], int] = lambda length: min(TRANSFER_BYTES, length or TRANSFER_BYTES),
+        download_bytes: Callable[[int], int] = lambda length: min(TRANSFER_BYTES, length),
+    ) -> None:
         self.bytes_max = bytes_max
+        self.upload_bytes = upload_bytes
+        self.download_bytes = download_bytes
         self.caller_bytes_max = int(bytes_max * CALLER_SHARE_MAX)
         self.tenant_bytes_max = int(bytes_max * TENANT_SHARE_MAX)
         self.used_bytes = 0
@@ -89,6 +102,10 @@ class Reservation:
             )
         self._buffers.check(self._caller, self._tenant, size)
         self.add_anyway(size)
+
+    def add_transfer(self, size: int) -> None:
+        """Count the part of a transfer that is in memory. One transfer is possible however small the limits are."""
+        self.add(min(size, self._buffers.caller_bytes_max))
 
     def add_anyway(self, size: int) -> None:
         """Count more bytes, even above the limits, because they cannot be refused anymore."""

@@ -137,6 +137,14 @@ class LocalStore:
         """
         await run_in_thread(self._pool, partial(self._delete, trash.storage_key))
 
+    def write_memory_bytes(self, size: int | None) -> int:
+        """Return the size of a part: larger files are written and read in parts."""
+        return PART_BYTES if size is None else min(size, PART_BYTES)
+
+    def read_memory_bytes(self, size: int) -> int:
+        """Return the size of a part."""
+        return min(size, PART_BYTES)
+
     async def etag(self, _: str) -> str | None:
         """Return `None`: files have no ETag."""
         return None

@@ -193,6 +193,15 @@ class BucketStore:
             join=partial(self.join_parts, storage_key),
         )
 
+    def write_memory_bytes(self, size: int | None) -> int:
+        """Return the size of two parts: the writer collects one while it sends the other."""
+        two_parts = 2 * part_size(size or 0, PROXIED_PART_BYTES)
+        return two_parts if size is None else min(size, two_parts)
+
+    def read_memory_bytes(self, size: int) -> int:
+        """Return the size of two requests: the reader fetches the next bytes while it returns the last ones."""
+        return min(size, 2 * READ_REQUEST_BYTES)
+
     async def resume(self, storage_key: str, *, offset: int) -> ObjectWriter:
         """Raise `StoreError`: the bucket keeps nothing of an unfinished object that passes through the server."""
         raise StoreError(

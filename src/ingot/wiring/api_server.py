@@ -130,7 +130,11 @@ def build_server(
         ingot.cursors,
         tracer=tracer,
         connections_max=settings.connections_max,
-        buffers=Buffers(settings.buffered_bytes_max),
+        buffers=Buffers(
+            settings.buffered_bytes_max,
+            upload_bytes=ingot.object_store.write_memory_bytes,
+            download_bytes=ingot.object_store.read_memory_bytes,
+        ),
         error_page=error_page,
     )
     ingot.jobs.coalesce_commands()
