@@ -264,7 +264,7 @@ MUTANTS = [
         file="engines/postgres/functions/enqueue.sql",
         old="WHERE k.tenant = o.tenant AND k.type = o.type AND k.key = o.reuse_key LIMIT 1",
         new="WHERE k.type = o.type AND k.key = o.reuse_key LIMIT 1",
-        caught_by=f"{REUSED_UPLOADS}::test_two_tenants_have_their_own_jobs_and_share_the_blobs[postgres]",
+        caught_by=f"{REUSED_UPLOADS}::test_two_tenants_have_their_own_jobs_and_blobs[postgres]",
     ),
     Mutant(
         name="a definition that is swapped for one that was read before",

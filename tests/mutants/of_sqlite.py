@@ -252,7 +252,7 @@ MUTANTS = [
         file="engines/sqlite/sql/order_keys.sql",
         old="k.tenant = item.value ->> 0 AND k.type = item.value ->> 1 AND k.key = unhex",
         new="k.type = item.value ->> 1 AND k.key = unhex",
-        caught_by=f"{REUSED_UPLOADS}::test_two_tenants_have_their_own_jobs_and_share_the_blobs[sqlite]",
+        caught_by=f"{REUSED_UPLOADS}::test_two_tenants_have_their_own_jobs_and_blobs[sqlite]",
     ),
     Mutant(
         name="reuse that a refused call leaves behind",

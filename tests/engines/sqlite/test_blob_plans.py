@@ -22,6 +22,7 @@ BIG: Final = 50_000
 MORE_STEPS_MAX: Final = 1.1
 NEVER: Final = 2**60
 # For each other blob: keys before and after those of the calls, an open and a finished upload, a tombstone, trash.
+# The number of unfinished uploads of a tenant is limited, so most of them belong to another tenant.
 FILL: Final = """
     BEGIN;
     CREATE TEMP TABLE others AS WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {blobs})
@@ -33,7 +34,7 @@ FILL: Final = """
     INSERT INTO usage SELECT 1, '', 2 * {blobs}, 0, 2 * {blobs}, 2 * {blobs}, 2 * {blobs};
     INSERT INTO usage SELECT 1, 'token:' || n, 0, 0, 0, 0, 0 FROM others;
     INSERT INTO uploads (tenant, id, state, epoch, owner, reserved, received, content_type, created_at, expires_at)
-        SELECT 1, 'other' || n, 'open', 1, 'token:other', 0, 0, 'a/b', 0, {never} FROM others;
+        SELECT iif(n <= 1000, 1, 999), 'other' || n, 'open', 1, 'token:other', 0, 0, 'a/b', 0, {never} FROM others;
     INSERT INTO uploads (tenant, id, state, epoch, owner, reserved, received, size, blob_id, sha256, content_type,
             created_at, expires_at, done_at)
         SELECT 1, 'done' || n, 'done', 1, 'token:other', 0, 0, 1, id, id, 'a/b', 0, {never}, 0 FROM others;
