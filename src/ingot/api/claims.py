@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -16,6 +17,7 @@ from ingot.jobs.errors import JobNotFound, LeaseLost
 from ingot.jobs.model import Claim, Done, Failed, Heartbeat, Job, Outcome, Release, Settle, Settled, Snooze
 from ingot.jobs.service import Jobs
 from ingot.kernel.errors import IngotError
+from ingot.kernel.slices import SLICE_SECONDS, map_in_slices, next_slice
 from ingot.wire.jobs import (
     AttemptFailed,
     AttemptReleased,
@@ -74,9 +76,9 @@ class ClaimsApi:
             pid=body.pid,
         )
         request.undo = partial(self._release_claims, claims)
-        return (
-            Response(ClaimResponse(jobs=[_encode_claim(claim) for claim in claims])) if claims else Response(None, 204)
-        )
+        if not claims:
+            return Response(None, 204)
+        return Response(ClaimResponse(jobs=await map_in_slices(_encode_claim, claims)))
 
     async def _release_claims(self, claims: Sequence[Claim]) -> None:
         """Release claims whose response cannot be sent, because no worker knows of them."""
@@ -114,7 +116,13 @@ class ClaimsApi:
 
     async def settle(self, request: Request, body: SettleRequest) -> SettleResponse:
         """Report how several attempts ended. Each has a result of its own."""
-        checked = [await self._check_entry(request, entry) for entry in body.jobs]
+        checked: list[Settle | IngotError] = []
+        slice_end = time.perf_counter() + SLICE_SECONDS
+        for entry in body.jobs:
+            if time.perf_counter() >= slice_end:
+                await next_slice()
+                slice_end = time.perf_counter() + SLICE_SECONDS
+            checked.append(await self._check_entry(request, entry))
         settles = [settle for settle in checked if isinstance(settle, Settle)]
         settled = [
             await visible_error(self._jobs, request, settle.job_id, outcome)
@@ -123,12 +131,8 @@ class ClaimsApi:
             for settle, outcome in zip(settles, await self._jobs.settle_many(settles), strict=True)
         ]
         outcomes = iter(settled)
-        return SettleResponse(
-            jobs=[
-                _settle_result(entry.id, next(outcomes) if isinstance(settle_or_error, Settle) else settle_or_error)
-                for entry, settle_or_error in zip(body.jobs, checked, strict=True)
-            ]
-        )
+        results = [next(outcomes) if isinstance(one, Settle) else one for one in checked]
+        return SettleResponse(jobs=await map_in_slices(_settle_result, [*zip(body.jobs, results, strict=True)]))
 
     async def _check_entry(self, request: Request, entry: AnySettleEntry) -> Settle | IngotError:
         try:
@@ -250,11 +254,12 @@ def _outcome_of(entry: AnySettleEntry) -> Outcome:
             return Release()
 
 
-def _settle_result(job_id: str, outcome: Settled | IngotError) -> SettleResult:
+def _settle_result(entry_and_outcome: tuple[AnySettleEntry, Settled | IngotError]) -> SettleResult:
+    entry, outcome = entry_and_outcome
     if isinstance(outcome, IngotError):
-        return SettleResult(id=job_id, code=outcome.code, detail=outcome.detail)
+        return SettleResult(id=entry.id, code=outcome.code, detail=outcome.detail)
     return SettleResult(
-        id=job_id,
+        id=entry.id,
         status=outcome.status,
         attempts=outcome.attempts,
         will_retry=outcome.will_retry,

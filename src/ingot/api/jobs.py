@@ -41,6 +41,7 @@ from ingot.jobs.service import Jobs
 from ingot.kernel import validation
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
+from ingot.kernel.slices import map_in_slices
 from ingot.wire.files import CreateJobRequest, CreateJobResponse
 from ingot.wire.jobs import (
     ChangeJobRequest,
@@ -234,9 +235,9 @@ class JobsApi:
             raise InvalidInput(
                 "the header Idempotency-Key does not apply to several jobs", hint="Set idempotency_key in each job."
             )
-        orders = [
-            new_job(request.tenant, job.type, bytes(job.payload), **_job_options(request, job)) for job in body.jobs
-        ]
+        orders = await map_in_slices(
+            lambda job: new_job(request.tenant, job.type, bytes(job.payload), **_job_options(request, job)), body.jobs
+        )
         await check_order_references(self._jobs, self._blobs, request, body.jobs)
         try:
             enqueued_jobs = await self._jobs.enqueue_many(orders)
@@ -246,7 +247,8 @@ class JobsApi:
             await self._complete_existing_uploads(request, enqueued, job) if enqueued.reused else enqueued
             for enqueued, job in zip(enqueued_jobs, body.jobs, strict=True)
         ]
-        return CreateJobsResponse(jobs=[redact_existing_job(request, enqueued) for enqueued in completed_jobs])
+        jobs = await map_in_slices(lambda enqueued: redact_existing_job(request, enqueued), completed_jobs)
+        return CreateJobsResponse(jobs=jobs)
 
     # -- reading --------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from ingot.jobs.workers import Workers
 from ingot.kernel.build import read_build
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import Page
+from ingot.kernel.slices import map_async_in_slices, map_in_slices
 from ingot.wire.protocol import OLDEST_PROTOCOL, PROTOCOL
 from ingot.wire.workers import (
     JobHeartbeat,
@@ -93,14 +94,17 @@ class WorkersApi:
         """
         worker_id, tenant = await worker_id_of(self._authenticator, request, id), _tenant_scope(request)
         await self._require_worker_access(request, tenant, worker_id)
-        jobs = [job for job in body.jobs if await self._can_run(request, job.id)]
+        can_run = await map_async_in_slices(lambda job: self._can_run(request, job.id), body.jobs)
+        jobs = [job for job, is_runnable in zip(body.jobs, can_run, strict=True) if is_runnable]
         scope: dict[str, str | None] = {"tenant": tenant, "worker": worker_scope(request)}
-        heartbeats = [self._jobs.beat(job.id, job.fence, progress=job.progress, **scope) for job in jobs]
+        heartbeats = await map_in_slices(
+            lambda job: self._jobs.beat(job.id, job.fence, progress=job.progress, **scope), jobs
+        )
         await self._append_logs(jobs, **scope)
         answer = await self._workers.heartbeat(tenant, worker_id, heartbeats, wait_seconds=body.wait_seconds)
         by_job = {status.job_id: status for status in answer.jobs}
         statuses = [by_job.get(job.id) or LeaseStatus(job_id=job.id, fence=job.fence) for job in body.jobs]
-        return WorkerHeartbeatResponse(jobs=[JobLeaseStatus.of(status) for status in statuses], drain=answer.drain)
+        return WorkerHeartbeatResponse(jobs=await map_in_slices(JobLeaseStatus.of, statuses), drain=answer.drain)
 
     async def _append_logs(self, jobs: Sequence[JobHeartbeat], *, tenant: str | None, worker: str | None) -> None:
         """Append to the logs of attempts. Attempts that lost their lease are ignored: the heartbeat reports them."""

@@ -19,6 +19,7 @@ from ingot.http.authentication import RequestAuthenticator
 from ingot.http.buffers import UNCOUNTED_BYTES_MAX, Buffers, BuffersFull, Reservation, TooManyBytes
 from ingot.http.csrf import SAFE_METHODS
 from ingot.http.json_body import receive_body, receive_counted_body
+from ingot.http.json_response import encode_list, list_field_of
 from ingot.http.metrics import Metrics
 from ingot.http.page_cursors import open_cursor, seal_cursor, takes_cursor
 from ingot.http.problems import (
@@ -69,8 +70,8 @@ JSON: Final = "application/json"
 ErrorPage = Callable[[IngotError, str | None], Response[bytes]]
 STREAM_HEADERS: Final = {"content-type": "text/event-stream", "x-accel-buffering": "no"}
 log = structlog.get_logger("ingot.http")
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _encode = msgspec.json.Encoder().encode
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class App:
@@ -102,6 +103,7 @@ class App:
         metrics.register_streams(lambda: len(self._streams))
         self._decoders = {id(route): _decoders_of(route) for route in table.routes}
         self._paged_routes = {id(route) for route in table.routes if takes_cursor(route)}
+        self._list_fields = {id(route): name for route in table.routes if (name := list_field_of(route)) is not None}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -218,7 +220,9 @@ class App:
         if content is None:
             content = b""
         elif not isinstance(content, bytes):
-            headers, content = {"content-type": JSON, **headers}, _encode(content)
+            headers = {"content-type": JSON, **headers}
+            list_field = self._list_fields.get(id(route))
+            content = _encode(content) if list_field is None else await encode_list(content, list_field)
         if len(content) > UNCOUNTED_BYTES_MAX:
             self._reserve_response(request, len(content))
         await _send_response(send, status, headers, content, request.request_id, cookies)

@@ -33,6 +33,7 @@ from ingot.jobs.files import INPUTS_MAX
 from ingot.jobs.model import NewJob, OnDead, Source
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.ids import is_id
+from ingot.kernel.slices import map_in_slices
 from ingot.kernel.validation import check_boolean, check_instance, check_integer, check_list, check_text, format_value
 
 KEY_FIELDS = ("idempotency_key", "dedupe_key", "correlation_id", "trace_id", "source_ref", "created_by")
@@ -136,12 +137,12 @@ def _check_uploads(job: NewJob) -> None:
         raise InvalidInput("two inputs have the same name", hint="Use a different name for each. Nothing was changed.")
 
 
-def checked_new_jobs(values: object) -> tuple[NewJob, ...]:
+async def checked_new_jobs(values: object) -> tuple[NewJob, ...]:
     """Return new jobs that can be enqueued together. Raises `InvalidInput` or `DependencyCycle`."""
     new_jobs = check_list(values, name="orders")
     if len(new_jobs) > BATCH_JOBS_MAX:
         raise InvalidInput(f"at most {BATCH_JOBS_MAX} jobs can be enqueued in one call, got {len(new_jobs)} jobs")
-    checked = tuple([checked_new_job(value) for value in new_jobs])
+    checked = tuple(await map_in_slices(checked_new_job, new_jobs))
     if len(jobs_by_id := {job.id: job for job in checked}) < len(checked):
         for job in checked:
             if jobs_by_id[job.id] != job:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -65,6 +66,7 @@ from ingot.kernel.clock import MICROS
 from ingot.kernel.commands import Command
 from ingot.kernel.errors import IngotError, InvalidInput, StoreBusy
 from ingot.kernel.logs import report
+from ingot.kernel.slices import SLICE_SECONDS, next_slice
 from ingot.kernel.waits import wait_until
 from ingot.records.model import RecordChanged, RecordNotFound
 from ingot.records.service import Records
@@ -155,7 +157,7 @@ class Jobs(JobQueries):
 
     async def enqueue_many(self, orders: Iterable[NewJob]) -> list[Enqueued]:
         """Accept many jobs created with `new_job`, all or none. Raises as `enqueue` does."""
-        new_jobs = checked_new_jobs(orders)
+        new_jobs = await checked_new_jobs(orders)
         return await self._enqueue(new_jobs) if new_jobs else []
 
     async def _enqueue(self, new_jobs: Sequence[NewJob]) -> list[Enqueued]:
@@ -345,7 +347,11 @@ class Jobs(JobQueries):
                 len(given_items), name=f"the number of {name}", minimum=1, maximum=checks.BATCH_JOBS_MAX
             )
         items_or_errors: list[ItemT | IngotError] = []
+        slice_end = time.perf_counter() + SLICE_SECONDS
         for item in given_items:
+            if time.perf_counter() >= slice_end:
+                await next_slice()
+                slice_end = time.perf_counter() + SLICE_SECONDS
             try:
                 items_or_errors.append(check(item))
             except IngotError as error:

@@ -44,6 +44,7 @@ from ingot.kernel import validation
 from ingot.kernel.clock import MICROS
 from ingot.kernel.errors import InvalidInput
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, Page, check_limit, decode_cursor_position, page_by_id
+from ingot.kernel.slices import map_in_slices
 from ingot.kernel.waits import wait_until
 
 GRACE_SECONDS: Final = 15.0  # Time for the response of a claim to reach the worker before its jobs are released.
@@ -160,7 +161,7 @@ class Workers:
         command = WorkerHeartbeat(
             tenant=checks.optional_tenant_id(tenant),
             worker_id=checks.worker_id(worker_id),
-            beats=_valid_heartbeats(checked_beats, tenant),
+            beats=await _valid_heartbeats(checked_beats, tenant),
             grace=round(self.grace_seconds * MICROS),
             record_seen_after=round(min(RECORD_SEEN_SECONDS, self._lease_seconds * RECORD_SEEN_LEASE_SHARE) * MICROS),
         )
@@ -414,15 +415,15 @@ def _check_heartbeats(values: Iterable[AttemptHeartbeat]) -> list[AttemptHeartbe
     return beats
 
 
-def _valid_heartbeats(beats: Iterable[AttemptHeartbeat], tenant: str | None) -> list[AttemptHeartbeat]:
+async def _valid_heartbeats(beats: Sequence[AttemptHeartbeat], tenant: str | None) -> list[AttemptHeartbeat]:
     """Return the heartbeats with a valid job ID, restricted to this tenant. The others are reported as lost later."""
-    valid_beats = []
-    for beat in beats:
+
+    def check_one(beat: AttemptHeartbeat) -> AttemptHeartbeat | None:
         with suppress(JobNotFound):
-            valid_beats.append(
-                checked_heartbeat(beat if tenant is None else msgspec.structs.replace(beat, tenant=tenant))
-            )
-    return valid_beats
+            return checked_heartbeat(beat if tenant is None else msgspec.structs.replace(beat, tenant=tenant))
+        return None
+
+    return [beat for beat in await map_in_slices(check_one, beats) if beat is not None]
 
 
 def _complete_answer(beats: Sequence[AttemptHeartbeat], answer: HeartbeatAnswer) -> HeartbeatAnswer:
