@@ -421,6 +421,14 @@ MUTANTS = [
         caught_by=f"{BATCHES}::test_claims_of_one_tenant_for_many_types_leave_connections_to_others",
     ),
     Mutant(
+        name="cancels of one tenant on all connections",
+        breaks="T7: the cancels of one tenant leave connections to others",
+        file="engines/postgres/job_control.py",
+        old="asyncio.Semaphore(TENANT_CONTROLS_MAX)",
+        new="asyncio.Semaphore(1000)",
+        caught_by=f"{BATCHES}::test_cancels_of_one_tenant_leave_connections_to_others",
+    ),
+    Mutant(
         name="a worker's transaction in another database",
         breaks="T7: a worker cannot hold back the events of others for long",
         file="engines/postgres/functions/transactions.sql",

@@ -18,10 +18,11 @@ from ingot.jobs.service import Jobs
 from ingot.kernel import validation
 from ingot.kernel.errors import IngotError, InvalidInput
 from ingot.kernel.pages import InvalidCursor, check_limit, decode_cursor, encode_cursor
+from ingot.kernel.slices import next_slice
 
 STEP_SECONDS_MAX: Final = 5.0  # After this time, a step returns its result and a cursor.
 STEP_JOBS_DEFAULT: Final = 1000
-BATCH_JOBS: Final = 100  # Jobs that are changed concurrently, so that their commands share commits.
+BATCH_JOBS: Final = 25  # Jobs that are changed concurrently, so that their commands share commits.
 FILTER_NAMES: Final = tuple(JobFilters.__annotations__)
 
 
@@ -163,6 +164,7 @@ class Actions:
         failed: list[BulkActionFailure] = []
         while status_index < len(statuses) and jobs_left > 0 and loop.time() < deadline:
             filters["status"] = statuses[status_index]
+            await next_slice()
             page = await self._jobs.list(tenant, cursor=list_cursor, limit=min(jobs_left, BATCH_JOBS), **filters)
             matched += len(page.items)
             jobs_left -= len(page.items)

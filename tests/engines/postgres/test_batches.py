@@ -12,6 +12,7 @@ import pytest
 
 from ingot.engines.postgres.command_batcher import BATCH_ROWS_MAX, IN_FLIGHT_MAX, CommandBatcher
 from ingot.engines.postgres.command_batches import TENANT_CLAIMS_MAX
+from ingot.engines.postgres.job_control import TENANT_CONTROLS_MAX
 from ingot.engines.tenant_queues import QUEUED_COMMANDS_MAX
 from ingot.jobs import Done, Settled
 from ingot.jobs.job_options import new_job
@@ -316,6 +317,33 @@ async def test_claims_of_one_tenant_for_many_types_leave_connections_to_others(t
                 await asyncio.sleep(0.05)
                 assert await blocked_claims() == TENANT_CLAIMS_MAX
             assert [len(jobs) for jobs in await asyncio.gather(*claims)] == [1] * len(types)
+        finally:
+            for connection in (watcher, holder):
+                await connection.close()
+
+
+async def test_cancels_of_one_tenant_leave_connections_to_others(tmp_path: Path) -> None:
+    async with open_bench("postgres", tmp_path / "data") as bench:
+        jobs = 3 * TENANT_CONTROLS_MAX
+        await bench.jobs.enqueue_many([new_job(bench.tenant, "noop") for _ in range(jobs)])
+        claims = await bench.jobs.claim("w", ["noop"], tenant=bench.tenant, limit=jobs)
+        url = (await database_for(tmp_path / "data")).owner_url
+        watcher, holder = [await asyncpg.connect(url) for _ in range(2)]
+
+        async def blocked_cancels() -> int:
+            return int(await watcher.fetchval(COUNT_BLOCKED_SESSIONS))
+
+        async def is_full() -> bool:
+            return await blocked_cancels() >= TENANT_CONTROLS_MAX
+
+        try:
+            async with holder.transaction():
+                await holder.execute("LOCK TABLE ingot.leases IN EXCLUSIVE MODE")
+                cancels = [asyncio.create_task(bench.jobs.cancel(bench.tenant, claim.job.id)) for claim in claims]
+                await eventually(is_full)
+                await asyncio.sleep(0.05)
+                assert await blocked_cancels() == TENANT_CONTROLS_MAX
+            assert all(job.cancel_requested for job in await asyncio.gather(*cancels))
         finally:
             for connection in (watcher, holder):
                 await connection.close()
