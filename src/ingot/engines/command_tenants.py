@@ -29,5 +29,7 @@ def tenant_of(command: Command[Any]) -> str | None:
 
 def count_items(command: Command[Any]) -> int:
     """Return the number of items of a command that contains several, or 1."""
+    if isinstance(command, ports.WorkerHeartbeat):
+        return len(command.beats)
     items = _ITEMS.get(type(command))
     return 1 if items is None else len(getattr(command, items))

@@ -29,11 +29,14 @@ class QueuedCommand(msgspec.Struct, Generic[C, A], eq=False, gc=False):
 class TenantQueues(Generic[C, A]):
     """Waiting commands by tenant, and the number of running batches that contain commands of each tenant.
 
-    `weigh` returns the number of rows that a command counts for. `size` is the number of waiting commands.
+    `weigh` returns the number of rows that a command counts for. `size` is the number of waiting commands. A command of
+    more than `shared_rows_max` rows shares its batch with no other, and batches of smaller commands take turns with it.
     """
 
-    def __init__(self, weigh: Callable[[C], int]) -> None:
+    def __init__(self, weigh: Callable[[C], int], *, shared_rows_max: int | None = None) -> None:
         self._weigh = weigh
+        self._shared_rows_max = shared_rows_max
+        self._is_large_next = False
         self._queues: dict[str | None, deque[QueuedCommand[C, A]]] = {}  # In the order of their next turns.
         self._running_batches: Counter[str | None] = Counter()
         self.size = 0
@@ -67,11 +70,13 @@ class TenantQueues(Generic[C, A]):
         ]
         batch: list[QueuedCommand[C, A]] = []
         rows = 0
+        if self._shared_rows_max is not None and self.size > 1:
+            turns, rows_max = self._choose_size(turns, self._shared_rows_max, rows_max)
         while turns and rows < rows_max:
             tenant_rows, place, tenant = turns[0]
             queue = self._queues[tenant]
             weight = self._weigh(queue[0].command)
-            if batch and rows + weight > rows_max:
+            if batch and (rows + weight > rows_max or weight > (self._shared_rows_max or rows_max)):
                 heappop(turns)  # A smaller command of another tenant may fit.
                 continue
             batch.append(queue.popleft())
@@ -87,6 +92,22 @@ class TenantQueues(Generic[C, A]):
             if queue:
                 self._queues[tenant] = queue  # At the end, so that others get the next turn.
         return batch
+
+    def _choose_size(
+        self, turns: list[tuple[int, int, str | None]], shared_rows_max: int, rows_max: int
+    ) -> tuple[list[tuple[int, int, str | None]], int]:
+        """Return the tenants of the next batch and its maximum number of rows: one large command, or small ones only.
+
+        If both kinds wait, they take turns, so that small commands wait for one large command at most.
+        """
+        large = [turn for turn in turns if self._weigh(self._queues[turn[2]][0].command) > shared_rows_max]
+        if not large:
+            return turns, rows_max
+        if len(large) == len(turns) or self._is_large_next:
+            self._is_large_next = False
+            return large[:1], 1
+        self._is_large_next = True
+        return sorted(set(turns).difference(large)), rows_max
 
     def end_batch(self, batch: list[QueuedCommand[C, A]]) -> None:
         """Record that a batch has ended."""

@@ -55,7 +55,7 @@ from ingot.kernel.clock import MICROS
 from ingot.kernel.pages import PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX, Page, check_limit, decode_cursor, encode_cursor
 from ingot.kernel.waits import wait_for
 
-PAGE_BYTES_MAX: Final = 4 * 1024 * 1024  # Payloads, metadata and results of a page. Its last job may exceed this.
+PAGE_BYTES_MAX: Final = 1024 * 1024  # Payloads, metadata and results of a page. Its last job may exceed this.
 FIRST_QUERY_JOBS_MAX: Final = 64
 WORKERS_OF_TYPE_MAX: Final = 100
 POLL_SECONDS_MIN: Final = 0.1

@@ -64,6 +64,51 @@ async def test_a_large_command_is_a_batch_of_its_own(bench: Bench, other: str) -
     assert jobs_before(bench, await answer) <= 1 + 9_000
 
 
+async def test_a_small_command_shares_no_batch_with_large_ones(bench: Bench, other: str) -> None:
+    gate = CommitGate(bench)
+    first = asyncio.create_task(bench.make_job())
+    await gate.reached()
+    orders = [[new_job(bench.tenant, "noop") for _ in range(200)] for _ in range(5)]
+    flood = [asyncio.ensure_future(bench.store.run(Enqueue(jobs=jobs))) for jobs in orders]
+    await asyncio.sleep(0)
+    answer = asyncio.ensure_future(bench.make_job(tenant=other))
+    await asyncio.sleep(0)
+    gate.open()
+    await asyncio.gather(first, *flood)
+    assert jobs_before(bench, await answer) == 1
+
+
+async def test_large_commands_take_turns_with_a_flood_of_small_ones(bench: Bench, other: str) -> None:
+    gate = CommitGate(bench)
+    first = asyncio.create_task(bench.make_job())
+    await gate.reached()
+    flood = [asyncio.ensure_future(bench.make_job()) for _ in range(3 * writer_module.BATCH_COMMANDS_MAX)]
+    await asyncio.sleep(0)
+    orders = [new_job(other, "noop") for _ in range(200)]
+    answer = asyncio.ensure_future(bench.store.run(Enqueue(jobs=orders)))
+    await asyncio.sleep(0)
+    gate.open()
+    await answer
+    assert sum(command.done() for command in flood) <= 2 * writer_module.BATCH_COMMANDS_MAX
+    await asyncio.gather(first, *flood)
+
+
+async def test_a_flood_of_cancels_shares_small_batches(bench: Bench, other: str) -> None:
+    enqueued = await bench.jobs.enqueue_many([new_job(bench.tenant, "noop", delay=3600) for _ in range(200)])
+    gate = CommitGate(bench)
+    first = asyncio.create_task(bench.make_job())
+    await gate.reached()
+    flood = [asyncio.ensure_future(bench.jobs.cancel(bench.tenant, entry.job.id)) for entry in enqueued]
+    await asyncio.sleep(0)
+    answer = asyncio.ensure_future(bench.make_job(tenant=other))
+    await asyncio.sleep(0)
+    gate.open()
+    await answer
+    batch = writer_module.BATCH_COMMANDS_MAX // writer_module.COSTLY_WEIGHT
+    assert sum(command.done() for command in flood) <= 2 * batch < len(flood)
+    await asyncio.gather(first, *flood)
+
+
 async def test_a_flood_of_commands_leaves_space_in_the_queue(
     bench: Bench, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from itertools import groupby, islice
 
 from ingot.engines.sqlite.dependents import release_dependents
@@ -41,7 +40,7 @@ def _claim_group(tx: Transaction, commands: Sequence[ClaimJobs]) -> list[Deferre
     """Hand out jobs to claims for the same types and tenant, in order, while there are jobs."""
     numbers = _pick_jobs(tx, commands[0], sum(command.limit for command in commands))
     if not numbers:
-        return [DeferredAnswer(list) for _ in commands]
+        return [DeferredAnswer(_claim_of) for _ in commands]
     remaining = iter(numbers)
     shares = [list(islice(remaining, command.limit)) for command in commands]
     claims = as_json(
@@ -54,10 +53,7 @@ def _claim_group(tx: Transaction, commands: Sequence[ClaimJobs]) -> list[Deferre
         state = rows[number].state
         tx.record_transition(state, JobStatus.QUEUED, JobStatus.RUNNING)
         tx.emit("job.started", state)
-    return [
-        DeferredAnswer(partial(_claims_of, [_with_definition(tx, rows[number]) for number in share]))
-        for share in shares
-    ]
+    return [DeferredAnswer(_claim_of, [_with_definition(tx, rows[number]) for number in share]) for share in shares]
 
 
 def _lease_values(tx: Transaction, command: ClaimJobs, share: list[int]) -> tuple[object, ...]:
@@ -71,8 +67,8 @@ def _with_definition(tx: Transaction, row: JobRow) -> tuple[JobRow, Definition]:
     return row, tx.writer_state.definition(row.state.tenant, row.state.type)
 
 
-def _claims_of(claimed: list[tuple[JobRow, Definition]]) -> list[Claim]:
-    return [claim_of(row, definition) for row, definition in claimed]
+def _claim_of(claimed: tuple[JobRow, Definition]) -> Claim:
+    return claim_of(*claimed)
 
 
 def _pick_jobs(tx: Transaction, command: ClaimJobs, limit: int) -> list[int]:

@@ -40,7 +40,8 @@ class ReusedJob(msgspec.Struct, frozen=True):
 
 
 # A number is that of an existing job with the idempotency key or the ID of the order.
-OrderAnswers = list[AcceptedOrder | int | ReusedJob]
+OrderAnswer = AcceptedOrder | int | ReusedJob
+OrderAnswers = list[OrderAnswer]
 
 
 def enqueue(tx: Transaction, commands: Sequence[Enqueue]) -> list[DeferredAnswer | IngotError]:
@@ -140,7 +141,7 @@ class _EnqueueBatch:
                 undo()
             raise
 
-    def _accept_one(self, order: NewJob) -> AcceptedOrder | int | ReusedJob:
+    def _accept_one(self, order: NewJob) -> OrderAnswer:
         tx = self._tx
         if order.tenant not in tx.writer_state.tenants:
             raise TenantNotFound(f"there is no tenant {order.tenant[:64]!r}")
@@ -299,25 +300,21 @@ class _EnqueueBatch:
         if self._has_existing:
             numbers = [number for answer in answers if (number := _existing_number(answer)) is not None]
             rows = self._tx.whole_jobs(numbers) if numbers else {}
-        return DeferredAnswer(partial(_enqueued, answers, rows, self._created_at))
+        return DeferredAnswer(partial(_enqueued, rows, self._created_at), answers)
 
 
-def _enqueued(answers: OrderAnswers, rows: dict[int, JobRow], created_at: int) -> list[Enqueued]:
-    enqueued: list[Enqueued] = []
-    for answer in answers:
-        if isinstance(answer, tuple):
-            order, state = answer
-            values = AcceptedValues(state.priority, state.run_at, state.max_attempts, created_at, state.limit_key)
-            enqueued.append(Enqueued(job=new_job_of(order, values), created=True))
-        else:
-            row = rows[answer.number if isinstance(answer, ReusedJob) else answer]
-            job = job_of(row.state, row.body)
-            reused = isinstance(answer, ReusedJob) and answer.order_id != job.id  # Otherwise the order was repeated.
-            enqueued.append(Enqueued(job=job, created=False, reused=reused))
-    return enqueued
+def _enqueued(rows: dict[int, JobRow], created_at: int, answer: OrderAnswer) -> Enqueued:
+    if isinstance(answer, tuple):
+        order, state = answer
+        values = AcceptedValues(state.priority, state.run_at, state.max_attempts, created_at, state.limit_key)
+        return Enqueued(job=new_job_of(order, values), created=True)
+    row = rows[answer.number if isinstance(answer, ReusedJob) else answer]
+    job = job_of(row.state, row.body)
+    reused = isinstance(answer, ReusedJob) and answer.order_id != job.id  # Otherwise the order was repeated.
+    return Enqueued(job=job, created=False, reused=reused)
 
 
-def _existing_number(answer: AcceptedOrder | int | ReusedJob) -> int | None:
+def _existing_number(answer: OrderAnswer) -> int | None:
     """Return the number of an existing job, or `None` for an accepted order."""
     if isinstance(answer, tuple):
         return None

@@ -19,6 +19,7 @@ from ingot.jobs.model import JOBS_AHEAD_MAX, Attempt, Batch, Job, JobLog, JobSta
 from ingot.kernel.clock import to_datetime, to_datetime_or_none
 
 COUNTED_PAGES_MAX = 10_000 // PAGE_ROWS_MAX
+ROWS_PER_QUERY = 50  # Decoding more at once would keep the event loop from running for long.
 SUMMARY_LANES_MAX = 1_000  # Lanes that are searched for the oldest ready job.
 
 
@@ -31,8 +32,12 @@ def get_job(reader: Reader, command: ports.GetJob) -> Job | None:
 
 
 def _whole_jobs(reader: Reader, numbers: list[int]) -> list[Job]:
-    rows = {row.state.number: row for row in reader.read(list[JobRow], SQL.whole_jobs, as_json(numbers))}
-    return [job_of(rows[number].state, rows[number].body) for number in numbers]
+    jobs: list[Job] = []
+    for start in range(0, len(numbers), ROWS_PER_QUERY):
+        chunk = numbers[start : start + ROWS_PER_QUERY]
+        rows = {row.state.number: row for row in reader.read(list[JobRow], SQL.whole_jobs, as_json(chunk))}
+        jobs += [job_of(rows[number].state, rows[number].body) for number in chunk]
+    return jobs
 
 
 def list_jobs(reader: Reader, command: ports.ListJobs) -> tuple[list[Job], str | None]:

@@ -40,9 +40,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class DeferredAnswer(msgspec.Struct):
-    """An answer that the event loop builds while the writer runs the next batch."""
+    """An answer that the event loop builds of several items, while the writer runs the next batch."""
 
-    build: Callable[[], Any]
+    build_item: Callable[[Any], Any]
+    items: Sequence[Any] = ()
 
 
 class PendingEffects:

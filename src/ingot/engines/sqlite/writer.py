@@ -29,13 +29,19 @@ from ingot.engines.sqlite.writer_state import WriterState
 from ingot.engines.tenant_queues import QUEUED_COMMANDS_MAX, QueuedCommand, TenantQueues
 from ingot.jobs.metrics import Load
 from ingot.jobs.model import LostLease
+from ingot.jobs.ports import CancelJob, ChangeJob, RetryJob
 from ingot.kernel.clock import Clock
 from ingot.kernel.commands import Command
 from ingot.kernel.errors import IngotError, OutcomeUnknown, StorageFull, StoreBusy, StoreError
 from ingot.kernel.failures import failures
+from ingot.kernel.slices import UNSLICED_ITEMS_MAX, map_in_slices
 
 BATCH_COMMANDS_MAX = 256
-ITEMS_PER_COMMAND = 40  # A command with more items counts as several, so that a batch has some 10,000 items at most.
+ITEMS_PER_COMMAND = 4  # A command with more items counts as several, so that commands share a batch of 1,000 items.
+SHARED_WEIGHT_MAX = 25  # A command that counts for more, such as 100 new jobs, shares its batch with no other.
+# Commands that run one by one, with several statements each.
+COSTLY_COMMANDS = (CancelJob, RetryJob, ChangeJob)
+COSTLY_WEIGHT = 8
 GATHER_COMMANDS_MAX = 32
 LOW_SPACE_LOG_PAGES = 100  # Size of the log at which it is checkpointed while the disk is full.
 
@@ -108,6 +114,7 @@ class Writer:
         self._unsent: list[Pending] = []  # Not passed to the thread yet.
         self._submitted = self._started = self._delivered = 0  # Numbers of commands since the start.
         self._undelivered_by_tenant: Counter[str | None] = Counter()
+        self._answer_tasks: set[asyncio.Task[None]] = set()
         self._queue: queue.SimpleQueue[list[Pending] | None] = queue.SimpleQueue()
         self._stopping = False
         self._batch_started_at: float | None = None  # When the current batch began.
@@ -178,7 +185,7 @@ class Writer:
     # -- on the writer thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        waiting: TenantQueues[Any, Any] = TenantQueues(_weigh)
+        waiting: TenantQueues[Any, Any] = TenantQueues(_weigh, shared_rows_max=SHARED_WEIGHT_MAX)
         stopping = False
         while waiting.size or not stopping:
             stopping = self._take_queued(waiting) or stopping
@@ -306,26 +313,50 @@ class Writer:
             self._undelivered_by_tenant[pending.tenant] -= 1
             if not self._undelivered_by_tenant[pending.tenant]:
                 del self._undelivered_by_tenant[pending.tenant]
-            if not pending.future.done():
+            if pending.future.done():
+                continue
+            if isinstance(result, DeferredAnswer) and len(result.items) > UNSLICED_ITEMS_MAX:
+                task = self._loop.create_task(_build_large_answer(pending.future, result))
+                self._answer_tasks.add(task)
+                task.add_done_callback(self._answer_tasks.discard)
+            else:
                 _resolve_future(pending.future, result)
         self._on_commit(notice)
 
 
 def _weigh(command: Command[Any]) -> int:
     """Return how many commands a command counts for in a batch."""
+    if type(command) in COSTLY_COMMANDS:
+        return COSTLY_WEIGHT
     return 1 + count_items(command) // ITEMS_PER_COMMAND
 
 
 def _resolve_future(future: asyncio.Future[Any], result: Any) -> None:
-    try:
-        value = result.build() if isinstance(result, DeferredAnswer) else result
-    except Exception as error:  # The other callers of the batch must still get their results.
-        value = OutcomeUnknown("The change was made, but its result could not be built.")
-        failures.log("answer_failed", error)
+    value = result
+    if isinstance(result, DeferredAnswer):
+        try:
+            value = list(map(result.build_item, result.items))
+        except Exception as error:  # The other callers of the batch must still get their results.
+            value = _unknown_outcome(error)
     if isinstance(value, IngotError):
         future.set_exception(value)
     else:
         future.set_result(value)
+
+
+async def _build_large_answer(future: asyncio.Future[Any], answer: DeferredAnswer) -> None:
+    value: Any
+    try:
+        value = await map_in_slices(answer.build_item, answer.items)
+    except Exception as error:
+        value = _unknown_outcome(error)
+    if not future.done():
+        _resolve_future(future, value)
+
+
+def _unknown_outcome(error: Exception) -> OutcomeUnknown:
+    failures.log("answer_failed", error)
+    return OutcomeUnknown("The change was made, but its result could not be built.")
 
 
 def _run_together(tx: Transaction, handler: Handler, commands: list[Any]) -> Sequence[Any]:
