@@ -423,9 +423,9 @@ MUTANTS = [
     Mutant(
         name="cancels of one tenant on all connections",
         breaks="T7: the cancels of one tenant leave connections to others",
-        file="engines/postgres/job_control.py",
-        old="asyncio.Semaphore(TENANT_CONTROLS_MAX)",
-        new="asyncio.Semaphore(1000)",
+        file="engines/postgres/connection.py",
+        old="self._command_slots = FairSlots(connections, tenant_slots=max(1, connections // 2))",
+        new="self._command_slots = FairSlots(connections, tenant_slots=connections)",
         caught_by=f"{BATCHES}::test_cancels_of_one_tenant_leave_connections_to_others",
     ),
     Mutant(

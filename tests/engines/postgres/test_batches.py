@@ -12,7 +12,7 @@ import pytest
 
 from ingot.engines.postgres.command_batcher import BATCH_ROWS_MAX, IN_FLIGHT_MAX, CommandBatcher
 from ingot.engines.postgres.command_batches import TENANT_CLAIMS_MAX
-from ingot.engines.postgres.job_control import TENANT_CONTROLS_MAX
+from ingot.engines.postgres.connection import CONNECTIONS_MAX
 from ingot.engines.tenant_queues import QUEUED_COMMANDS_MAX
 from ingot.jobs import Done, Settled
 from ingot.jobs.job_options import new_job
@@ -23,6 +23,7 @@ from tests.postgres import database_for
 from tests.waiting import SECONDS_MAX, eventually
 
 LEASE = 60_000_000
+CANCELS_MAX = CONNECTIONS_MAX // 2  # Of one tenant that run at once.
 COUNT_BLOCKED_SESSIONS = (
     "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 )
@@ -324,7 +325,7 @@ async def test_claims_of_one_tenant_for_many_types_leave_connections_to_others(t
 
 async def test_cancels_of_one_tenant_leave_connections_to_others(tmp_path: Path) -> None:
     async with open_bench("postgres", tmp_path / "data") as bench:
-        jobs = 3 * TENANT_CONTROLS_MAX
+        jobs = 3 * CANCELS_MAX
         await bench.jobs.enqueue_many([new_job(bench.tenant, "noop") for _ in range(jobs)])
         claims = await bench.jobs.claim("w", ["noop"], tenant=bench.tenant, limit=jobs)
         url = (await database_for(tmp_path / "data")).owner_url
@@ -334,7 +335,7 @@ async def test_cancels_of_one_tenant_leave_connections_to_others(tmp_path: Path)
             return int(await watcher.fetchval(COUNT_BLOCKED_SESSIONS))
 
         async def is_full() -> bool:
-            return await blocked_cancels() >= TENANT_CONTROLS_MAX
+            return await blocked_cancels() >= CANCELS_MAX
 
         try:
             async with holder.transaction():
@@ -342,7 +343,7 @@ async def test_cancels_of_one_tenant_leave_connections_to_others(tmp_path: Path)
                 cancels = [asyncio.create_task(bench.jobs.cancel(bench.tenant, claim.job.id)) for claim in claims]
                 await eventually(is_full)
                 await asyncio.sleep(0.05)
-                assert await blocked_cancels() == TENANT_CONTROLS_MAX
+                assert await blocked_cancels() == CANCELS_MAX
             assert all(job.cancel_requested for job in await asyncio.gather(*cancels))
         finally:
             for connection in (watcher, holder):

@@ -82,14 +82,15 @@ async def test_large_commands_take_turns_with_a_flood_of_small_ones(bench: Bench
     gate = CommitGate(bench)
     first = asyncio.create_task(bench.make_job())
     await gate.reached()
-    flood = [asyncio.ensure_future(bench.make_job()) for _ in range(3 * writer_module.BATCH_COMMANDS_MAX)]
+    flood = [asyncio.ensure_future(bench.make_job()) for _ in range(8 * writer_module.BATCH_COMMANDS_MAX)]
     await asyncio.sleep(0)
     orders = [new_job(other, "noop") for _ in range(200)]
     answer = asyncio.ensure_future(bench.store.run(Enqueue(jobs=orders)))
     await asyncio.sleep(0)
     gate.open()
     await answer
-    assert sum(command.done() for command in flood) <= 2 * writer_module.BATCH_COMMANDS_MAX
+    # Batches that committed before this test continued count too.
+    assert sum(command.done() for command in flood) <= 5 * writer_module.BATCH_COMMANDS_MAX
     await asyncio.gather(first, *flood)
 
 
@@ -105,7 +106,7 @@ async def test_a_flood_of_cancels_shares_small_batches(bench: Bench, other: str)
     gate.open()
     await answer
     batch = writer_module.BATCH_COMMANDS_MAX // writer_module.COSTLY_WEIGHT
-    assert sum(command.done() for command in flood) <= 2 * batch < len(flood)
+    assert sum(command.done() for command in flood) <= 5 * batch < len(flood)
     await asyncio.gather(first, *flood)
 
 

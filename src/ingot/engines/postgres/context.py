@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -22,8 +20,6 @@ class Context(msgspec.Struct, frozen=True):
 
     database: Database
     lane_cache: LaneCache
-    control_slots: WeakValueDictionary[str, asyncio.Semaphore] = msgspec.field(default_factory=WeakValueDictionary)
-    """Slots of each tenant for commands that cancel, retry or change one job."""
 
     async def find(self, kind: type[T], call: str, *values: Any) -> T | None:
         """Call a function that returns one JSON text or NULL, and decode it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 from ingot.engines.postgres.context import Context
@@ -18,7 +17,6 @@ from ingot.kernel.clock import MICROS, to_micros
 
 # A job that is due by the clock of the database may not be by ours. Up to this difference, it is handled as both.
 CLOCK_SKEW_MICROS_MAX: Final = MICROS
-TENANT_CONTROLS_MAX: Final = 3  # Commands of one tenant that run at once, fewer than there are connections.
 
 
 async def cancel(context: Context, command: CancelJob) -> Job:
@@ -59,11 +57,9 @@ async def _call_and_read_job(
     lane_cache = context.lane_cache
     if not may_exist(context, command.tenant, command.job_id):
         raise JobNotFound(f"there is no job {command.job_id[:64]!r} in this tenant")
-    slots = context.control_slots.setdefault(command.tenant, asyncio.Semaphore(TENANT_CONTROLS_MAX))
-    async with slots:
-        results, rows = await context.database.call_and_read(
-            call, (command.tenant, command.job_id, *values), command.tenant, SQL.get_job, command.job_id, once=once
-        )
+    results, rows = await context.database.call_and_read(
+        call, (command.tenant, command.job_id, *values), command.tenant, SQL.get_job, command.job_id, once=once
+    )
     if not rows:  # The finished job has just been removed.
         raise JobNotFound(f"there is no job {command.job_id[:64]!r} in this tenant")
     job = job_of(rows[0])
