@@ -330,6 +330,14 @@ async def test_a_job_cannot_wait_for_a_job_that_its_creator_cannot_see(served: S
     assert response.status_code == 201
 
 
+async def test_the_parents_that_are_checked_for_a_narrow_caller_are_limited(served: Served) -> None:
+    token = await served.token(Grant(action="jobs.create", resource="jobs/thumb"))
+    orders = [{"type": "thumb", "after": [new_id() for _ in range(101)]} for _ in range(10)]
+    response = await served.call("POST", "/jobs/batch", token=token, json={"jobs": orders})
+    assert (response.status_code, response.json()["code"]) == (422, "invalid_input")
+    assert "1000 other jobs" in response.json()["detail"]
+
+
 async def test_an_explanation_does_not_reveal_the_state_of_other_jobs(served: Served) -> None:
     tenant = served.ingot.default_tenant.id
     parent = (await served.call("POST", "/jobs", json={"type": "payroll"})).json()["id"]

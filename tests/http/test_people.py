@@ -12,6 +12,7 @@ import pytest
 from ingot.events.audit import Act
 from ingot.identity.grants import Grant
 from ingot.identity.people import SignInRefused
+from ingot.kernel.ids import new_id
 from ingot.kernel.pages import encode_cursor
 from tests.http.one_server import on_one_server
 from tests.http.serving import PEOPLE, Served, serving
@@ -180,6 +181,19 @@ async def test_a_caller_cannot_take_a_role_that_it_could_not_give(served: Served
                 assert (await served.call("DELETE", path, token=token)).status_code == 403
     assert (await served.ingot.tenants.get("default")).groups == {"admins": "admin"}
     assert [member["id"] for member in (await served.call("GET", "/admin/members")).json()["items"]] == before
+
+
+async def test_a_caller_cannot_replace_an_invitation_to_a_role_that_it_could_not_give(served: Served) -> None:
+    viewers = await served.token(
+        Grant(action="admin.members"),
+        *(Grant(action=f"{name}.read") for name in ("jobs", "workers", "events", "blobs")),
+    )
+    for person in ({"email": "Boss@example.com"}, {"user": new_id()}):
+        invited = await served.call("POST", "/admin/members", json={**person, "role": "admin"})
+        assert invited.status_code == 201, invited.text
+        order = {**person, "role": "viewer"}
+        assert (await served.call("POST", "/admin/members", json=order, token=viewers)).status_code == 403
+        assert (await served.call("GET", f"/admin/members/{invited.json()['id']}")).json()["role"] == "admin"
 
 
 async def test_an_admin_changes_only_the_groups_of_its_own_tenant(served: Served) -> None:

@@ -94,7 +94,7 @@ class ClaimsApi:
             if body.log:
                 await self._jobs.append_log(id, body.fence, body.log, offset=body.log_offset, **scope)
         except LeaseLost as error:
-            raise await visible_error(self._jobs, request, id, error) from None
+            raise await hide_other_types(self._jobs, request, id, error) from None
         return heartbeat
 
     async def complete(self, request: Request, id: str, body: CompleteRequest) -> Job:
@@ -125,7 +125,7 @@ class ClaimsApi:
             checked.append(await self._check_entry(request, entry))
         settles = [settle for settle in checked if isinstance(settle, Settle)]
         settled = [
-            await visible_error(self._jobs, request, settle.job_id, outcome)
+            await hide_other_types(self._jobs, request, settle.job_id, outcome)
             if isinstance(outcome, LeaseLost)
             else outcome
             for settle, outcome in zip(settles, await self._jobs.settle_many(settles), strict=True)
@@ -155,7 +155,7 @@ class ClaimsApi:
                 job_id, fence, outcome, tenant=tenant_scope(request), worker=worker_scope(request)
             )
         except LeaseLost as error:
-            raise await visible_error(self._jobs, request, job_id, error) from None
+            raise await hide_other_types(self._jobs, request, job_id, error) from None
 
 
 async def require_job_access(jobs: Jobs, request: Request, job_id: str) -> None:
@@ -172,7 +172,7 @@ async def require_job_access(jobs: Jobs, request: Request, job_id: str) -> None:
         raise _job_not_found(job_id) from None
 
 
-async def visible_error(jobs: Jobs, request: Request, job_id: str, error: LeaseLost) -> IngotError:
+async def hide_other_types(jobs: Jobs, request: Request, job_id: str, error: LeaseLost) -> IngotError:
     """Return the error that a caller may see: jobs of types that its worker credential does not run do not exist."""
     if not request.caller.types or request.caller.tenant is None:
         return error

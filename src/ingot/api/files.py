@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ingot.api.blob_scopes import attempt_scope
-from ingot.api.claims import require_job_access, tenant_scope, visible_error, worker_scope
+from ingot.api.claims import hide_other_types, require_job_access, tenant_scope, worker_scope
 from ingot.api.downloads import URL_SECONDS, Downloads
 from ingot.api.jobs import get_visible_job
 from ingot.api.upload_urls import UploadUrls
@@ -140,7 +140,7 @@ class FilesApi:
                 job_id, fence, tenant=tenant_scope(request), worker=worker_scope(request)
             )
         except LeaseLost as error:
-            raise await visible_error(self._jobs, request, job_id, error) from None
+            raise await hide_other_types(self._jobs, request, job_id, error) from None
 
 
 def _file_name(body: BeginFileUploadRequest, running: RunningJob) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Final
 
 import msgspec
 
@@ -14,7 +15,10 @@ from ingot.http.request import Request
 from ingot.jobs.errors import DuplicateJob, JobNotFound, ParentNotFound
 from ingot.jobs.model import Definition, Enqueued, Job
 from ingot.jobs.service import Jobs
+from ingot.kernel.errors import InvalidInput
 from ingot.wire.jobs import JobSpec
+
+CHECKED_PARENTS_MAX: Final = 1_000
 
 
 async def check_order_references(jobs: Jobs, blobs: Blobs, request: Request, orders: Iterable[JobSpec]) -> None:
@@ -30,6 +34,12 @@ async def check_order_references(jobs: Jobs, blobs: Blobs, request: Request, ord
     for order in orders:
         blob_ids.update(order.inputs.values(), () if order.payload_blob is None else (order.payload_blob,))
         parent_ids.update(order.after)
+    if len(parent_ids) > CHECKED_PARENTS_MAX:  # Each of them is read.
+        raise InvalidInput(
+            f"a caller that may not read all jobs can name at most {CHECKED_PARENTS_MAX} other jobs in a request, "
+            f"got {len(parent_ids)}",
+            hint="Send fewer jobs per request.",
+        )
     scope = reference_scope(caller)
     for blob_id in filter(is_digest, blob_ids):  # Invalid IDs are reported as such later.
         await blobs.references(tenant, blob_id, scope)

@@ -11,11 +11,11 @@ from ingot.http.request import Request
 from ingot.http.routes import PREFIX, Granted, Route, route_factory
 from ingot.identity.credentials import Forbidden
 from ingot.identity.grants import ANY
-from ingot.identity.members import Members
-from ingot.identity.people import Member, MemberNotFound, Session, User
+from ingot.identity.members import Members, check_email
+from ingot.identity.people import ROLE_GRANTS, Member, MemberNotFound, Session, User
 from ingot.identity.sessions import Sessions
 from ingot.identity.users import Users
-from ingot.kernel.pages import Page
+from ingot.kernel.pages import PAGE_ROWS_MAX, Page
 from ingot.wire.admin import PageQuery
 from ingot.wire.people import ChangeMemberRequest, PutMemberRequest, SignInLinkResponse, UserDetails, UsersQuery
 
@@ -65,6 +65,7 @@ class PeopleApi:
         request.require_role(body.role)
         if body.user is not None:
             await self._require_role_of(request, body.user)
+        await self._require_role_of_invitation(request, user=body.user, email=body.email)
         return await self._members.put(
             request.tenant, role=body.role, user=body.user, email=body.email, act=request.act()
         )
@@ -88,6 +89,21 @@ class PeopleApi:
         """Raise `Forbidden` if the caller could not give the role that a member or an invitation has now."""
         with suppress(MemberNotFound):
             request.require_role((await self._members.get(request.tenant, member_id)).role)
+
+    async def _require_role_of_invitation(self, request: Request, *, user: str | None, email: str | None) -> None:
+        """Raise `Forbidden` if the caller could not give the role of an invitation that it would replace."""
+        if all(request.caller.may(grant.action, grant.resource) for grants in ROLE_GRANTS.values() for grant in grants):
+            return
+        invited_email = None if email is None else check_email(email)
+        cursor = None
+        while True:
+            page = await self._members.list(request.tenant, cursor=cursor, limit=PAGE_ROWS_MAX)
+            for member in page.items:
+                if member.invited and (member.user, member.email) == (user, invited_email):
+                    request.require_role(member.role)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
 
     # -- users ----------------------------------------------------------------------------------------------
 

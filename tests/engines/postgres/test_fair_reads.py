@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from ingot.engines import fair_slots
-from ingot.engines.postgres import PostgresStore
+from ingot.engines.postgres import PostgresStore, command_scope
 from ingot.engines.postgres.command_scope import SCOPE, CommandScope
 from ingot.jobs import Job, JobStatus
 from ingot.kernel.errors import StoreBusy, TenantBusy
@@ -98,6 +98,17 @@ async def test_a_read_that_waits_until_its_deadline_is_refused(bench: Bench, slo
     with pytest.raises(StoreBusy):
         await bench.store.database.read(bench.tenant, "SELECT 1")
     assert [type(answer) for answer in await slow_reads.finish()] == [list] * 10
+
+
+async def test_a_read_whose_turn_comes_too_late_is_not_sent(bench: Bench, slow_reads: SlowReads) -> None:
+    """It would end with its deadline, as if the database did not respond."""
+    assert isinstance(bench.store, PostgresStore)
+    await slow_reads.begin(4)
+    SCOPE.set(CommandScope(asyncio.get_running_loop().time() + command_scope.CALL_SECONDS_MAX / 10))
+    with pytest.raises(StoreBusy):
+        await bench.store.database.read(bench.tenant, "SELECT 1")
+    SCOPE.set(None)
+    assert bench.store.database.lost_at is None
 
 
 async def test_a_repeated_order_does_not_wait_with_the_reads_of_its_tenant(

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 CALL_SECONDS_MAX: Final = 25.0  # Less than the 30 seconds after which clients stop waiting for a response.
+SENT_SHARE_MIN: Final = 0.2  # The share of this time that is left for a call that has waited for its turn.
 
 A = TypeVar("A")
 
@@ -29,6 +30,11 @@ def next_deadline() -> float:
     """Return the deadline of the running command, or that of a command that begins now."""
     scope = SCOPE.get()
     return asyncio.get_running_loop().time() + CALL_SECONDS_MAX if scope is None else scope.deadline
+
+
+def next_send_deadline() -> float:
+    """Return until when a call may wait before it is sent, so that enough time is left for its response."""
+    return next_deadline() - CALL_SECONDS_MAX * SENT_SHARE_MIN
 
 
 async def run_in_scope(run: Callable[[Any], Awaitable[A]], command: Any) -> A:

@@ -27,7 +27,7 @@ from ingot.blobs.errors import (
     UploadTaken,
 )
 from ingot.engines.fair_slots import FairSlots
-from ingot.engines.postgres.command_scope import CALL_SECONDS_MAX, SCOPE, next_deadline
+from ingot.engines.postgres.command_scope import CALL_SECONDS_MAX, SCOPE, next_deadline, next_send_deadline
 from ingot.engines.postgres.function_calls import READ_ONLY_CALLS
 from ingot.engines.postgres.pooler import transaction_pooler_error
 from ingot.identity.credentials import CredentialExists, CredentialNotFound, TokenNotFound, TooManyTokens
@@ -466,7 +466,7 @@ class Database:
 
 @asynccontextmanager
 async def _slot_of(slots: FairSlots, tenant: str) -> AsyncIterator[None]:
-    """Wait for a slot. Raises `TenantBusy`, or `StoreBusy` at the deadline of the command."""
+    """Wait for a slot. Raises `TenantBusy`, or `StoreBusy` if too little time is left for the call."""
     loop = asyncio.get_running_loop()
     turn: asyncio.Future[None] = loop.create_future()
 
@@ -479,7 +479,7 @@ async def _slot_of(slots: FairSlots, tenant: str) -> AsyncIterator[None]:
     slots.enter(tenant, start)
     try:
         if not turn.done():
-            async with asyncio.timeout_at(next_deadline()):
+            async with asyncio.timeout_at(next_send_deadline()):
                 await turn
     except BaseException as error:
         if not turn.cancel() and not turn.cancelled():  # The slot arrived meanwhile.

@@ -130,8 +130,8 @@ async def _create_or_update_role(connection: PlainConnection, role: str, tenant:
     await connection.execute(f"ALTER ROLE \"{role}\" SET idle_in_transaction_session_timeout = '60s'")
     if is_worker_role is None:
         await connection.execute(f'GRANT ingot_worker TO "{role}"')
-        # A member of a role may end its sessions, also where the owner's URL may not grant pg_signal_backend.
-        await connection.execute(f'GRANT "{role}" TO ingot_owner')
+    # A member of a role may end its sessions, also where the owner's URL may not grant pg_signal_backend.
+    await connection.execute(f'GRANT "{role}" TO ingot_owner')
     await connection.execute("SET LOCAL ROLE ingot_owner")
     if await connection.fetchval("SELECT true FROM ingot.worker_credentials WHERE id = $1", role):
         raise InvalidInput(
