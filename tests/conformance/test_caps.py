@@ -6,7 +6,11 @@ import asyncio
 
 import pytest
 
+from ingot.client.errors import error_from_response
+from ingot.http.problems import problem_of
+from ingot.http.visible_errors import visible_error
 from ingot.identity import Limits
+from ingot.identity.credentials import Caller
 from ingot.jobs import DuplicateJob, JobLimitExceeded, JobStatus, NewJob, RateLimited
 from ingot.jobs.job_options import new_job
 from ingot.kernel.errors import IngotError
@@ -294,6 +298,18 @@ async def test_a_changed_rate_applies_from_the_next_call(bench: Bench) -> None:
     await expect_rate_limited(bench)
     await set_limits(bench)
     await bench.jobs.enqueue_many(orders(bench, 50))
+
+
+async def test_the_response_has_the_time_to_wait_whoever_asks(bench: Bench) -> None:
+    await set_limits(bench, rate=0.4, burst=1)
+    await bench.make_job()
+    error = await expect_rate_limited(bench)
+    for response_error in (error, visible_error(error, Caller(id="t", kind="token", tenant=bench.tenant, grants=()))):
+        status, headers, body = problem_of(response_error)
+        assert (status, headers["retry-after"]) == (429, "3")
+        client_error = error_from_response(status, body)
+        assert isinstance(client_error, RateLimited)
+        assert client_error.retry_after_seconds == pytest.approx(2.5, abs=0.01)
 
 
 async def test_a_rate_of_zero_returns_a_finite_retry_after(bench: Bench) -> None:

@@ -82,10 +82,11 @@ class _ErrorResponse(msgspec.Struct, frozen=True):
     code: str
     detail: str
     hint: str
-    # Only `quota_exceeded` has the following fields.
+    # Only `quota_exceeded` has the following three fields.
     scope: str | None = None
     usage_bytes: int = 0
     quota_bytes: int = 0
+    retry_after_seconds: float | None = None  # Only of `rate_limited`.
 
 
 def error_from_response(status: int, content: bytes) -> IngotError:
@@ -121,6 +122,8 @@ def _build_error(error_class: type[IngotError], problem: _ErrorResponse) -> Ingo
     attributes: dict[str, Any] = {"code": problem.code, "status": problem.status}
     if problem.scope is not None:
         attributes |= {"scope": problem.scope, "usage": problem.usage_bytes, "limit": problem.quota_bytes}
+    if problem.retry_after_seconds is not None:
+        attributes["retry_after_seconds"] = problem.retry_after_seconds
     error.__dict__.update(attributes)
     return error
 

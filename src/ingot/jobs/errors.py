@@ -145,4 +145,5 @@ class RateLimited(TooMany):
 
     def __init__(self, detail: str | None = None, *, retry_after_seconds: float) -> None:
         super().__init__(detail)
-        self.retry_after_seconds = retry_after_seconds
+        self.retry_after_seconds = self.retry_after = retry_after_seconds
+        self.members = {"retry_after_seconds": retry_after_seconds}
