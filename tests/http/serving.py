@@ -107,7 +107,7 @@ async def serving(
     signer: Signer | None = None,
     maintenance: bool = True,
 ) -> AsyncIterator[Served]:
-    """Serve a new store on SQLite, on a socket that already listens or else on a free port.
+    """Serve a store on SQLite, a new one unless the folder has one, on a socket that already listens or else on a free port.
 
     The signer creates and checks signed URLs. With `maintenance=False` no maintenance runs.
     """
@@ -116,11 +116,10 @@ async def serving(
         copy_migrated_file(folder)
     async with services.open(settings=settings, clock=clock, maintenance=maintenance) as ingot:
         operator = await ingot.credentials.ensure_operator_token(None)
-        assert operator is not None
         with listen("127.0.0.1", 0) if listening is None else listening.dup() as server_socket:
             server = build_server(ingot, settings, tracer=tracer, extra_routes=extra_routes, signer=signer)
             running = asyncio.create_task(server.serve(sockets=[server_socket]))
-            served = Served(ingot, server, url_of(server_socket), operator.text)
+            served = Served(ingot, server, url_of(server_socket), "" if operator is None else operator.text)
             try:
                 yield served
             finally:

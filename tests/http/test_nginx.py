@@ -7,7 +7,7 @@ import os
 import re
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -125,3 +125,18 @@ async def test_the_client_names_the_errors_of_nginx(behind: Served, tmp_path: Pa
                 return False
 
             await eventually(is_down)
+
+
+async def test_a_waiting_client_survives_a_restart_behind_nginx(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        async with serving(tmp_path / "data") as first:
+            url = await stack.enter_async_context(in_front_of(first, tmp_path))
+            client = await stack.enter_async_context(AsyncClient(url, token=first.operator, tenant="default"))
+            job = await client.submit("noop")
+            port = int(first.url.rpartition(":")[2])
+        waiting = asyncio.create_task(client.read(job.id))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        with socket.create_server(("127.0.0.1", port)) as listening:
+            async with serving(tmp_path / "data", listening=listening):
+                assert (await waiting).id == job.id

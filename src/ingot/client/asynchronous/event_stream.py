@@ -11,6 +11,7 @@ import msgspec
 from ingot.client.asynchronous.http import AsyncHttp
 from ingot.client.errors import ServerUnreachable, StreamEnded
 from ingot.client.sse import SseEvent
+from ingot.kernel.errors import IngotError
 
 SSE_HEADERS: Final = {"accept": "text/event-stream"}
 RECONNECT_SECONDS: Final = 0.5
@@ -22,23 +23,26 @@ async def follow_stream(http: AsyncHttp, path: str, query: dict[str, Any]) -> As
     """Yield the events of a stream without gaps or repeats, reconnecting when the connection is lost.
 
     Returns when the stream is complete. Raises `StreamEnded` if the caller may not read it any more, and
-    `ServerUnreachable` if the connection is lost before the first event.
+    `ServerUnreachable` if the stream cannot be opened at all. Once it has been open, it is opened again for ever, also
+    while a proxy or a starting server responds with 502, 503 or 504.
     """
     last_event_id: str | None = None
+    was_open = False
     delay = RECONNECT_SECONDS
     while True:
         headers = SSE_HEADERS if last_event_id is None else {**SSE_HEADERS, "last-event-id": last_event_id}
         end_reason = "lost"
         try:
             async with http.stream_lines(path, query=query, headers=headers) as lines:
+                was_open = True
                 async for event in _parse_events(lines):
                     if event.name == "end":
                         end_reason = msgspec.json.decode(event.data)["reason"]
                         break
                     last_event_id, delay = event.id or last_event_id, RECONNECT_SECONDS
                     yield event
-        except ServerUnreachable:
-            if last_event_id is None:
+        except IngotError as error:
+            if not was_open or error.status != ServerUnreachable.status:
                 raise
         if end_reason == "complete":
             return

@@ -132,7 +132,10 @@ class AsyncHttp:
                 if response.is_success:
                     return response.content
                 error = error_from_response(response.status_code, response.content)
-                may_repeat = may_retry(response.status_code, error.code, idempotent=idempotent)
+                if isinstance(error, ServerUnreachable):  # From a proxy, which may have sent the request.
+                    may_repeat = idempotent
+                else:
+                    may_repeat = may_retry(response.status_code, error.code, idempotent=idempotent)
                 requested_delay = retry_after_seconds(response)
             delay = (
                 self.retry_policy.next_delay(
