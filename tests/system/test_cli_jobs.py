@@ -134,6 +134,17 @@ def test_submit_from_a_file_of_payloads_creates_each_job_once(shell: Shell) -> N
     assert (one["payload"], one["idempotency_key"], one["tags"]) == ({"n": 7}, "run-1:8", ["t"])
 
 
+def create_tenant(shell: Shell, slug: str, **limits: float) -> None:
+    response = shell.http.post("/admin/tenants", json={"slug": slug, "limits": limits})
+    assert response.status_code == 201, response.text
+
+
+def test_submit_waits_when_the_tenant_has_reached_its_rate(shell: Shell) -> None:
+    create_tenant(shell, "slow", rate=0.3, burst=1)
+    for _ in range(2):  # The second job has to wait for 3.3 seconds, longer than the retries of one request.
+        shell.ok("jobs", "submit", "slow", "--tenant", "slow")
+
+
 def test_submit_from_a_file_of_jobs_uses_the_options_of_each_line(shell: Shell) -> None:
     stdin_text = '{"type": "one", "payload": 1, "priority": "low"}\n{"type": "two", "delay": "1h", "tags": ["own"]}\n'
     made = [

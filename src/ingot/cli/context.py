@@ -110,7 +110,7 @@ class CommandContext:
 
     @cached_property
     def client(self) -> Client:
-        """A client that retries for `RETRY_SECONDS`. Raises `NoToken` or `WrongUrl`."""
+        """A client that retries for `RETRY_SECONDS`, and waits longer when a limit is reached. Raises `NoToken` or `WrongUrl`."""
         return self.open_client()
 
     @cached_property
@@ -123,9 +123,21 @@ class CommandContext:
         """The URL of the server and the headers of every request."""
         return resolve_server_address(self.server, token=self.token, tenant=self.tenant, allow_missing_token=True)
 
-    def open_client(self, *, tenant: str | None = None, patience: float = RETRY_SECONDS) -> Client:
+    def open_client(
+        self,
+        *,
+        tenant: str | None = None,
+        patience: float = RETRY_SECONDS,
+        limit_patience: float = WAITING_RETRY_SECONDS,
+    ) -> Client:
         """Open another client, optionally for another tenant. The context closes the client."""
-        client = Client(self.server, token=self.token, tenant=tenant or self.tenant, patience=patience)
+        client = Client(
+            self.server,
+            token=self.token,
+            tenant=tenant or self.tenant,
+            patience=patience,
+            limit_patience=limit_patience,
+        )
         self._clients.append(client)
         return client
 

@@ -16,21 +16,33 @@ OUTCOME_UNKNOWN: Final = "outcome_unknown"
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to retry, in seconds. With 0 there are no retries."""
+    """How long to retry, in seconds. With 0 there are no retries.
+
+    `limit_seconds` is for responses with 429 and `Retry-After`, if it is longer.
+    """
 
     retry_seconds: float = 30.0
+    limit_seconds: float = 0.0
 
     def next_delay(
-        self, retries: int, elapsed_seconds: float, *, retry_after_seconds: float | None = None
+        self,
+        retries: int,
+        elapsed_seconds: float,
+        *,
+        retry_after_seconds: float | None = None,
+        is_limited: bool = False,
     ) -> float | None:
         """Return the delay in seconds before the next try, or `None` to give up.
 
         `retries` is the number of retries so far, and `retry_after_seconds` the delay that the server requested.
+        `is_limited` states that the server responded with 429.
         """
         delay = min(DELAY_SECONDS_MAX, FIRST_DELAY_SECONDS * 2**retries) * random.uniform(0.5, 1.0)
         if retry_after_seconds is not None:
             delay = max(delay, retry_after_seconds)
-        return delay if elapsed_seconds + delay <= self.retry_seconds else None
+        is_temporary_limit = is_limited and retry_after_seconds is not None
+        seconds_max = max(self.retry_seconds, self.limit_seconds) if is_temporary_limit else self.retry_seconds
+        return delay if elapsed_seconds + delay <= seconds_max else None
 
 
 class RetryState:

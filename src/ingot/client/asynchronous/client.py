@@ -69,7 +69,8 @@ class AsyncClient:
 
     Arguments that are not passed are read from `INGOT_SERVER_URL`, `INGOT_TOKEN` and `INGOT_TENANT`. On the machine of
     the server, its operator token is found automatically. Requests that are safe to repeat are retried for up to
-    `patience` seconds.
+    `patience` seconds. Requests that a limit refused for the time in `Retry-After` are retried for up to
+    `limit_patience` seconds, if that is longer.
 
     Methods raise the errors of the API as subclasses of `IngotError`, with a `code`, a `detail` and a `hint`.
     `ServerUnreachable` means that the server could not be reached.
@@ -82,10 +83,11 @@ class AsyncClient:
         token: str | None = None,
         tenant: str | None = None,
         patience: float = 30.0,
+        limit_patience: float = 0.0,
     ) -> None:
         self._http = AsyncHttp(
             resolve_server_address(url, token=token, tenant=tenant, allow_missing_token=True),
-            RetryPolicy(retry_seconds=patience),
+            RetryPolicy(retry_seconds=patience, limit_seconds=limit_patience),
         )
         self.admin = AsyncAdmin(self._http)
         self.blobs = AsyncBlobs(self._http)

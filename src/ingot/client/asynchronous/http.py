@@ -25,7 +25,7 @@ from ingot.client.errors import (
 from ingot.client.retry_policy import RetryPolicy, may_retry
 from ingot.client.server_address import NoToken, ServerAddress
 from ingot.kernel.build import read_build
-from ingot.kernel.errors import IngotError
+from ingot.kernel.errors import IngotError, TooMany
 from ingot.kernel.msgspec_warmup import prepare_structs
 from ingot.kernel.pages import Page
 from ingot.wire.field_types import PREFIX
@@ -139,7 +139,10 @@ class AsyncHttp:
                 requested_delay = retry_after_seconds(response)
             delay = (
                 self.retry_policy.next_delay(
-                    retries, time.monotonic() - started_at, retry_after_seconds=requested_delay
+                    retries,
+                    time.monotonic() - started_at,
+                    retry_after_seconds=requested_delay,
+                    is_limited=error.status == TooMany.status,
                 )
                 if may_repeat and is_repeatable
                 else None
