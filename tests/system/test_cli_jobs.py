@@ -145,6 +145,15 @@ def test_submit_waits_when_the_tenant_has_reached_its_rate(shell: Shell) -> None
         shell.ok("jobs", "submit", "slow", "--tenant", "slow")
 
 
+def test_submit_from_a_file_sends_fewer_jobs_at_once_if_a_limit_requires_it(shell: Shell) -> None:
+    create_tenant(shell, "bursts", rate=1000, burst=30)
+    (shell.folder / "bursts.jsonl").write_text("".join(f"{n}\n" for n in range(200)), encoding="utf-8")
+    arguments = ("jobs", "submit", "x", "--from", "bursts.jsonl", "--key", "bursts", "--tenant", "bursts")
+    ids = shell.ok(*arguments)
+    assert len(set(ids.split())) == 200
+    assert shell.ok(*arguments) == ids, "the idempotency keys changed"
+
+
 def test_submit_from_a_file_of_jobs_uses_the_options_of_each_line(shell: Shell) -> None:
     stdin_text = '{"type": "one", "payload": 1, "priority": "low"}\n{"type": "two", "delay": "1h", "tags": ["own"]}\n'
     made = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Annotated, Any, Final
 
@@ -26,6 +26,8 @@ from ingot.jobs.model import Job, JobStatus, OnDead
 from ingot.kernel.errors import IngotError, InvalidInput
 
 LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+# Fewer jobs at once can succeed. Nothing was changed.
+SIZE_ERRORS: Final = frozenset({"rate_limited", "too_many_bytes", "body_too_large", "proxy_limit"})
 MANY_JOBS_PANEL: Final = "Many jobs"
 DEAD_HINT: Final = (
     "`ingot jobs show` shows the attempts, `ingot jobs logs` the log. `ingot jobs retry` runs the job again."
@@ -201,17 +203,35 @@ def _submit_many(
     with open_input(source) as lines, counter_bar("submitting", _count_lines(source)) as advance:
         orders = _read_orders(lines, type, job_options, key)
         try:
-            while request_orders := list(islice(orders, JOBS_PER_REQUEST_MAX)):
-                # Fail fast on the first request. Later requests survive a restart of the server.
-                client = context.retrying_client if submitted else context.client
-                for job in client.submit_orders(request_orders):
+            for jobs in _submit_in_requests(context, orders):
+                for job in jobs:
                     context.out.item(job.data, f"{job.id}\n")
-                submitted += len(request_orders)
-                advance(len(request_orders))
+                submitted += len(jobs)
+                advance(len(jobs))
         except IngotError:
             context.out.message(f"{submitted} jobs were submitted before this error:")
             raise
     context.out.message(f"{submitted} jobs were submitted.")
+
+
+def _submit_in_requests(context: CommandContext, orders: Iterator[dict[str, Any]]) -> Iterator[list[SyncJob]]:
+    """Submit orders, and yield the jobs of each request. A request that exceeds a limit is sent again in halves."""
+    # Fail fast until a request of this size has succeeded. Later requests wait, and survive a restart of the server.
+    client = context.open_client(limit_patience=0)
+    request_jobs_max = JOBS_PER_REQUEST_MAX
+    while request_orders := list(islice(orders, request_jobs_max)):
+        try:
+            jobs = client.submit_orders(request_orders)
+        except IngotError as error:
+            if error.code not in SIZE_ERRORS or (len(request_orders) == 1 and client is context.retrying_client):
+                raise
+            orders = chain(request_orders, orders)
+            request_jobs_max = max(1, len(request_orders) // 2)
+            if len(request_orders) == 1:
+                client = context.retrying_client
+        else:
+            client = context.retrying_client
+            yield jobs
 
 
 def _read_orders(
