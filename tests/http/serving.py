@@ -107,7 +107,7 @@ async def serving(
     signer: Signer | None = None,
     maintenance: bool = True,
 ) -> AsyncIterator[Served]:
-    """Serve a store on SQLite, a new one unless the folder has one, on a socket that already listens or else on a free port.
+    """Serve a new or existing store on SQLite, on a socket that already listens or else on a free port.
 
     The signer creates and checks signed URLs. With `maintenance=False` no maintenance runs.
     """

@@ -41,7 +41,7 @@ async def test_a_request_that_a_proxy_may_have_sent_is_not_repeated(status: int)
 
 async def test_an_event_stream_survives_a_restart_before_its_first_event() -> None:
     stream = httpx.Response(200, text="retry: 2000\n\n")
-    event = httpx.Response(200, text="id: 1\ndata: {}\n\nevent: end\ndata: {\"reason\": \"complete\"}\n\n")
+    event = httpx.Response(200, text='id: 1\ndata: {}\n\nevent: end\ndata: {"reason": "complete"}\n\n')
     http, left = http_with(stream, httpx.Response(502, content=PAGE), httpx.Response(503), event)
     assert [event.id async for event in follow_stream(http, "/events/stream", {})] == ["1"]
     assert not left

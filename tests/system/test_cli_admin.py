@@ -155,6 +155,12 @@ def test_a_tenant_can_be_created_changed_and_used(shell: Shell) -> None:
     assert (refused.code, "1 queued" in refused.stderr, "--yes" in refused.stderr) == (2, True, True)
 
 
+def test_an_invitation_needs_an_email_address_or_an_id(shell: Shell) -> None:
+    refused = shell.run("members", "invite", "notanemail", "--role", "member")
+    assert refused.code == 2
+    assert "'notanemail' is not an email address" in refused.stderr
+
+
 def test_members_are_invited_changed_and_removed(shell: Shell) -> None:
     invited = shell.run("members", "invite", "Ada@example.com", "--role", "member")
     assert (invited.code, "Invited" in invited.stderr) == (0, True)

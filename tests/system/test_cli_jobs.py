@@ -179,7 +179,7 @@ def test_submit_from_a_file_of_jobs_uses_the_options_of_each_line(shell: Shell) 
         (["submit", "x", "--from", "-", "--wait"], "1\n", "--from and --wait"),
         (["submit", "x", "--from", "-"], "1\n{\n", "line 2"),
         (["submit", "--from", "-"], "[1]\n", "line 1"),
-        (["submit", "--from", "-"], '{"payload": 1}\n', "a job has no type"),
+        (["submit", "--from", "-"], '{"payload": 1}\n', "line 1: a job has no type"),
         (["cancel"], "", "--all"),
         (["cancel", "--status", "sleeping"], "", "--status"),
         (["retry", "--status", "running", "--yes"], "", "running"),

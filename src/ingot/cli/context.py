@@ -110,7 +110,7 @@ class CommandContext:
 
     @cached_property
     def client(self) -> Client:
-        """A client that retries for `RETRY_SECONDS`, and waits longer when a limit is reached. Raises `NoToken` or `WrongUrl`."""
+        """A client that retries for `RETRY_SECONDS`, and longer at a limit. Raises `NoToken` or `WrongUrl`."""
         return self.open_client()
 
     @cached_property

@@ -26,6 +26,7 @@ from ingot.jobs.model import Job, JobStatus, OnDead
 from ingot.kernel.errors import IngotError, InvalidInput
 
 LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+LINE_HINT: Final = 'Name the job type before --from, or write lines such as {"type": "greet", "payload": …}.'
 # Fewer jobs at once can succeed. Nothing was changed.
 SIZE_ERRORS: Final = frozenset({"rate_limited", "too_many_bytes", "body_too_large", "proxy_limit"})
 MANY_JOBS_PANEL: Final = "Many jobs"
@@ -262,8 +263,10 @@ def _parse_order(line: bytes, number: int) -> dict[str, Any]:
     except msgspec.ValidationError:
         raise InvalidInput(
             f"line {number} is not a job",
-            hint='Name the job type before --from, or write lines such as {"type": "greet", "payload": …}.',
+            hint=LINE_HINT,
         ) from None
+    if "type" not in fields:
+        raise InvalidInput(f"line {number}: a job has no type", hint=LINE_HINT)
     return {
         name: value if name in ("payload", "metadata") else msgspec.json.decode(value) for name, value in fields.items()
     }

@@ -11,6 +11,7 @@ from ingot.cli.help_text import examples_epilog
 from ingot.cli.output import Column
 from ingot.identity.people import ROLES, Member, Role
 from ingot.kernel.errors import InvalidInput
+from ingot.kernel.ids import is_id
 
 COLUMNS: Final = (
     Column("ID", never_truncate=True),
@@ -54,6 +55,11 @@ def invite(
 
     An invitation grants nothing until the person accepts it on the page /me, and expires after 14 days.
     """
+    if "@" not in person and not is_id(person):
+        raise InvalidInput(
+            f"{person[:64]!r} is not an email address and not the ID of a person",
+            hint="Use an email such as ada@example.com, or the ID that the page /me shows.",
+        )
     target = {"email": person} if "@" in person else {"user": person}
     member = context.client.admin.put_member(_parse_role(role), **target)
     action = f"Invited {person}" if member.invited else f"Changed the role of {person}"

@@ -37,6 +37,7 @@ def rate_limits_by_class(*, read: float, write: float, wait: float) -> dict[Rate
 
 
 DEFAULT_RATE_LIMITS: Final = rate_limits_by_class(read=1000, write=2000, wait=1000)
+OTHER_TENANT_HINT: Final = "Remove --tenant, INGOT_TENANT or the header Ingot-Tenant."
 
 
 class RequestAuthenticator:
@@ -239,7 +240,7 @@ class RequestAuthenticator:
                 raise
             tenant = ""
         if caller.tenant not in (None, tenant):
-            raise Forbidden("the credential belongs to another tenant", hint="Remove the Ingot-Tenant header.")
+            raise Forbidden("the credential belongs to another tenant", hint=OTHER_TENANT_HINT)
         return tenant
 
     async def _tenant_id_of_slug(self, slug: str) -> str:
