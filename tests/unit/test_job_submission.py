@@ -23,7 +23,7 @@ def submit_with_limit(orders: list[dict[str, Any]], bytes_max: int, error: Ingot
 
     client = SimpleNamespace(submit_orders=submit_orders)
     context: Any = SimpleNamespace(open_client=lambda **_: client, retrying_client=client)
-    requests = list(_submit_in_requests(context, iter(orders)))
+    requests: list[Any] = list(_submit_in_requests(context, iter(orders)))
     assert [order for request in requests for order in request] == orders
     return [len(request) for request in requests]
 
