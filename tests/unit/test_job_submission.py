@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ingot.cli.job_submission import _submit_in_requests
+from ingot.cli.job_submission import submit_in_requests
 from ingot.http.buffers import TooManyBytes
 from ingot.http.problems import BodyTooLarge
 from ingot.kernel.errors import IngotError
@@ -23,7 +23,7 @@ def submit_with_limit(orders: list[dict[str, Any]], bytes_max: int, error: Ingot
 
     client = SimpleNamespace(submit_orders=submit_orders)
     context: Any = SimpleNamespace(open_client=lambda **_: client, retrying_client=client)
-    requests: list[Any] = list(_submit_in_requests(context, iter(orders)))
+    requests: list[Any] = list(submit_in_requests(context, iter(orders)))
     assert [order for request in requests for order in request] == orders
     return [len(request) for request in requests]
 

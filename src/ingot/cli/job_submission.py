@@ -204,7 +204,7 @@ def _submit_many(
     with open_input(source) as lines, counter_bar("submitting", _count_lines(source)) as advance:
         orders = _read_orders(lines, type, job_options, key)
         try:
-            for jobs in _submit_in_requests(context, orders):
+            for jobs in submit_in_requests(context, orders):
                 for job in jobs:
                     context.out.item(job.data, f"{job.id}\n")
                 submitted += len(jobs)
@@ -215,7 +215,7 @@ def _submit_many(
     context.out.message(f"{submitted} jobs were submitted.")
 
 
-def _submit_in_requests(context: CommandContext, orders: Iterator[dict[str, Any]]) -> Iterator[list[SyncJob]]:
+def submit_in_requests(context: CommandContext, orders: Iterator[dict[str, Any]]) -> Iterator[list[SyncJob]]:
     """Submit orders, and yield the jobs of each request. A request that exceeds a limit is sent again in halves."""
     # Fail fast until a request of this size has succeeded. Later requests wait, and survive a restart of the server.
     client = context.open_client(limit_patience=0)

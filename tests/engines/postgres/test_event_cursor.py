@@ -80,6 +80,11 @@ class EventDatabase:
         await connection.execute("BEGIN")
         return connection
 
+    async def add_type(self) -> None:
+        """Add the type of jobs to the tenant, because one transaction at a time adds types."""
+        owner = await self.owner()
+        await owner.execute("INSERT INTO ingot.tenant_types (tenant, type) VALUES ($1, 'noop')", self.tenant)
+
     async def make_job(self) -> str:
         """Enqueue one job."""
         return (await self.jobs.enqueue(self.tenant, "noop")).job.id
@@ -166,6 +171,7 @@ async def test_a_waiting_reader_receives_a_transaction_that_ends_meanwhile(
     database: EventDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ingot.engines.postgres.events.HORIZON_SECONDS_MAX", 60.0)
+    await database.add_type()
     late, first = await database.begin(), new_id()
     await late.fetch(ENQUEUE, first, database.tenant)
     second = await database.make_job()
@@ -178,6 +184,7 @@ async def test_a_waiting_reader_receives_a_transaction_that_ends_meanwhile(
 
 @pytest.mark.parametrize("commits", [True, False])
 async def test_transactions_are_read_in_the_order_in_which_they_began(database: EventDatabase, commits: bool) -> None:
+    await database.add_type()
     parties = [(await database.begin(), new_id()) for _ in range(5)]
     for connection, job_id in parties:
         await connection.fetch(ENQUEUE, job_id, database.tenant)
